@@ -1,0 +1,1 @@
+"""Reading the log after the fact."""

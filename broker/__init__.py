@@ -1,0 +1,1 @@
+"""Processes, sockets and MQTT on the wire."""

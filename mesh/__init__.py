@@ -1,0 +1,1 @@
+"""Routers to one another."""

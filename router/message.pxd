@@ -1,0 +1,55 @@
+"""An application message, borrowed from the receive buffer or owned."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef enum:
+    NO_OFFSET = 0xFFFFFFFF
+
+cdef inline uint64_t topic_hash(const uint8_t* data, size_t length) noexcept nogil:
+    """A 64-bit hash of topic bytes: eight bytes a step, folded at the end. Not for secrets."""
+    cdef uint64_t hash = <uint64_t>0x9E3779B97F4A7C15 ^ length
+    cdef uint64_t word
+    cdef size_t index = 0
+    while index + 8 <= length:
+        word = (<const uint64_t*>(data + index))[0]
+        hash = (hash ^ word) * <uint64_t>0x9FB21C651E98DF25
+        hash ^= hash >> 32
+        index += 8
+    word = 0
+    while index < length:
+        word = (word << 8) | data[index]
+        index += 1
+    hash = (hash ^ word) * <uint64_t>0x9FB21C651E98DF25
+    hash ^= hash >> 29
+    hash *= <uint64_t>0xD6E8FEB86659FD93
+    return hash ^ (hash >> 32)
+
+
+cdef class Message:
+    # A message *borrows* every pointer below from somebody's buffer until keep() makes an owned copy, exactly sized.
+    # Whoever stores a message (queue, retained, batch) asserts `owned`.
+    cdef const uint8_t* topic            # validated UTF-8 topic name, no wildcards; never NULL
+    cdef const uint8_t* payload          # NULL only if payload_length is 0
+    cdef const uint8_t* properties       # validated 5.0 PUBLISH properties without their length; opaque to the router
+    cdef const uint8_t* frame            # the PUBLISH as it came, header byte first; NULL if it did not come as one
+    cdef uint32_t payload_length         # bytes, 0..268,435,455
+    cdef uint32_t properties_length      # bytes
+    cdef uint32_t frame_length           # bytes, 0 if frame is NULL
+    cdef uint32_t identifier_offset      # in frame, where the two bytes of the packet identifier lie; NO_OFFSET at QoS 0
+    cdef uint32_t expiry_offset          # in properties, where the four bytes of Message Expiry Interval lie, or NO_OFFSET
+    cdef uint32_t alias_offset           # in properties, where the three bytes of Topic Alias (with its id) lie, or NO_OFFSET
+    cdef uint16_t topic_length           # bytes, 1..65535
+    cdef uint8_t qos                     # 0..2, as published
+    cdef bint retain                     # as published
+    cdef uint8_t version                 # protocol level of the frame: 3, 4 or 5
+    cdef bint owned
+    cdef int64_t received_ms             # monotonic ms
+    cdef int64_t expires_ms              # monotonic ms after which it is not delivered; 0: never
+    cdef void* storage                   # one block that all pointers point into, or NULL while borrowed
+
+    cdef Message keep(self)              # self if owned, else an owned copy
+
+
+cdef Message make_message(
+    bytes topic, bytes payload, uint8_t qos, bint retain, bytes properties,
+    uint32_t expiry_offset, int64_t now_ms, int64_t expires_ms)

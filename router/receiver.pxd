@@ -1,0 +1,42 @@
+"""What the subscription tree holds: receivers of messages."""
+
+from libc.stdint cimport uint8_t, uint32_t
+from router.message cimport Message
+
+cdef enum:
+    QOS_MASK = 0x03              # granted QoS, in the low bits of subscription options as on the wire (5.0, 3.8.3.1)
+    NO_LOCAL = 0x04
+    RETAIN_AS_PUBLISHED = 0x08
+    RETAIN_HANDLING_MASK = 0x30  # 0x00 send, 0x10 send if new, 0x20 do not send
+
+cdef enum Verdict:               # what became of one delivery
+    DELIVERED = 0                # it is in the receiver's output, or in its in-flight window
+    QUEUED = 1                   # it waits in the session's queue
+    DROPPED = 2                  # it is gone, counted under its reason by whoever dropped it
+
+
+cdef struct Entry:
+    # One end of a subscription. Entries of a node and entries of a receiver name each other by index, so that either
+    # side removes in O(1) by moving its last entry into the hole and mending that entry's partner.
+    void* partner                # node side: Receiver; receiver side: the tree's Node or SharedGroup
+    uint32_t index               # position of the partner's entry
+    uint32_t identifier          # subscription identifier, 0: none
+    uint8_t options              # QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | RETAIN_HANDLING_MASK
+    uint8_t shared               # receiver side: partner is a SharedGroup
+
+
+cdef class Receiver:
+    # The tree's bookkeeping, touched by router.subscriptions alone.
+    cdef Entry* entries          # subscriptions of this receiver; NULL while it has none
+    cdef uint32_t entry_count
+    cdef uint32_t entry_capacity
+    cdef uint32_t match_stamp    # the match that last met this receiver (overlapping subscriptions are one copy)
+    cdef uint32_t match_index    # ... and its place in that match's result
+
+    # Deliver one copy. `qos` is the granted one (never above the published), `retain` the flag as it goes out, ids the
+    # ready-encoded Subscription Identifier properties (0x0B + varint, repeated; borrowed for the call), `group` the
+    # SharedGroup (borrowed) it was picked from or NULL. The message may be borrowed: keep() before storing.
+    cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                         void* group) except? DROPPED
+    cdef bint online(self) noexcept        # has a live connection
+    cdef bint has_room(self) noexcept      # online and a QoS 1/2 message would be sent at once, not queued
