@@ -1,6 +1,6 @@
 """What the subscription tree holds: receivers of messages."""
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from router.message cimport Message
 
 cdef enum:
@@ -31,6 +31,10 @@ cdef class Receiver:
     cdef uint32_t entry_count
     cdef uint32_t entry_capacity
     cdef uint32_t match_stamp    # the match that last met this receiver (overlapping subscriptions are one copy)
+    cdef readonly bint durable   # outlives its connection: what it is owed rests on a record
+    cdef uint32_t waiting_records    # publishes of this receiver whose acknowledgement waits for a record
+    cdef readonly bint gone      # its session ended: nothing reaches it any more
+    cdef uint64_t key            # of the client identifier, for hashing strategies; set by the owner
     cdef uint32_t match_index    # ... and its place in that match's result
 
     # Deliver one copy. `qos` is the granted one (never above the published), `retain` the flag as it goes out, ids the

@@ -1,0 +1,46 @@
+"""One client's end: socket, deadlines, close reason."""
+
+from broker.protocol cimport Protocol
+from broker.wheel cimport Timer, TimingWheel
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    LINGER_MS = 1000             # how long a connection that we closed may take to read our last packet
+    NO_SOCKET = -1
+
+
+cdef class Connection(Protocol):
+    cdef uint8_t* kept                    # bytes received and not used up: an incomplete packet, or behind a parked one
+    cdef size_t kept_length
+    cdef size_t kept_capacity
+    cdef Timer timer                      # time to CONNECT, keep alive, time to linger: whichever is next
+    cdef TimingWheel wheel
+    cdef object controller                # what deals with control packets and ends: broker.control.Controller
+    cdef readonly object close_reason     # CloseReason, None while it is open
+    cdef public object transform          # filter between socket and protocol, None for plain TCP
+    cdef bytes transformed                # what the filter made of our output and the socket has not taken
+    cdef public object peer               # address as text, None if unknown
+    cdef int64_t heard_ms                 # when bytes last came
+    cdef readonly uint32_t keep_alive_ms  # 1.5 times the keep alive; 0: none
+    cdef readonly int fd                  # NO_SOCKET in tests, and after the close
+    cdef int epoll_fd
+    cdef uint32_t interest                # epoll events asked for
+    cdef public bint publish_will         # the end of this connection publishes the session's will
+    cdef readonly bint lingering          # closed by us: waits for the peer to have read our last packet
+    cdef bint lingered                    # it has been granted that time
+    cdef bint blocked                     # the socket took less than we had
+
+    cdef int readable(self, uint8_t* shared, size_t shared_size) except -1
+    cdef int feed(self, uint8_t* data, size_t length) except -1
+    cdef int feed_kept(self) except -1
+    cdef int keep_rest(self, uint8_t* data, size_t length) except -1
+    cdef int guarded_receive(self, uint8_t* data, size_t length, size_t* used) except -1
+    cdef int send_pending(self) except -1
+    cdef int send_transformed(self) except -1
+    cdef int set_interest(self, uint32_t interest) except -1
+    cdef int made_room(self) except -1
+    cdef int on_deadline(self) except -1
+    cdef int socket_failed(self, int error) except -1
+    cdef int end_input(self) except -1
+    cdef int end_output(self) noexcept
+    cdef int _feed_transformed(self, uint8_t* data, size_t length) except -1

@@ -1,0 +1,426 @@
+"""One client's end: socket, deadlines, close reason. The one place that catches ClientError."""
+
+cimport cython
+from broker.buffers cimport list_push, output_clear, output_consume, chunk_data, Chunk
+from broker.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN
+from broker.reasons import ClientError, CloseReason
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
+from router.session cimport Session
+import os
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void* data, size_t size, int flags)
+    ssize_t send(int fd, const void* data, size_t size, int flags)
+    int shutdown(int fd, int how)
+    int MSG_DONTWAIT
+    int MSG_NOSIGNAL
+    int SHUT_WR
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+
+cdef extern from "<sys/socket.h>" nogil:
+    struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+
+cdef extern from "<sys/epoll.h>" nogil:
+    struct epoll_data:
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data data
+    int epoll_ctl(int epoll_fd, int operation, int fd, epoll_event* event)
+    int EPOLL_CTL_MOD
+    uint32_t EPOLLIN
+    uint32_t EPOLLOUT
+
+cdef enum:
+    PENDING_BYTES_MAX = 65536    # kept behind a packet that waits for an answer; then reading stops
+    VECTORS = 16
+
+
+@cython.final
+@cython.no_gc
+cdef class Connection(Protocol):
+    """A client's connection, from accept to close.
+
+    Made by the hub. `close()` only takes note; the hub ends the connection when the turn ends.
+    """
+
+    def __dealloc__(self):
+        if self.wheel is not None:
+            self.wheel.cancel(&self.timer)
+        free(self.kept)
+
+    # Bytes in -------------------------------------------------------------------------------------------------------
+
+    cdef int readable(self, uint8_t* shared, size_t shared_size) except -1:
+        """Receive once and act on every whole packet. `shared` is every connection's receive buffer, in turn."""
+        cdef ssize_t received
+        cdef size_t have = self.kept_length
+        cdef size_t room
+        cdef uint8_t* grown
+        if self.state == CLOSING:
+            received = recv(self.fd, shared, shared_size, MSG_DONTWAIT)
+            if received == 0 or (received < 0 and errno != EAGAIN and errno != EINTR):
+                self.end_input()
+            return 0
+        if have * 2 <= shared_size:
+            if have:
+                memcpy(shared, self.kept, have)
+            received = recv(self.fd, shared + have, shared_size - have, MSG_DONTWAIT)
+        else:
+            # A packet larger than half the shared buffer is gathered in its own buffer, which grows by the bytes
+            # received, never to the length that was declared.
+            if self.kept_capacity - have < shared_size // 4:
+                room = have + have // 2 + shared_size // 4
+                grown = <uint8_t*>realloc(self.kept, room)
+                if grown == NULL:
+                    raise MemoryError()
+                self.kept = grown
+                self.kept_capacity = room
+            received = recv(self.fd, self.kept + have, self.kept_capacity - have, MSG_DONTWAIT)
+            shared = NULL
+        if received <= 0:
+            if received < 0 and (errno == EAGAIN or errno == EINTR):
+                return 0
+            if received == 0:
+                self.close(CloseReason.CONNECTION_LOST)
+            else:
+                self.socket_failed(errno)
+            return 0
+        self.heard_ms = self.turn.now_ms
+        self.bytes_in += received
+        self.turn.bytes_in += received
+        if self.transform is not None:
+            return self._feed_transformed(shared if shared != NULL else self.kept, have + received)
+        if shared != NULL:
+            return self.feed(shared, have + received)
+        self.kept_length = have + received
+        return self.feed_kept()
+
+    cdef int _feed_transformed(self, uint8_t* data, size_t length) except -1:
+        # `kept` holds what the filter let through and the protocol has not used; it comes first in data.
+        cdef size_t have = self.kept_length
+        raw = (<const uint8_t*>(data + have))[:length - have]
+        try:
+            pieces = self.transform.received(raw)
+        except ClientError as error:
+            self.controller.fail(self, error)
+            return 0
+        for piece in pieces:
+            if self.state != CLOSING:
+                self.feed_bytes(piece)
+        if self.transform.wants_to_send():
+            self.touch()
+        return 0
+
+    def feed_bytes(self, bytes data not None) -> None:
+        """Take bytes as if the socket had delivered them: from a filter, another process, or a test."""
+        cdef size_t have = self.kept_length
+        cdef size_t length = len(data)
+        cdef uint8_t* grown
+        if self.state == CLOSING:
+            return
+        if have + length > self.kept_capacity:
+            grown = <uint8_t*>realloc(self.kept, have + length)
+            if grown == NULL:
+                raise MemoryError()
+            self.kept = grown
+            self.kept_capacity = have + length
+        memcpy(self.kept + have, <const char*>data, length)
+        self.kept_length = have + length
+        self.heard_ms = self.turn.now_ms
+        self.feed_kept()
+
+    cdef int guarded_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
+        """receive() behind the one guard around a connection's parse: what is the client's fault ends the client."""
+        used[0] = 0
+        try:
+            used[0] = self.receive(data, length)
+        except ClientError as error:
+            self.turn.in_router = False
+            self.controller.fail(self, error)
+        except Exception as error:
+            if self.turn.in_router:
+                raise                   # router state cannot be trusted any more: the worker ends
+            self.controller.internal_error(self, error)
+        return 0
+
+    cdef int feed(self, uint8_t* data, size_t length) except -1:
+        cdef size_t used = 0
+        self.guarded_receive(data, length, &used)
+        if used < length and self.state != CLOSING:
+            return self.keep_rest(data + used, length - used)
+        if self.kept != NULL:
+            free(self.kept)
+            self.kept = NULL
+            self.kept_length = self.kept_capacity = 0
+        return 0
+
+    cdef int feed_kept(self) except -1:
+        cdef size_t used = 0
+        self.guarded_receive(self.kept, self.kept_length, &used)
+        if used == self.kept_length or self.state == CLOSING:
+            free(self.kept)
+            self.kept = NULL
+            self.kept_length = self.kept_capacity = 0
+        elif used:
+            self.kept_length -= used
+            memmove(self.kept, self.kept + used, self.kept_length)
+        if self.kept_length >= PENDING_BYTES_MAX and (self.parked or self.held):
+            self.set_interest(self.interest & ~EPOLLIN)
+        return 0
+
+    cdef int keep_rest(self, uint8_t* data, size_t length) except -1:
+        cdef uint8_t* grown
+        if length > self.kept_capacity or self.kept_capacity > length * 4:
+            grown = <uint8_t*>realloc(self.kept, length)
+            if grown == NULL:
+                raise MemoryError()
+            self.kept = grown
+            self.kept_capacity = length
+        memcpy(self.kept, data, length)
+        self.kept_length = length
+        if length >= PENDING_BYTES_MAX and (self.parked or self.held):
+            self.set_interest(self.interest & ~EPOLLIN)
+        return 0
+
+    def unpark(self) -> None:
+        """The parked packet has been dealt with: take up what came behind it."""
+        if self.state == CLOSING:
+            return
+        self.parked = False
+        self.parked_body = None
+        if self.held and self.session.waiting_records < self.turn.receive_maximum:
+            self.held = False
+        if self.fd != NO_SOCKET:
+            self.set_interest(self.interest | EPOLLIN)
+        if self.kept_length and not self.held:
+            self.feed_kept()
+
+    # Bytes out ------------------------------------------------------------------------------------------------------
+
+    cdef int flush(self) except -1:
+        if self.fd != NO_SOCKET and not self.blocked and self.transform is None and self.state != AWAITING_CONNECT:
+            self.send_pending()
+        return 0
+
+    cdef int send_pending(self) except -1:
+        """Hand the socket what is pending; what it does not take waits for EPOLLOUT."""
+        cdef ssize_t sent
+        cdef size_t size
+        cdef Chunk* chunk
+        cdef msghdr message
+        cdef iovec[VECTORS] vectors
+        if self.transform is not None:
+            return self.send_transformed()
+        while self.out.head != NULL:
+            chunk = self.out.head
+            if chunk.next == NULL:
+                size = chunk.end - chunk.start
+                sent = send(self.fd, chunk_data(chunk) + chunk.start, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            else:
+                message = msghdr(vectors, 0)
+                size = 0
+                while chunk != NULL and message.msg_iovlen < VECTORS:
+                    vectors[message.msg_iovlen].iov_base = chunk_data(chunk) + chunk.start
+                    vectors[message.msg_iovlen].iov_len = chunk.end - chunk.start
+                    size += chunk.end - chunk.start
+                    message.msg_iovlen += 1
+                    chunk = chunk.next
+                sent = sendmsg(self.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno == EAGAIN:
+                    sent = 0
+                else:
+                    return self.socket_failed(errno)
+            self.turn.bytes_out += sent
+            output_consume(&self.out, sent)
+            if <size_t>sent < size:
+                if not self.blocked:
+                    self.blocked = True
+                    self.set_interest(self.interest | EPOLLOUT)
+                return self.made_room()
+        if self.blocked:
+            self.blocked = False
+            self.set_interest(self.interest & ~EPOLLOUT)
+        if not self.writable:
+            self.made_room()
+        if self.lingering:
+            self.end_output()
+        return 0
+
+    cdef int end_output(self) noexcept:
+        """Nothing more will be sent: the peer reads our last packet, then the end."""
+        shutdown(self.fd, SHUT_WR)
+        return 0
+
+    cdef int send_transformed(self) except -1:
+        cdef ssize_t sent
+        plain = self.take_output()
+        data = self.transformed + self.transform.send(plain)
+        sent = send(self.fd, <const char*>data, len(data), MSG_DONTWAIT | MSG_NOSIGNAL) if data else 0
+        if sent < 0:
+            if errno != EAGAIN and errno != EINTR:
+                return self.socket_failed(errno)
+            sent = 0
+        self.turn.bytes_out += sent
+        self.transformed = data[sent:]
+        self.blocked = len(self.transformed) > 0
+        self.set_interest(self.interest | EPOLLOUT if self.blocked else self.interest & ~EPOLLOUT)
+        if not self.writable and not self.blocked:
+            self.made_room()
+        if self.lingering and not self.blocked:
+            self.end_output()
+        return 0
+
+    cdef int made_room(self) except -1:
+        """The output fell well below its limit: what waited goes on at the end of the turn."""
+        if not self.writable and self.out.pending * 2 <= self.turn.output_bytes_max and self.state == OPEN:
+            self.writable = True
+            list_push(&self.turn.waiting, <void*>self)
+        return 0
+
+    def take_output(self) -> bytes:
+        """Take what is pending out of the output: for filters and tests."""
+        cdef Chunk* chunk = self.out.head
+        pieces = []
+        while chunk != NULL:
+            pieces.append((<const uint8_t*>(chunk_data(chunk) + chunk.start))[:chunk.end - chunk.start])
+            chunk = chunk.next
+        output_clear(&self.out)
+        return b"".join(pieces)
+
+    cdef int set_interest(self, uint32_t interest) except -1:
+        cdef epoll_event event
+        if interest == self.interest or self.fd == NO_SOCKET:
+            return 0
+        self.interest = interest
+        event.events = interest
+        event.data.fd = self.fd
+        if epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, self.fd, &event):
+            raise OSError(errno, os.strerror(errno))
+        return 0
+
+    # What Python decides --------------------------------------------------------------------------------------------
+
+    def write_packet(self, bytes data not None) -> None:
+        """Append whole encoded packets to the output."""
+        self.write(data)
+
+    def choose_version(self, version: int) -> None:
+        """CONNECT has named the protocol level: 3, 4 or 5."""
+        assert version in (3, 4, 5), version
+        self.version = version
+
+    def open(self, Session session not None, receive_maximum: int, packet_bytes_max: int, alias_max_in: int,
+             alias_max_out: int, keep_alive_s: int, acl, salt: int) -> None:
+        """The CONNECT is accepted: from here on the session delivers here, once `resume()` is called.
+
+        Args:
+            receive_maximum: the client's, 1..65535.
+            packet_bytes_max: the client's Maximum Packet Size in bytes, 0 for no limit.
+            alias_max_in: aliases granted to the client; alias_max_out: how many we may use towards it.
+            keep_alive_s: in force, seconds; 0 for none.
+            acl: object with may_publish(identity, topic_name), or None if everything is allowed.
+            salt: unique to this connection and not guessable; of its remembered ACL answers.
+        """
+        assert self.state == CONNECTING, self.state
+        self.state = OPEN
+        self.packet_bytes_max = packet_bytes_max or 0xFFFFFFFF
+        self.alias_max_in = alias_max_in
+        self.alias_max_out = alias_max_out
+        self.keep_alive_ms = keep_alive_s * 1500
+        self.acl = acl
+        self.salt = salt
+        self.publish_will = True
+        self.session = session
+        self.writable = True
+        session.attach(self, receive_maximum)
+        self.heard_ms = self.turn.now_ms
+        if self.keep_alive_ms:
+            self.wheel.arm(&self.timer, self.turn.now_ms + self.keep_alive_ms)
+        else:
+            self.wheel.cancel(&self.timer)
+
+    def resume(self) -> None:
+        """Send what the session is owed, as far as quota and output allow. Called after CONNACK, and to go on."""
+        if self.state == OPEN:
+            self.session.drain()
+
+    def leave_session(self) -> None:
+        """Break the tie to the session; the session's own side is detach()ed by the router."""
+        self.session = None
+        self.route = None
+        self.backlog = None
+
+    def close(self, reason) -> None:
+        """Take note of the end: nothing more is parsed; the hub closes when the turn ends. The first reason stays."""
+        if self.state == CLOSING:
+            return
+        self.state = CLOSING
+        self.close_reason = reason
+        list_push(&self.turn.closing, <void*>self)
+
+    cdef int socket_failed(self, int error) except -1:
+        output_clear(&self.out)
+        if self.state == CLOSING:
+            return self.end_input()
+        self.close(CloseReason.SOCKET_ERROR)
+        return 0
+
+    cdef int end_input(self) except -1:
+        """The peer of a lingering connection is done, or took too long."""
+        if self.lingering:
+            self.lingering = False
+            list_push(&self.turn.closing, <void*>self)
+        return 0
+
+    cdef int on_deadline(self) except -1:
+        """The timer fell due: it may have to be armed again, since bytes came meanwhile."""
+        cdef int64_t due_ms
+        if self.state == CLOSING:
+            return self.end_input()
+        if self.state == OPEN:
+            due_ms = self.heard_ms + self.keep_alive_ms
+            if due_ms > self.turn.now_ms:
+                self.wheel.arm(&self.timer, due_ms)
+            else:
+                self.controller.keep_alive_timeout(self)
+            return 0
+        self.controller.connect_timeout(self)
+        return 0
+
+    @property
+    def is_open(self) -> bool:
+        """CONNACK was sent with success and the end has not come."""
+        return self.state == OPEN
+
+    @property
+    def is_closing(self) -> bool:
+        """The end has been decided."""
+        return self.state == CLOSING
+
+    @property
+    def is_parked(self) -> bool:
+        """A control packet waits to be dealt with."""
+        return self.parked
+
+    @property
+    def has_room(self) -> bool:
+        """The output is below its limit and the window towards the client is open."""
+        return self.writable and self.session is not None and self.session.has_room()
+
+    def counters(self) -> dict[str, int]:
+        """Messages and bytes in and out, messages dropped, of this connection."""
+        return {"messages_in": self.messages_in, "messages_out": self.messages_out, "bytes_in": self.bytes_in,
+                "bytes_out": self.bytes_out, "messages_dropped": self.messages_dropped}

@@ -1,0 +1,39 @@
+"""A worker's connections and the order of things in a turn, without sockets of its own."""
+
+from broker.buffers cimport PointerList
+from broker.connection cimport Connection
+from broker.protocol cimport Turn
+from broker.pump cimport Pump
+from broker.wheel cimport TimingWheel
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from router.message cimport Message
+from router.router cimport Router
+
+
+cdef class Hub:
+    cdef Turn turn
+    cdef readonly Router router
+    cdef readonly Pump pump
+    cdef public object controller
+    cdef Message message                 # the one borrowed message
+    cdef TimingWheel wheel
+    cdef dict connections                # in memory only: id -> Connection
+    cdef void** by_fd                    # Connection (owned reference) or NULL
+    cdef int fd_capacity
+    cdef readonly uint32_t connection_count
+    cdef PointerList due
+    cdef PointerList work                # the list being worked through
+    cdef uint32_t ended                  # how many of turn.closing the controller has heard of
+    cdef uint32_t connect_timeout_ms
+
+    cdef Connection make(self, int fd, int epoll_fd)
+    cdef int end_turn(self) except -1
+    cdef int deal_with_parked(self) except -1
+    cdef int take_up_waiting(self) except -1
+    cdef int tick(self) except -1
+    cdef int end_closing(self) except -1
+    cdef int flush_dirty(self) except -1
+    cdef int reap(self) except -1
+    cdef int dispose(self, Connection connection) except -1
+    cdef int swap(self, PointerList* items) noexcept
+    cdef int before_deadlines(self, Connection connection) except -1

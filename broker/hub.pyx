@@ -1,0 +1,267 @@
+"""A worker's connections and the order of things in a turn, without sockets of its own.
+
+The reactor adds epoll and sockets. Tests and the simulator use the hub as it is: bytes go in by
+`Connection.feed_bytes`, come out by `Connection.take_output`, and time moves by `advance`.
+"""
+
+cimport cython
+from broker.buffers cimport list_push, output_clear
+from broker.codec cimport PUBLISH
+from broker.connection cimport LINGER_MS, NO_SOCKET
+from broker.protocol cimport CLOSING, Protocol, VERDICTS
+from broker.reasons import BY_CLIENT
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memset
+import os
+
+
+cdef class Hub:
+    """Connections of one worker and what happens when.
+
+    Args:
+        router: the worker's.
+        controller: deals with control packets and ends (broker.control.Controller).
+        pump: the router's pump.
+        packet_bytes_max, receive_maximum, alias_max, output_bytes_max: the terms of every connection.
+        connect_timeout_ms: from accept to CONNECT, and to the end of authentication.
+        now_ms: monotonic milliseconds at the start.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.turn.verdicts = <uint64_t*>calloc(VERDICTS, sizeof(uint64_t))
+        if self.turn.verdicts == NULL:
+            raise MemoryError()
+
+    def __init__(self, Router router not None, controller, Pump pump not None, *, packet_bytes_max: int,
+                 receive_maximum: int, alias_max: int, output_bytes_max: int, connect_timeout_ms: int, now_ms: int):
+        self.router = router
+        self.controller = controller
+        self.pump = pump
+        self.message = Message.__new__(Message)
+        self.wheel = TimingWheel(now_ms)
+        self.connections = {}
+        self.turn.packet_bytes_max = packet_bytes_max
+        self.turn.receive_maximum = receive_maximum
+        self.turn.alias_max = alias_max
+        self.turn.output_bytes_max = output_bytes_max
+        self.turn.now_ms = now_ms
+        self.connect_timeout_ms = connect_timeout_ms
+        router.ledger.now_ms = now_ms
+
+    def __dealloc__(self):
+        cdef int fd
+        for fd in range(self.fd_capacity):
+            if self.by_fd[fd] != NULL:
+                Py_DECREF(<object>self.by_fd[fd])
+        free(self.by_fd)
+        free(self.turn.verdicts)
+        free(self.turn.dirty.items)
+        free(self.turn.parked.items)
+        free(self.turn.closing.items)
+        free(self.turn.waiting.items)
+        free(self.due.items)
+        free(self.work.items)
+
+    cdef Connection make(self, int fd, int epoll_fd):
+        cdef Connection connection = Connection.__new__(Connection)
+        cdef void** grown
+        cdef int capacity
+        connection.turn = &self.turn
+        connection.router = self.router
+        connection.message = self.message
+        connection.wheel = self.wheel
+        connection.controller = self.controller
+        connection.fd = fd
+        connection.epoll_fd = epoll_fd
+        connection.transformed = b""
+        connection.packet_bytes_max = 0xFFFFFFFF
+        connection.timer.owner = <void*>connection
+        connection.heard_ms = self.turn.now_ms
+        if fd == NO_SOCKET:
+            self.connections[id(connection)] = connection
+        else:
+            if fd >= self.fd_capacity:
+                capacity = max(fd + 1, self.fd_capacity * 2)
+                grown = <void**>realloc(self.by_fd, capacity * sizeof(void*))
+                if grown == NULL:
+                    raise MemoryError()
+                memset(grown + self.fd_capacity, 0, (capacity - self.fd_capacity) * sizeof(void*))
+                self.by_fd = grown
+                self.fd_capacity = capacity
+            assert self.by_fd[fd] == NULL, fd
+            Py_INCREF(connection)
+            self.by_fd[fd] = <void*>connection
+        self.connection_count += 1
+        self.wheel.arm(&connection.timer, self.turn.now_ms + self.connect_timeout_ms)
+        return connection
+
+    # One turn, after the sockets have been read ---------------------------------------------------------------------
+
+    cdef int end_turn(self) except -1:
+        """Control packets, then ends, then the pump, then one flush per connection, then closing."""
+        while self.turn.parked.count or self.turn.waiting.count or self.ended < self.turn.closing.count:
+            self.deal_with_parked()
+            self.take_up_waiting()
+            self.end_closing()
+        self.pump.run()
+        while self.turn.waiting.count:
+            self.take_up_waiting()
+        self.flush_dirty()
+        if self.turn.closing.count:
+            self.end_closing()
+            self.flush_dirty()
+            self.reap()
+        return 0
+
+    cdef int swap(self, PointerList* items) noexcept:
+        """Move a list into `work`, so that working it through may fill it anew."""
+        cdef PointerList empty = self.work
+        self.work = items[0]
+        items[0] = empty
+        items.count = 0
+        return 0
+
+    cdef int deal_with_parked(self) except -1:
+        cdef PointerList items
+        cdef uint32_t index
+        cdef Connection connection
+        if self.turn.parked.count == 0:
+            return 0
+        self.swap(&self.turn.parked)
+        items = self.work
+        for index in range(items.count):
+            connection = <Connection>items.items[index]
+            if connection.state != CLOSING and self.controller.on_packet(
+                    connection, connection.parked_first, connection.parked_body):
+                connection.unpark()
+        return 0
+
+    cdef int take_up_waiting(self) except -1:
+        cdef PointerList items
+        cdef uint32_t index
+        cdef Connection connection
+        if self.turn.waiting.count == 0:
+            return 0
+        self.swap(&self.turn.waiting)
+        items = self.work
+        for index in range(items.count):
+            connection = <Connection>items.items[index]
+            if connection.state == CLOSING:
+                continue
+            if connection.held and not connection.parked:
+                connection.unpark()
+            connection.resume()
+            if connection.backlog is not None:
+                self.controller.send_backlog(connection)
+        return 0
+
+    cdef int end_closing(self) except -1:
+        """Tell the controller of every end that it has not heard of; what it does may end more connections."""
+        while self.ended < self.turn.closing.count:
+            self.ended += 1
+            self.controller.on_end(<Connection>self.turn.closing.items[self.ended - 1])
+        return 0
+
+    cdef int flush_dirty(self) except -1:
+        cdef uint32_t index
+        cdef Connection connection
+        for index in range(self.turn.dirty.count):
+            connection = <Connection>self.turn.dirty.items[index]
+            connection.dirty = False
+            if connection.fd != NO_SOCKET and not connection.blocked:
+                connection.send_pending()
+            if connection.out.pending > self.turn.output_bytes_max:
+                connection.writable = False
+        self.turn.dirty.count = 0
+        return 0
+
+    cdef int reap(self) except -1:
+        """Close what ended in this turn; a connection that we ended lingers until its peer has read our last words."""
+        cdef PointerList items
+        cdef uint32_t index
+        cdef Connection connection
+        self.swap(&self.turn.closing)
+        self.ended = 0
+        items = self.work
+        for index in range(items.count):
+            connection = <Connection>items.items[index]
+            if connection.fd != NO_SOCKET and not connection.lingered and connection.close_reason not in BY_CLIENT:
+                connection.lingered = connection.lingering = True
+                self.wheel.arm(&connection.timer, self.turn.now_ms + LINGER_MS)
+                if connection.out.pending == 0:
+                    connection.end_output()
+                continue
+            self.dispose(connection)
+        return 0
+
+    cdef int dispose(self, Connection connection) except -1:
+        """Close the socket and let go of the connection and all it holds."""
+        cdef int fd = connection.fd
+        self.wheel.cancel(&connection.timer)
+        output_clear(&connection.out)
+        free(connection.kept)
+        connection.kept = NULL
+        connection.kept_length = connection.kept_capacity = 0
+        connection.transform = None
+        connection.lingering = False
+        connection.fd = NO_SOCKET
+        self.connection_count -= 1
+        if fd == NO_SOCKET:
+            self.connections.pop(id(connection), None)
+            return 0
+        os.close(fd)
+        self.by_fd[fd] = NULL
+        Py_DECREF(connection)
+        return 0
+
+    cdef int before_deadlines(self, Connection connection) except -1:
+        """A due connection is read once before it is judged: we may have been the ones who were stopped."""
+        return 0
+
+    cdef int tick(self) except -1:
+        """Deadlines that fell due: connections, wills, sessions. Called at most once per 250 ms and turn."""
+        cdef uint32_t index
+        cdef Connection connection
+        self.due.count = 0
+        self.wheel.advance(self.turn.now_ms, &self.due)
+        for index in range(self.due.count):
+            connection = <Connection>self.due.items[index]
+            self.before_deadlines(connection)
+            if connection.timer.deadline_ms == 0:
+                connection.on_deadline()
+        if self.router.deadline_count:
+            self.turn.in_router = True
+            self.router.expire()
+            self.turn.in_router = False
+        return 0
+
+    # Driven by hand: tests, the simulator ---------------------------------------------------------------------------
+
+    def connect(self) -> Connection:
+        """Make a connection without a socket."""
+        return self.make(NO_SOCKET, NO_SOCKET)
+
+    def run_turn(self, now_ms: int | None = None) -> None:
+        """Finish a turn, at a time if one is given: control packets, deadlines, pump, ends."""
+        if now_ms is not None:
+            self.turn.now_ms = now_ms
+            self.router.ledger.now_ms = now_ms
+        self.tick()
+        self.end_turn()
+
+    @property
+    def now_ms(self) -> int:
+        """The turn's time, monotonic ms."""
+        return self.turn.now_ms
+
+    @property
+    def terms(self) -> dict[str, int]:
+        """What we accept from every client."""
+        return {"packet_bytes_max": self.turn.packet_bytes_max, "receive_maximum": self.turn.receive_maximum,
+                "alias_max": self.turn.alias_max}
+
+    def counters(self) -> dict[str, int]:
+        """Messages and bytes of all connections since the start."""
+        return {"messages_in": self.turn.messages_in, "messages_out": self.turn.messages_out,
+                "bytes_in": self.turn.bytes_in, "bytes_out": self.turn.bytes_out}

@@ -1,0 +1,80 @@
+"""One connection's half of the conversation: bytes in, calls out; pure."""
+
+from broker.buffers cimport Output, PointerList
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from router.message cimport Message
+from router.receiver cimport Receiver
+from router.router cimport Router
+from router.session cimport Session
+from router.sink cimport Sink, SinkResult
+from router.subscriptions cimport Route
+
+cdef enum ProtocolState:
+    AWAITING_CONNECT = 0
+    CONNECTING = 1               # CONNECT is being decided: nothing behind it is parsed, AUTH excepted
+    OPEN = 2
+    CLOSING = 3                  # nothing more is parsed
+
+cdef enum:
+    VERDICTS = 65536             # remembered answers of the ACL, a power of two
+    POISON = 0xDD                # what the checked build leaves in the receive buffer
+
+cdef struct Turn:
+    # What all connections of a worker share: the turn's time, its lists of things to do, the terms every client gets.
+    # Whoever is in a list is held by the hub until the turn has ended.
+    int64_t now_ms               # monotonic
+    PointerList dirty            # Protocol with output
+    PointerList parked           # Protocol with a control packet to be handled in Python
+    PointerList closing          # Protocol to be closed
+    PointerList waiting          # Protocol that can take up again what it held back
+    uint64_t* verdicts           # VERDICTS entries: hash of (salt, topic name), low bit: allowed
+    uint32_t packet_bytes_max    # Maximum Packet Size that we accept
+    uint32_t receive_maximum     # Receive Maximum that we accept
+    uint32_t alias_max           # Topic Alias Maximum that we accept
+    uint64_t output_bytes_max    # per connection; over it QoS 0 is dropped and QoS 1/2 waits
+    uint64_t messages_in
+    uint64_t messages_out
+    uint64_t bytes_in
+    uint64_t bytes_out
+    bint in_router               # an exception now is the router's: it ends the worker
+
+
+cdef class Protocol(Sink):
+    cdef Output out
+    cdef Turn* turn
+    cdef Router router
+    cdef Message message                  # the worker's one borrowed message, refilled by every PUBLISH
+    cdef readonly Session session         # None before CONNACK and after the end
+    cdef Route route                      # of the topic published last; None before the first
+    cdef object acl                       # None: everything is allowed
+    cdef public object identity           # who the client is, for the ACL
+    cdef list aliases_in                  # topic name by alias; None until the first
+    cdef dict aliases_out                 # alias by topic name; None until the first
+    cdef readonly bytes parked_body       # of the control packet that waits for Python
+    cdef public object backlog            # retained messages still to be sent, or None
+    cdef uint64_t salt                    # of this connection's verdicts
+    cdef uint64_t messages_in, messages_out, bytes_in, bytes_out, messages_dropped
+    cdef readonly uint32_t packet_bytes_max   # the client's Maximum Packet Size
+    cdef uint16_t alias_max_in            # what the CONNACK granted the client
+    cdef uint16_t alias_max_out           # what we use of the client's Topic Alias Maximum
+    cdef readonly uint8_t parked_first    # first byte of the parked packet's fixed header
+    cdef readonly uint8_t version         # 0 before CONNECT; 3, 4 or 5
+    cdef uint8_t state                    # ProtocolState
+    cdef bint parked                      # a control packet waits for Python, later packets stay unparsed
+    cdef bint dirty                       # in turn.dirty
+    cdef bint held                        # a 3.x client over the inbound limit: later packets stay unparsed
+    cdef bint route_allowed               # the ACL's answer for `route`
+
+    # Parse and act on every whole packet in data[0:length]; returns how many bytes were used up. ClientError: theirs.
+    cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1
+    cdef int on_publish(self, const uint8_t* frame, uint32_t header_length, uint32_t body_length) except -1
+    cdef int resolve_alias(self, Message message, uint16_t alias) except -1
+    cdef int find_route(self, Message message) except -1
+    cdef int refuse_publish(self, Message message, uint16_t packet_identifier) except -1
+    cdef int on_acknowledgement(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
+    cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
+    cdef int touch(self) except -1                    # there is output
+    cdef int flush(self) except -1                    # send what is pending if that is possible here
+    cdef int write(self, bytes data) except -1
+    cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0
+    cdef int take_up(self) except -1

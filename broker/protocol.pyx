@@ -1,0 +1,331 @@
+"""One connection's half of the conversation: bytes in, calls out; pure.
+
+PUBLISH, the acknowledgements and PINGREQ are dealt with here. Any other packet is *parked*: its bytes are kept, its
+connection is listed in `turn.parked`, and nothing behind it is parsed until Python has dealt with it at the end of the
+turn. So containers on the route path never change while packets are parsed.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.string cimport memcmp, memcpy, memset
+from broker.buffers cimport LARGE_CHUNK, list_push, output_clear, output_room
+from broker.codec cimport (
+    AUTH, CONNECT, CONNACK, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
+    parse_acknowledgement, parse_publish, read_varint, varint_length, write_acknowledgement, write_publish,
+)
+from broker.reasons import ClientError, CloseReason, Reason
+from router.ledger cimport DROP_NOT_AUTHORIZED
+from router.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
+from router.sink cimport (
+    PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult,
+)
+from router.topics cimport valid_topic_name
+
+cdef extern from *:
+    """
+    #ifdef SHOAL_CHECKED
+    #define SHOAL_POISONED 1
+    #else
+    #define SHOAL_POISONED 0
+    #endif
+    """
+    const int SHOAL_POISONED
+
+cdef enum:
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NOT_AUTHORIZED = 0x87
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+
+
+@cython.no_gc
+cdef class Protocol(Sink):
+    """What a client and we have agreed on, and where in the conversation we are."""
+
+    def __dealloc__(self):
+        output_clear(&self.out)
+
+    cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1:
+        cdef size_t offset = 0
+        cdef uint32_t remaining = 0
+        cdef int size
+        cdef uint8_t first, packet_type
+        while length - offset >= 2 and not self.parked and self.state != CLOSING and not self.held:
+            first = data[offset]
+            packet_type = first >> 4
+            if data[offset + 1] < 0x80:
+                remaining = data[offset + 1]
+                size = 1
+            else:
+                size = read_varint(data + offset + 1, length - offset - 1, &remaining)
+                if size == 0:
+                    break
+                if size < 0 or <uint32_t>size != varint_length(remaining):
+                    raise ClientError(Reason.MALFORMED_PACKET, "MQTT-1.5.5-1", "Remaining Length of too many bytes")
+            if self.state == AWAITING_CONNECT and packet_type != CONNECT:
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {packet_type} before CONNECT")
+            if 1 + size + remaining > self.turn.packet_bytes_max:
+                raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.2.2-15",
+                                  f"a packet of {1 + size + remaining} bytes, {self.turn.packet_bytes_max} are allowed")
+            if length - offset - 1 - size < remaining:
+                break
+            if packet_type == PUBLISH:
+                self.on_publish(data + offset, 1 + size, remaining)
+            elif PUBACK <= packet_type <= PUBCOMP:
+                self.on_acknowledgement(first, data + offset + 1 + size, remaining)
+            elif packet_type == PINGREQ:
+                if first != 0xC0 or remaining:
+                    raise ClientError(Reason.MALFORMED_PACKET, "MQTT-2.1.3-1", "PINGREQ with flags or a body")
+                (<uint16_t*>output_room(&self.out, 2))[0] = 0x00D0
+                self.touch()
+            else:
+                self.park(first, data + offset + 1 + size, remaining)
+            if SHOAL_POISONED:
+                memset(data + offset, POISON, 1 + size + remaining)
+            offset += 1 + size + remaining
+        return offset
+
+    cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1:
+        cdef uint8_t packet_type = first >> 4
+        if packet_type == CONNECT:
+            if self.state != AWAITING_CONNECT:
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-2", "second CONNECT")
+            self.state = CONNECTING
+        elif not (packet_type == SUBSCRIBE or packet_type == UNSUBSCRIBE or packet_type == DISCONNECT
+                  or (packet_type == AUTH and self.version == 5)):
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-2.1.2-1",
+                              f"packet type {packet_type} is not a client's to send")
+        self.parked = True
+        self.parked_first = first
+        self.parked_body = PyBytes_FromStringAndSize(<const char*>body, length)
+        list_push(&self.turn.parked, <void*>self)
+        return 0
+
+    # PUBLISH in -----------------------------------------------------------------------------------------------------
+
+    cdef int on_publish(self, const uint8_t* frame, uint32_t header_length, uint32_t body_length) except -1:
+        cdef Message message = self.message
+        cdef Session session = self.session
+        cdef uint16_t alias = 0
+        cdef uint16_t identifier
+        cdef uint8_t reason = 0
+        cdef int known, reached
+        identifier = <uint16_t>parse_publish(message, frame, header_length, body_length, self.version,
+                                             self.turn.now_ms, &alias)
+        if alias:
+            self.resolve_alias(message, alias)
+        self.find_route(message)
+        self.messages_in += 1
+        self.turn.messages_in += 1
+        if message.qos == 2:
+            known = session.incoming_state(identifier)
+            if known:
+                # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled.
+                if known == 2:
+                    self.acknowledge(PUBREC, identifier, 0)
+                return 0
+        if message.qos and self.version == 5:
+            if session.incoming_count + session.waiting_records >= self.turn.receive_maximum:
+                raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
+                                  f"more than {self.turn.receive_maximum} messages without their acknowledgement")
+        if not self.route_allowed:
+            return self.refuse_publish(message, identifier)
+        self.turn.in_router = True
+        reached = self.router.publish(session, message, self.route)
+        if message.qos:
+            if reached == 0 and self.version == 5:
+                reason = NO_MATCHING_SUBSCRIBERS
+            if message.qos == 2:
+                session.incoming_add(identifier, not self.router.recorded)
+                self.router.acknowledge(session, self, PUBREC, identifier, reason, self.router.recorded)
+            else:
+                self.router.acknowledge(session, self, PUBACK, identifier, reason, self.router.recorded)
+            if self.version < 5 and session.waiting_records >= self.turn.receive_maximum:
+                self.held = True         # 3.x knows no quota: not read from until its publishes have settled
+        self.turn.in_router = False
+        return 0
+
+    cdef int resolve_alias(self, Message message, uint16_t alias) except -1:
+        """Set or use a Topic Alias of the client's (3.3.2.3.4)."""
+        cdef bytes topic
+        if alias > self.alias_max_in:
+            raise ClientError(Reason.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-9",
+                              f"Topic Alias {alias}, {self.alias_max_in} are allowed")
+        if self.aliases_in is None:
+            self.aliases_in = [None] * (self.alias_max_in + 1)
+        if message.topic_length:
+            if not valid_topic_name(message.topic, message.topic_length):
+                raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
+            topic = PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)
+            self.aliases_in[alias] = topic
+        else:
+            topic = self.aliases_in[alias]
+            if topic is None:
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.3.2-8", f"Topic Alias {alias} was never set")
+            message.topic = <const uint8_t*>PyBytes_AS_STRING(topic)     # held by the list
+            message.topic_length = <uint16_t>len(topic)
+        return 0
+
+    cdef int find_route(self, Message message) except -1:
+        """Set `route` and `route_allowed` for a message's topic; the topic published last costs one comparison."""
+        cdef Route route = self.route
+        cdef uint64_t verdict
+        cdef uint64_t* remembered
+        if (route is not None and route.topic_length == message.topic_length
+                and memcmp(route.topic, message.topic, message.topic_length) == 0):
+            if not self.router.tree.fresh(route):
+                self.route = self.router.tree.route(message.topic, message.topic_length)
+            return 0
+        if not valid_topic_name(message.topic, message.topic_length):
+            raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
+        route = self.router.tree.route(message.topic, message.topic_length)
+        self.route = route
+        if self.acl is None:
+            self.route_allowed = True
+            return 0
+        verdict = (route.hash ^ self.salt) * <uint64_t>0x9E3779B97F4A7C15
+        remembered = &self.turn.verdicts[(verdict >> 40) & (VERDICTS - 1)]
+        if (remembered[0] | 1) == (verdict | 1):
+            self.route_allowed = remembered[0] & 1
+            return 0
+        self.route_allowed = self.acl.may_publish(
+            self.identity, PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length))
+        remembered[0] = (verdict & ~<uint64_t>1) | (1 if self.route_allowed else 0)
+        return 0
+
+    cdef int refuse_publish(self, Message message, uint16_t packet_identifier) except -1:
+        """The ACL says no: 5.0 is told (0x87), 3.x is acknowledged and not delivered; both are counted."""
+        self.router.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
+        self.messages_dropped += 1
+        if message.qos == 1:
+            self.acknowledge(PUBACK, packet_identifier, NOT_AUTHORIZED if self.version == 5 else 0)
+        elif message.qos == 2:
+            if self.version < 5:
+                self.session.incoming_add(packet_identifier, True)
+            self.acknowledge(PUBREC, packet_identifier, NOT_AUTHORIZED if self.version == 5 else 0)
+        return 0
+
+    # Acknowledgements in --------------------------------------------------------------------------------------------
+
+    cdef int on_acknowledgement(self, uint8_t first, const uint8_t* body, uint32_t length) except -1:
+        cdef Session session = self.session
+        cdef uint8_t packet_type = first >> 4
+        cdef uint16_t identifier = 0
+        cdef Answer answer
+        cdef int reason
+        cdef bint recorded = False
+        reason = parse_acknowledgement(body, length, first, self.version, &identifier)
+        self.turn.in_router = True
+        if packet_type == PUBREL:
+            if session.incoming_state(identifier) == 2:
+                session.incoming_remove(identifier)
+                if self.router.recording and session.durable:
+                    self.router.effects.record(("released", session.client_identifier, identifier))
+                    recorded = True
+                self.router.acknowledge(session, self, PUBCOMP, identifier, 0, recorded)
+            else:
+                self.acknowledge(PUBCOMP, identifier, PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0)
+            self.turn.in_router = False
+            return 0
+        answer = ANSWER_UNKNOWN
+        if session.outgoing is not None:
+            if packet_type == PUBACK:
+                answer = session.outgoing.on_puback(identifier, reason >= 0x80)
+            elif packet_type == PUBREC:
+                answer = session.outgoing.on_pubrec(identifier, reason >= 0x80)
+            else:
+                answer = session.outgoing.on_pubcomp(identifier)
+        self.turn.in_router = False
+        if answer == ANSWER_WRONG:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.3.2-1" if packet_type == PUBACK else "MQTT-4.3.3-1",
+                              f"an acknowledgement of type {packet_type} that does not fit delivery {identifier}")
+        if answer != ANSWER_UNKNOWN and self.router.recording and session.durable:
+            self.router.effects.record(("acknowledged", session.client_identifier, packet_type, identifier, reason))
+            recorded = True
+        if answer == ANSWER_RELEASE:
+            self.router.acknowledge(session, self, PUBREL, identifier, 0, recorded)
+        elif packet_type == PUBREC and answer == ANSWER_UNKNOWN and reason < 0x80:
+            self.acknowledge(PUBREL, identifier, PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0)
+        elif answer == ANSWER_FREED:
+            if session.outgoing.waiting():
+                session.drain()
+            if self.backlog is not None:
+                list_push(&self.turn.waiting, <void*>self)
+        return 0
+
+    # Packets out: the sink of the session ---------------------------------------------------------------------------
+
+    cdef int touch(self) except -1:
+        if not self.dirty:
+            self.dirty = True
+            list_push(&self.turn.dirty, <void*>self)
+        return 0
+
+    cdef int flush(self) except -1:
+        return 0
+
+    cdef int write(self, bytes data) except -1:
+        """Append whole packets that Python encoded."""
+        cdef size_t size = len(data)
+        if size:
+            memcpy(output_room(&self.out, size), PyBytes_AS_STRING(data), size)
+            self.touch()
+        return 0
+
+    cdef SinkResult publish(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
+                            const uint8_t* ids, uint32_t ids_length) except? SINK_FULL:
+        cdef uint16_t alias = 0
+        cdef bint with_topic = True
+        cdef uint32_t size
+        if qos == 0 and self.out.pending > self.turn.output_bytes_max:
+            self.messages_dropped += 1
+            return SINK_FULL
+        if message.expires_ms and not dup and self.turn.now_ms > message.expires_ms:
+            self.messages_dropped += 1
+            return SINK_EXPIRED
+        if self.alias_max_out:
+            alias = self.pick_alias(message, &with_topic)
+        if self.version < 5:
+            ids_length = 0
+        size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids, ids_length,
+                             alias, with_topic, self.packet_bytes_max, self.turn.now_ms)
+        if size == 0:
+            self.messages_dropped += 1
+            return SINK_TOO_LARGE
+        if alias and with_topic:
+            self.aliases_out[PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)] = alias
+        self.messages_out += 1
+        self.bytes_out += size
+        self.turn.messages_out += 1
+        if not self.dirty:
+            self.touch()
+        if self.out.pending >= LARGE_CHUNK:
+            self.flush()
+            if self.out.pending > self.turn.output_bytes_max:
+                self.writable = False
+        return SINK_SENT
+
+    cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0:
+        """Return the alias of a topic name: the known one, the next free one (the topic goes along), or 0."""
+        if self.aliases_out is None:
+            self.aliases_out = {}
+        known = self.aliases_out.get(PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length))
+        if known is not None:
+            with_topic[0] = False
+            return known
+        if len(self.aliases_out) < self.alias_max_out:
+            return <uint16_t>(len(self.aliases_out) + 1)
+        return 0
+
+    cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
+        self.bytes_out += write_acknowledgement(&self.out, packet_type, packet_identifier, reason, self.version)
+        if not self.dirty:
+            self.touch()
+        if self.held:
+            self.take_up()
+        return 0
+
+    cdef int take_up(self) except -1:
+        """A held client's publish has settled: parse on at the end of the turn."""
+        if self.session is None or self.session.waiting_records < self.turn.receive_maximum:
+            list_push(&self.turn.waiting, <void*>self)
+        return 0

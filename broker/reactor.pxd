@@ -1,0 +1,34 @@
+"""epoll and the sockets of a worker: one turn after another."""
+
+from broker.connection cimport Connection
+from broker.hub cimport Hub
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    EVENTS_MAX = 512
+    TURN_BUCKETS = 24            # bucket i: turns of 2^i to 2^(i+1) microseconds
+    SLOW_TURN_US = 10000
+
+
+cdef class Reactor(Hub):
+    cdef int epoll_fd
+    cdef int wake_fd                     # an eventfd: trio, the log and other threads wake us by it
+    cdef uint8_t* shared                 # the one receive buffer
+    cdef size_t shared_size
+    cdef int sockets_per_turn            # at most so many sockets are read in one turn
+    cdef object guest                    # broker.guest.Guest; ticks once per turn if due
+    cdef bint guest_due
+    cdef object on_acceptable            # callable(fd): a listening socket is readable
+    cdef bint running
+    cdef bint reading                    # this turn's sockets are being read
+    cdef int64_t next_tick_ms
+    cdef readonly uint64_t turns
+    cdef readonly uint64_t guest_ticks
+    cdef uint64_t[TURN_BUCKETS] turn_times
+    cdef readonly uint64_t turn_us_total
+
+    cdef int read_sockets(self, int count) except -1
+    cdef int wait(self, bint block) except -1
+    cdef int gather(self, int count) except -1
+    cdef int drain_wake(self) except -1
+    cdef int after_turn(self, int64_t started_ns, int64_t read_ns, int64_t guest_ns, int64_t ended_ns) except -1

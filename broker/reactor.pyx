@@ -1,0 +1,280 @@
+"""epoll and the sockets of a worker: one turn after another.
+
+A turn receives once per ready socket into one shared buffer, parses every whole packet in it, routes, appends to the
+receivers' outputs, and ends with one send per connection that has output. trio runs as a guest, one tick a turn.
+"""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from broker.connection cimport NO_SOCKET
+from broker.protocol cimport CLOSING
+from broker.wheel cimport TICK_MS
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport free, malloc
+import os
+
+cdef extern from "<sys/epoll.h>" nogil:
+    struct epoll_data:
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll_fd, int operation, int fd, epoll_event* event)
+    int epoll_wait(int epoll_fd, epoll_event* events, int events_max, int timeout_ms)
+    int EPOLL_CLOEXEC
+    int EPOLL_CTL_ADD
+    int EPOLL_CTL_DEL
+    uint32_t EPOLLIN
+    uint32_t EPOLLOUT
+    uint32_t EPOLLHUP
+    uint32_t EPOLLERR
+
+cdef extern from "<sys/socket.h>" nogil:
+    ctypedef unsigned int socklen_t
+    struct sockaddr:
+        pass
+    int accept4(int fd, sockaddr* address, socklen_t* length, int flags)
+    int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
+    int SOCK_NONBLOCK
+    int SOCK_CLOEXEC
+    int SOL_SOCKET
+    int SO_KEEPALIVE
+
+cdef extern from "<netinet/in.h>" nogil:
+    int IPPROTO_TCP
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_NODELAY
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec* time)
+    int CLOCK_MONOTONIC
+
+cdef enum:
+    GATHER_EVENTS = 4            # a turn that read at least so many sockets looks once more before it flushes
+    GATHER_ROUNDS = 1
+
+cdef epoll_event[EVENTS_MAX] events
+
+
+cdef inline int64_t monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+@cython.final
+cdef class Reactor(Hub):
+    """The hub with epoll and sockets. See Hub for the arguments.
+
+    Args:
+        bytes_per_read: size of the shared receive buffer: at most so much is read of a socket in a turn.
+        sockets_per_turn: at most so many sockets are read in a turn, 1..512.
+    """
+
+    def __init__(self, router, controller, pump, *, bytes_per_read: int, sockets_per_turn: int, **terms):
+        super().__init__(router, controller, pump, now_ms=monotonic_ns() // 1000000, **terms)
+        self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll_fd < 0:
+            raise OSError(errno, os.strerror(errno))
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.shared_size = bytes_per_read
+        self.shared = <uint8_t*>malloc(self.shared_size)
+        if self.shared == NULL:
+            raise MemoryError()
+        self.sockets_per_turn = min(sockets_per_turn, EVENTS_MAX)
+        self._watch(self.wake_fd, EPOLLIN)
+        self.next_tick_ms = 0
+
+    def __cinit__(self, *args, **kwargs):
+        self.epoll_fd = self.wake_fd = -1
+
+    def __dealloc__(self):
+        free(self.shared)
+        if self.epoll_fd >= 0:
+            os.close(self.epoll_fd)
+        if self.wake_fd >= 0:
+            os.close(self.wake_fd)
+
+    def _watch(self, int fd, uint32_t interest):
+        cdef epoll_event event
+        event.events = interest
+        event.data.fd = fd
+        if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, fd, &event):
+            raise OSError(errno, os.strerror(errno))
+
+    # Control ---------------------------------------------------------------------------------------------------------
+
+    def host(self, guest, on_acceptable) -> None:
+        """Say who is hosted and who decides on accepting."""
+        self.guest = guest
+        self.on_acceptable = on_acceptable
+
+    def add_listener(self, int fd) -> None:
+        """Watch a listening socket; `on_acceptable(fd)` is called at the end of a turn in which it is readable."""
+        self._watch(fd, EPOLLIN)
+
+    def remove_listener(self, int fd) -> None:
+        """Stop watching a listening socket; connections wait in its backlog."""
+        if epoll_ctl(self.epoll_fd, EPOLL_CTL_DEL, fd, NULL):
+            raise OSError(errno, os.strerror(errno))
+
+    def wake(self) -> None:
+        """Make a blocked reactor turn. From any thread."""
+        os.eventfd_write(self.wake_fd, 1)
+
+    def stop(self) -> None:
+        """End run() after the turn."""
+        self.running = False
+
+    def accept_batch(self, int listening_fd, int count) -> int:
+        """Accept up to `count` connections. Returns how many; raises OSError if none could be accepted for a reason."""
+        cdef Connection connection
+        cdef int fd, accepted = 0
+        cdef int one = 1
+        while accepted < count:
+            fd = accept4(listening_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if fd < 0:
+                if errno == EAGAIN:
+                    break
+                if errno == EINTR:
+                    continue
+                if accepted:
+                    break               # said again at the next call
+                raise OSError(errno, os.strerror(errno))
+            setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+            self._adopt(fd)
+            accepted += 1
+        return accepted
+
+    def adopt(self, int fd) -> Connection:
+        """Take over a connected, non-blocking stream socket; it is closed by the reactor from now on."""
+        return self._adopt(fd)
+
+    def _adopt(self, int fd):
+        cdef Connection connection = self.make(fd, self.epoll_fd)
+        connection.interest = EPOLLIN
+        self._watch(fd, EPOLLIN)
+        return connection
+
+    def connections_snapshot(self) -> list:
+        """The open connections now, by file descriptor."""
+        return [<Connection>self.by_fd[fd] for fd in range(self.fd_capacity) if self.by_fd[fd] != NULL]
+
+    # Turning ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Turn until stop()."""
+        self.running = True
+        while self.running:
+            self.turn_once(True)
+
+    def turn_once(self, bint block) -> bool:
+        """One turn; returns whether there is more to do at once. Blocks for events only if asked to.
+
+        Raises what went wrong in the router or in the guest: neither can be survived.
+        """
+        cdef int64_t started_ns, read_ns, guest_ns
+        cdef int count
+        count = self.wait(block)
+        started_ns = monotonic_ns()
+        self.turn.now_ms = started_ns // 1000000
+        self.router.ledger.now_ms = self.turn.now_ms
+        if count:
+            count = self.read_sockets(count)
+            if count >= GATHER_EVENTS:
+                self.gather(GATHER_ROUNDS)
+        read_ns = monotonic_ns()
+        if self.guest_due:
+            self.guest_due = self.guest.tick()
+            self.guest_ticks += 1
+        guest_ns = monotonic_ns()
+        if self.turn.now_ms >= self.next_tick_ms:
+            self.next_tick_ms = self.turn.now_ms + TICK_MS
+            self.tick()
+        self.end_turn()
+        PyErr_CheckSignals()
+        self.turns += 1
+        self.after_turn(started_ns, read_ns, guest_ns, monotonic_ns())
+        return count > 0 or self.guest_due
+
+    cdef int wait(self, bint block) except -1:
+        """Wait for events; without the GIL, if it blocks. Returns how many there are."""
+        cdef int count
+        cdef int timeout_ms = 0
+        count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
+        if count == 0 and block and not self.guest_due and self.running:
+            timeout_ms = TICK_MS if self.wheel.armed_count or self.router.deadline_count else -1
+            with nogil:
+                count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, timeout_ms)
+        if count < 0:
+            if errno != EINTR:
+                raise OSError(errno, os.strerror(errno))
+            count = 0
+        return count
+
+    cdef int read_sockets(self, int count) except -1:
+        """Read every ready socket once. Returns how many were clients."""
+        cdef int index, fd, clients = 0
+        cdef Connection connection
+        for index in range(count):
+            fd = events[index].data.fd
+            if fd < self.fd_capacity and self.by_fd[fd] != NULL:
+                connection = <Connection>self.by_fd[fd]
+                clients += 1
+                if events[index].events & EPOLLOUT:
+                    connection.send_pending()
+                if events[index].events & (EPOLLIN | EPOLLHUP | EPOLLERR):
+                    connection.readable(self.shared, self.shared_size)
+            elif fd == self.wake_fd:
+                self.drain_wake()
+            else:
+                self.on_acceptable(fd)
+        return clients
+
+    cdef int gather(self, int rounds) except -1:
+        """Under load, look for more input before the flush: halves the cost of fan-out, would hurt a lone message."""
+        cdef int count
+        while rounds > 0:
+            rounds -= 1
+            count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
+            if count <= 0:
+                return 0
+            self.read_sockets(count)
+        return 0
+
+    cdef int drain_wake(self) except -1:
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            pass
+        if self.guest is not None:
+            self.guest_due = self.guest.due()
+        return 0
+
+    cdef int before_deadlines(self, Connection connection) except -1:
+        if connection.fd != NO_SOCKET and connection.state != CLOSING:
+            connection.readable(self.shared, self.shared_size)
+        return 0
+
+    cdef int after_turn(self, int64_t started_ns, int64_t read_ns, int64_t guest_ns, int64_t ended_ns) except -1:
+        cdef int64_t spent_us = (ended_ns - started_ns) // 1000
+        cdef int bucket = 0
+        self.turn_us_total += spent_us
+        if spent_us >= SLOW_TURN_US:
+            self.controller.slow_turn({"turn_us": spent_us, "read_us": (read_ns - started_ns) // 1000,
+                                       "guest_us": (guest_ns - read_ns) // 1000,
+                                       "end_us": (ended_ns - guest_ns) // 1000})
+        while spent_us > 1 and bucket < TURN_BUCKETS - 1:
+            spent_us >>= 1
+            bucket += 1
+        self.turn_times[bucket] += 1
+        return 0
+
+    def turn_histogram(self) -> list[int]:
+        """Turns by duration: entry i counts turns of 2**i to 2**(i+1) microseconds, entry 0 all shorter ones."""
+        return [self.turn_times[index] for index in range(TURN_BUCKETS)]

@@ -1,0 +1,24 @@
+"""What the sessions of one router share: the time, the limits they go by, and the counts of what was dropped."""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+cdef enum:                       # why a message did not reach a receiver; names in ledger.DROP_REASONS
+    DROP_OFFLINE = 0             # QoS 0 for a session without a connection
+    DROP_QUEUE_FULL = 1          # the session's queue is at its limit in messages or bytes
+    DROP_EXPIRED = 2             # message expiry interval [MQTT-3.3.2-5]
+    DROP_TOO_LARGE = 3           # over the receiver's Maximum Packet Size [MQTT-3.1.2-24]
+    DROP_OUTPUT_FULL = 4         # QoS 0 while the connection's output is over its limit
+    DROP_REFUSED = 5             # the receiver answered 0x80 or above
+    DROP_SESSION_ENDED = 6       # owed to a session that ended
+    DROP_NO_MEMBER = 7           # a shared subscription without a member to take it
+    DROP_NOT_AUTHORIZED = 8      # refused by the ACL when published
+    DROP_REASON_COUNT = 9
+
+
+cdef class Ledger:
+    cdef public int64_t now_ms           # monotonic ms; set by the host at the start of every turn
+    cdef public uint32_t queue_messages_max
+    cdef public uint64_t queue_bytes_max
+    cdef public int inflight_max         # outgoing QoS 1/2 under way per session, also below a larger Receive Maximum
+    cdef uint64_t[DROP_REASON_COUNT] dropped_messages
+    cdef public uint64_t queued_messages # QoS 1/2 waiting in queues, over all sessions

@@ -1,0 +1,21 @@
+"""What the sessions of one router share: the time, the limits they go by, and the counts of what was dropped."""
+
+DROP_REASONS = (
+    "offline", "queue_full", "expired", "too_large", "output_full", "refused", "session_ended", "no_member",
+    "not_authorized",
+)
+assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
+
+
+cdef class Ledger:
+    """Shared by a router and all its sessions; whoever hosts the router moves `now_ms`."""
+
+    def __init__(self, queue_messages_max: int = 10_000, queue_bytes_max: int = 16_777_216, inflight_max: int = 1000):
+        self.queue_messages_max = queue_messages_max
+        self.queue_bytes_max = queue_bytes_max
+        self.inflight_max = inflight_max
+
+    def dropped(self) -> dict[str, int]:
+        """Messages dropped since the start, by reason; reasons that never happened are left out."""
+        return {name: self.dropped_messages[index] for index, name in enumerate(DROP_REASONS)
+                if self.dropped_messages[index]}

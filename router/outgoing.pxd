@@ -1,0 +1,63 @@
+"""What one session is owed at QoS 1 and 2."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from router.ledger cimport Ledger
+from router.message cimport Message
+from router.receiver cimport DROPPED, Verdict
+from router.sink cimport Sink, SinkResult
+
+cdef enum DeliveryState:
+    DELIVERY_FREE = 0                     # acknowledged, or dropped while it waited
+    DELIVERY_QUEUED = 1                   # not sent yet
+    DELIVERY_SENT = 2                     # PUBLISH sent, PUBACK or PUBREC to come
+    DELIVERY_RELEASED = 3                 # PUBREC came, PUBREL sent, PUBCOMP to come; the payload is gone [MQTT-4.3.3-4]
+
+cdef enum Answer:                # what an acknowledgement was to us
+    ANSWER_FREED = 0             # the delivery is done
+    ANSWER_RELEASE = 1           # PUBREC accepted: PUBREL is due
+    ANSWER_UNKNOWN = 2           # no such packet identifier in flight
+    ANSWER_WRONG = 3             # in flight, but not at this QoS or step: a protocol error
+
+cdef struct Delivery:
+    void* message                # Message, owned reference; NULL once let go, or if it is never to be sent again
+    void* group                  # SharedGroup, owned reference; NULL if not from a shared subscription
+    uint8_t* ids                 # encoded Subscription Identifiers, owned; NULL if none
+    uint32_t ids_length
+    uint8_t qos                  # 1 or 2
+    uint8_t state                # DeliveryState
+    bint retain
+
+
+cdef class Outgoing:
+    # One ring holds all deliveries from the oldest not acknowledged to the newest queued:
+    #   oldest_open <= resend_number <= next_number <= end_number,   next_number - oldest_open <= 65535
+    cdef Delivery* ring                   # slot of number n: ring[n & (capacity - 1)]; NULL while nothing is owed
+    cdef uint32_t capacity                # a power of two, or 0
+    cdef uint64_t oldest_open             # oldest delivery not acknowledged
+    cdef uint64_t resend_number           # sent on an earlier connection and to be resent from here [MQTT-4.4.0-1]
+    cdef uint64_t next_number             # first not sent yet; packet identifier of n: 1 + n % 65535
+    cdef uint64_t end_number              # one past the newest
+    cdef uint64_t queued_bytes            # payload and topic of what is QUEUED
+    cdef uint32_t queued_count
+    cdef int send_quota                   # PUBLISH packets that may still be sent; 0 <= send_quota <= receive_maximum
+    cdef int receive_maximum
+    cdef Ledger ledger
+
+    cdef Verdict deliver(self, Sink sink, bint durable, Message message, uint8_t qos, bint retain,
+                         const uint8_t* ids, uint32_t ids_length, void* group) except? DROPPED
+    cdef int drain(self, Sink sink, bint durable) except -1         # resend, then send what quota allows; how many
+    cdef int attach(self, int receive_maximum) except -1            # a new connection: everything sent is doubtful
+    cdef Answer on_puback(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN
+    cdef Answer on_pubrec(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN
+    cdef Answer on_pubcomp(self, uint16_t packet_identifier) except? ANSWER_UNKNOWN
+    cdef bint waiting(self) noexcept                                # drain() has something to do once quota allows
+    cdef Delivery* slot(self, uint64_t number) noexcept
+    cdef Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept
+    cdef int append(self) except -1
+    cdef int free_slot(self, uint64_t number) except -1
+    cdef int give_back_quota(self) noexcept
+    cdef void _release(self, Delivery* delivery) noexcept
+    cdef int _fill(self, Delivery* delivery, Message message, bint kept, uint8_t qos, bint retain,
+                   const uint8_t* ids, uint32_t ids_length, void* group, uint8_t state) except -1
+    cdef int _count(self, SinkResult result) noexcept
+    cdef int _unqueue(self, Delivery* delivery) noexcept

@@ -1,0 +1,36 @@
+"""A session: what the broker remembers of one client identifier."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from router.ledger cimport Ledger
+from router.message cimport Message
+from router.outgoing cimport Outgoing
+from router.receiver cimport Receiver, Verdict
+from router.sink cimport Sink
+
+cdef enum:
+    EXPIRY_NEVER = 0xFFFFFFFF    # session expiry interval of a session that does not expire
+
+
+cdef class Session(Receiver):
+    cdef readonly bytes client_identifier
+    cdef Sink sink                        # the live connection, None while there is none
+    cdef Outgoing outgoing                # None until the first QoS 1/2 delivery
+    cdef Ledger ledger
+    cdef uint32_t* incoming               # QoS 2 identifiers received and not released: open addressing, 0 is empty
+    cdef uint32_t incoming_capacity       # a power of two, or 0
+    cdef uint32_t incoming_count
+    cdef readonly uint32_t expiry_interval_s # session expiry interval; 0: ends with its connection
+    cdef int receive_maximum              # of the live connection
+    cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
+    cdef public object will               # Will to publish, None if there is none
+    cdef public uint64_t deadline_sequence   # of its newest deadline in the router; older ones mean nothing
+
+    cdef bint incoming_add(self, uint16_t packet_identifier, bint settled) except -1    # False: it was there already
+    cdef int incoming_state(self, uint16_t packet_identifier) noexcept      # 0 unknown, 1 not settled, 2 settled
+    cdef bint incoming_settle(self, uint16_t packet_identifier) noexcept
+    cdef bint incoming_remove(self, uint16_t packet_identifier) noexcept
+    cdef uint32_t* _incoming_slot(self, uint16_t packet_identifier) noexcept
+    cdef int _free_incoming(self) noexcept
+    cdef int attach(self, Sink sink, int receive_maximum) except -1
+    cdef int detach(self) except -1
+    cdef int drain(self) except -1

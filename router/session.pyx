@@ -1,0 +1,188 @@
+"""A session: what the broker remembers of one client identifier, whether it is connected or not."""
+
+cimport cython
+from libc.stdlib cimport calloc, free
+from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE
+from router.receiver cimport DELIVERED, DROPPED
+from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, SinkResult
+from router.message cimport topic_hash
+from cpython.bytes cimport PyBytes_AS_STRING
+
+cdef enum:
+    SETTLED = 0x10000            # beside the identifier in an entry of `incoming`
+    INCOMING_MIN = 8
+
+
+@cython.final
+@cython.no_gc
+cdef class Session(Receiver):
+    """The state of one client identifier (4.1): subscriptions, what it is owed, QoS 2 identifiers it has sent.
+
+    It holds its connection and its connection holds it; whoever closes the connection calls detach(), since neither
+    is seen by the garbage collector.
+    """
+
+    def __init__(self, bytes client_identifier not None, Ledger ledger not None, expiry_interval_s: int = 0):
+        self.client_identifier = client_identifier
+        self.ledger = ledger
+        self.set_expiry_interval(expiry_interval_s)
+        self.key = topic_hash(<const uint8_t*>PyBytes_AS_STRING(client_identifier), len(client_identifier))
+
+    def __dealloc__(self):
+        free(self.incoming)
+
+    def set_expiry_interval(self, expiry_interval_s: int) -> None:
+        """Set the session expiry interval, seconds; 0 ends the session with its connection."""
+        self.expiry_interval_s = expiry_interval_s
+        self.durable = expiry_interval_s != 0
+
+    cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                         void* group) except? DROPPED:
+        cdef SinkResult result
+        if qos == 0:
+            if self.sink is None:
+                self.ledger.dropped_messages[DROP_OFFLINE] += 1
+                return DROPPED
+            result = self.sink.publish(message, 0, 0, retain, False, ids, ids_length)
+            if result == SINK_SENT:
+                return DELIVERED
+            self.ledger.dropped_messages[
+                DROP_OUTPUT_FULL if result == SINK_FULL
+                else DROP_EXPIRED if result == SINK_EXPIRED else DROP_TOO_LARGE] += 1
+            return DROPPED
+        if self.outgoing is None:
+            self.outgoing = Outgoing(self.ledger)
+            if self.sink is not None:
+                self.outgoing.attach(self.receive_maximum)
+        return self.outgoing.deliver(self.sink, self.durable, message, qos, retain,
+                                     ids, ids_length, group)
+
+    cdef bint online(self) noexcept:
+        return self.sink is not None
+
+    cdef bint has_room(self) noexcept:
+        if self.sink is None or not self.sink.writable:
+            return False
+        return self.outgoing is None or (self.outgoing.send_quota > 0 and not self.outgoing.waiting())
+
+    cdef int attach(self, Sink sink, int receive_maximum) except -1:
+        """A connection took the session: what is owed goes to it when drain() is called."""
+        assert self.sink is None, self.client_identifier
+        self.sink = sink
+        self.receive_maximum = receive_maximum
+        self.ends_ms = 0
+        if self.outgoing is not None:
+            self.outgoing.attach(receive_maximum)
+        return 0
+
+    cdef int detach(self) except -1:
+        """The connection is gone; the subscriptions stay, messages queue from now on."""
+        self.sink = None
+        if self.outgoing is not None and self.outgoing.oldest_open == self.outgoing.end_number:
+            # Owed nothing: hold nothing, but the next delivery number goes on where this one was.
+            free(self.outgoing.ring)
+            self.outgoing.ring = NULL
+            self.outgoing.capacity = 0
+        if self.incoming_count == 0:
+            self._free_incoming()
+        return 0
+
+    cdef int drain(self) except -1:
+        if self.outgoing is None or self.sink is None:
+            return 0
+        return self.outgoing.drain(self.sink, self.durable)
+
+    # QoS 2 identifiers that this client has sent and not released [MQTT-4.3.3-10]: open addressing, linear probing.
+
+    cdef uint32_t* _incoming_slot(self, uint16_t packet_identifier) noexcept:
+        cdef uint32_t index
+        if self.incoming_capacity == 0:
+            return NULL
+        index = (packet_identifier * <uint32_t>40503) & (self.incoming_capacity - 1)
+        while self.incoming[index] != 0 and (self.incoming[index] & 0xFFFF) != packet_identifier:
+            index = (index + 1) & (self.incoming_capacity - 1)
+        return &self.incoming[index]
+
+    cdef int incoming_state(self, uint16_t packet_identifier) noexcept:
+        cdef uint32_t* slot = self._incoming_slot(packet_identifier)
+        if slot == NULL or slot[0] == 0:
+            return 0
+        return 2 if slot[0] & SETTLED else 1
+
+    cdef bint incoming_add(self, uint16_t packet_identifier, bint settled) except -1:
+        cdef uint32_t* slot
+        cdef uint32_t* old = self.incoming
+        cdef uint32_t index, old_capacity = self.incoming_capacity
+        if self.incoming_count * 2 >= self.incoming_capacity:
+            self.incoming_capacity = old_capacity * 2 if old_capacity else INCOMING_MIN
+            self.incoming = <uint32_t*>calloc(self.incoming_capacity, sizeof(uint32_t))
+            if self.incoming == NULL:
+                self.incoming = old
+                self.incoming_capacity = old_capacity
+                raise MemoryError()
+            for index in range(old_capacity):
+                if old[index]:
+                    self._incoming_slot(old[index] & 0xFFFF)[0] = old[index]
+            free(old)
+        slot = self._incoming_slot(packet_identifier)
+        if slot[0]:
+            return False
+        slot[0] = packet_identifier | (SETTLED if settled else 0)
+        self.incoming_count += 1
+        return True
+
+    cdef bint incoming_settle(self, uint16_t packet_identifier) noexcept:
+        cdef uint32_t* slot = self._incoming_slot(packet_identifier)
+        if slot == NULL or slot[0] == 0:
+            return False
+        slot[0] |= SETTLED
+        return True
+
+    cdef bint incoming_remove(self, uint16_t packet_identifier) noexcept:
+        cdef uint32_t* slot = self._incoming_slot(packet_identifier)
+        cdef uint32_t hole, index, home, mask = self.incoming_capacity - 1
+        if slot == NULL or slot[0] == 0:
+            return False
+        hole = <uint32_t>(slot - self.incoming)
+        index = hole
+        while True:                     # close the hole, so that no probe stops short of an entry behind it
+            index = (index + 1) & mask
+            if self.incoming[index] == 0:
+                break
+            home = ((self.incoming[index] & 0xFFFF) * <uint32_t>40503) & mask
+            if ((index - home) & mask) >= ((index - hole) & mask):
+                self.incoming[hole] = self.incoming[index]
+                hole = index
+        self.incoming[hole] = 0
+        self.incoming_count -= 1
+        if self.incoming_count == 0 and self.incoming_capacity > INCOMING_MIN * 2:
+            self._free_incoming()
+        return True
+
+    cdef int _free_incoming(self) noexcept:
+        free(self.incoming)
+        self.incoming = NULL
+        self.incoming_capacity = 0
+        return 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection holds the session."""
+        return self.sink is not None
+
+    @property
+    def connection(self):
+        """The live connection, or None."""
+        return self.sink
+
+    def state(self) -> dict:
+        """What the session holds, for admin and tests."""
+        return {
+            "client_identifier": self.client_identifier.decode("utf-8", "replace"),
+            "connected": self.sink is not None,
+            "expiry_interval_s": self.expiry_interval_s,
+            "subscriptions": self.entry_count,
+            "incoming": sorted(self.incoming[index] & 0xFFFF for index in range(self.incoming_capacity)
+                               if self.incoming[index]),
+            "outgoing": None if self.outgoing is None else self.outgoing.state(),
+        }
