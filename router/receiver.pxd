@@ -30,12 +30,16 @@ cdef class Receiver:
     cdef Entry* entries          # subscriptions of this receiver; NULL while it has none
     cdef uint32_t entry_count
     cdef uint32_t entry_capacity
+    cdef void* tree              # the SubscriptionTree that it is in; NULL while it has no subscription
     cdef uint32_t match_stamp    # the match that last met this receiver (overlapping subscriptions are one copy)
     cdef readonly bint durable   # outlives its connection: what it is owed rests on a record
     cdef uint32_t waiting_records    # publishes of this receiver whose acknowledgement waits for a record
     cdef readonly bint gone      # its session ended: nothing reaches it any more
     cdef uint64_t key            # of the client identifier, for hashing strategies; set by the owner
     cdef uint32_t match_index    # ... and its place in that match's result
+
+    # Set by its owner, the same on every run: a hash of the client identifier, for shared subscriptions that hash.
+    cdef uint64_t key
 
     # Deliver one copy. `qos` is the granted one (never above the published), `retain` the flag as it goes out, ids the
     # ready-encoded Subscription Identifier properties (0x0B + varint, repeated; borrowed for the call), `group` the
@@ -44,3 +48,12 @@ cdef class Receiver:
                          void* group) except? DROPPED
     cdef bint online(self) noexcept        # has a live connection
     cdef bint has_room(self) noexcept      # online and a QoS 1/2 message would be sent at once, not queued
+
+
+# Set by router.subscriptions: a receiver that is freed with subscriptions leaves its tree first. That is the net; its
+# owner takes it out (remove_receiver) when its session ends.
+cdef void (*leave_tree)(Receiver receiver) noexcept
+
+# Arrays of entries, of a node, a group or a receiver: 1, then twice as many, halved when three quarters are empty.
+cdef int reserve(Entry** entries, uint32_t count, uint32_t* capacity) except -1     # room for one more
+cdef void give_back(Entry** entries, uint32_t count, uint32_t* capacity) noexcept

@@ -1,12 +1,14 @@
 """What the subscription tree holds: receivers of messages."""
 
-from libc.stdlib cimport free
+from libc.stdlib cimport free, realloc
 
 
 cdef class Receiver:
     """Somebody who may subscribe: a Session, a link to a peer, an in-process client. Abstract."""
 
     def __dealloc__(self):
+        if self.tree != NULL:
+            leave_tree(self)
         free(self.entries)
 
     cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
@@ -23,3 +25,32 @@ cdef class Receiver:
     def subscription_count(self) -> int:
         """Number of subscriptions held."""
         return self.entry_count
+
+
+cdef int reserve(Entry** entries, uint32_t count, uint32_t* capacity) except -1:
+    """Make room for one entry more: 1, then twice as many."""
+    cdef uint32_t wanted
+    cdef Entry* moved
+    if count < capacity[0]:
+        return 0
+    wanted = capacity[0] * 2 if capacity[0] else 1
+    moved = <Entry*>realloc(entries[0], wanted * sizeof(Entry))
+    if moved == NULL:
+        raise MemoryError()
+    entries[0] = moved
+    capacity[0] = wanted
+    return 0
+
+
+cdef void give_back(Entry** entries, uint32_t count, uint32_t* capacity) noexcept:
+    """Halve what is three quarters empty."""
+    cdef Entry* moved
+    if count == 0:
+        free(entries[0])
+        entries[0] = NULL
+        capacity[0] = 0
+    elif count <= capacity[0] // 4:
+        moved = <Entry*>realloc(entries[0], capacity[0] // 2 * sizeof(Entry))
+        if moved != NULL:
+            entries[0] = moved
+            capacity[0] //= 2

@@ -1,57 +1,44 @@
 """The subscription tree and the routes read off it."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from router.filters cimport FilterTree, Node
 from router.message cimport Message
 from router.receiver cimport Entry, Receiver
-
-cdef struct Target:
-    # One receiver of a topic: its matching subscriptions merged (one copy, highest QoS, all identifiers [MQTT-3.3.4-2..4]).
-    void* receiver               # Receiver, borrowed: a route that is stale is never followed
-    uint8_t* ids                 # ready-encoded Subscription Identifier properties, owned by the route; NULL if none
-    uint32_t ids_length
-    uint8_t qos                  # highest granted
-    bint retain_as_published     # any match has it
-    bint no_local                # any match has it: a publish by this very receiver takes Tree.target_for()
-
-
-cdef class Route:
-    # Who receives a topic. Valid while both generations are the tree's; see SubscriptionTree.fresh.
-    cdef uint64_t hash
-    cdef uint8_t* topic
-    cdef Target* targets
-    cdef void** groups           # SharedGroup, borrowed
-    cdef uint32_t target_count
-    cdef uint32_t group_count
-    cdef uint32_t generation_all # of filters whose first level is a wildcard
-    cdef uint32_t generation_level   # of wildcard filters under this topic's first level
-    cdef uint32_t level_slot     # which of the tree's level generations
-    cdef uint16_t topic_length
-    cdef bint dropped            # an exact filter of this topic changed
-
-
-cdef class SharedGroup:
-    # The members of one $share/name/filter, in order of joining.
-    cdef Entry* members          # partner: Receiver
-    cdef uint32_t member_count
-    cdef uint32_t member_capacity
-    cdef uint32_t next_member    # round robin
-    cdef uint8_t strategy
-    cdef readonly bytes name     # "name/filter"
-    cdef void* node              # the tree's Node it hangs on
-    cdef SubscriptionTree tree   # for its random state; broken when the group empties
-    # Pick a member and deliver; members offline or without room are skipped while another one is there.
-    cdef int publish(self, Receiver publisher, Message message) except -1     # 1 delivered or queued, 0 nobody
-
+from router.routes cimport Route, RouteCache, Target
+from router.shared cimport SharedGroup
 
 cdef class SubscriptionTree:
     cdef uint32_t generation_all
     cdef uint32_t[1024] generation_level
     cdef readonly uint64_t subscription_count
     # private state is declared below this line
+    cdef FilterTree filters
+    cdef dict groups             # "name/filter" -> SharedGroup
+    cdef uint8_t strategy        # of groups made from now on
+    cdef uint64_t random_state
+    cdef RouteCache cache
+    # Scratch of one match, grown and never shrunk.
+    cdef uint32_t stamp
+    cdef Target* found
+    cdef uint32_t found_capacity
+    cdef uint8_t* text
+    cdef uint32_t text_capacity
+
+    # Options as on the wire (5.0, 3.8.3.1), identifier 1..268,435,455 or 0 for none. True: new; False: replaced in
+    # place [MQTT-3.8.4-3]. Raises ValueError for a malformed filter or option. Cost: about a microsecond.
+    cpdef bint subscribe(self, Receiver receiver, bytes topic_filter, int options, int identifier=*) except -1
+    cpdef bint unsubscribe(self, Receiver receiver, bytes topic_filter) except -1      # False: there was none
+    cpdef int remove_receiver(self, Receiver receiver) except -1     # all of its subscriptions; returns how many
 
     cdef Route route(self, const uint8_t* topic, uint16_t topic_length)       # cached or read off the tree; never None
     cdef int target_for(self, const uint8_t* topic, uint16_t topic_length, Receiver receiver, bint skip_no_local,
                         Target* target) except -1    # 1 and fills target (caller frees ids), or 0: nothing matches
+
+    cdef int remove_entry(self, Receiver receiver, uint32_t index) noexcept
+    cdef int remove_group(self, SharedGroup group) noexcept
+    cdef int invalidate(self, Node* node) noexcept
+    cdef int fill(self, Route route, uint64_t hash, const uint8_t* topic, uint16_t topic_length) except -1
+    cdef bytes filter_of(self, Entry* entry)
 
     cdef inline bint fresh(self, Route route) noexcept:
         """Return whether a route may still be followed."""

@@ -1,0 +1,33 @@
+"""Shared subscriptions: one message of a topic goes to one member of a group."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from router.message cimport Message
+from router.receiver cimport Entry, Receiver
+
+cdef enum Strategy:              # how a shared subscription chooses among its members
+    ROUND_ROBIN = 0
+    RANDOM = 1
+    STICKY = 2                   # one member for as long as it is online
+    HASH_CLIENT = 3              # by the publisher's key
+    HASH_TOPIC = 4
+
+
+cdef class SharedGroup:
+    # The members of one $share/name/filter. The last one takes the place of one that leaves.
+    cdef Entry* members          # partner: Receiver
+    cdef uint32_t member_count
+    cdef uint32_t member_capacity
+    cdef uint32_t next_member    # round robin: whose turn it is; sticky: the member that it stays with
+    cdef uint8_t strategy
+    cdef readonly bytes name     # "name/filter"
+    cdef void* node              # the tree's Node it hangs on
+    cdef uint64_t* random_state  # the tree's; NULL once the group has emptied
+    cdef void* next              # the next SharedGroup of the same node, or NULL
+    # Pick a member and deliver; members offline or without room are skipped while another one is there. The publisher
+    # may be None. Returns 1 delivered or queued, 0 nobody.
+    cpdef int publish(self, Receiver publisher, Message message) except -1
+    # Deliver an owned message, which `gone` will not settle any more, to another member [MQTT-4.8.2-4]; same result.
+    # The caller does this for unsent messages and sent QoS 1, never for sent QoS 2 [MQTT-4.8.2-5].
+    cpdef int redispatch(self, Receiver gone, Message message) except -1
+    cdef int pick(self, Receiver publisher, Receiver gone, Message message) noexcept
+    cdef int hand_over(self, int index, Message message) except -1
