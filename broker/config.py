@@ -444,6 +444,7 @@ def rendered(config: Config) -> str:
     """Return a TOML file that gives every setting; those at their default are commented out."""
     lines = [
         "# Shoal's settings, each with its meaning, range and default. All are read once, at the start.",
+        "# Take the # from a name to set it.",
         "# What a flag or an environment variable says counts more: mqtt.receive_maximum is also",
         "# SHOAL_MQTT__RECEIVE_MAXIMUM, and a list in the environment is separated by commas.",
     ]
@@ -459,9 +460,9 @@ def rendered(config: Config) -> str:
         name = setting.key.rpartition(".")[2]
         if value is None:
             example = "true" if "bool" in str(setting.kind) else '"shoal.log"'
-            lines.append(f"# {name} = {example}")
+            lines.append(f"#{name} = {example}")
         else:
-            lines.append(f"{'# ' if value == setting.default else ''}{name} = {_toml(value)}")
+            lines.append(f"{'#' if value == setting.default else ''}{name} = {_toml(value)}")
     return "\n".join(lines) + "\n"
 
 
