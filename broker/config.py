@@ -313,7 +313,7 @@ def _layers(
         value: Any = [part.strip() for part in text.split(",") if part.strip()] if is_list else text
         yield key, (value, f"environment {variable}", False)
     for key, given in flags.items():
-        yield key, (given, f"flag --{key.rpartition('.')[2].replace('_', '-')}", True)
+        yield key, (given, f"flag --{key.replace('.', '-').replace('_', '-')}", True)
 
 
 def _read_toml(file: Path, problems: list[Problem]) -> dict[str, Any]:
