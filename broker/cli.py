@@ -1,0 +1,133 @@
+"""The command `shoal`: serve, check-config, sub, pub."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from broker.version import VERSION
+
+if TYPE_CHECKING:
+    from broker.config import Address
+
+# Exit codes: 0 asked to end and did so, 2 the command or the configuration is wrong, 3 could not start.
+EXIT_CONFIG = 2
+EXIT_NOT_STARTED = 3
+
+# The client commands are imported only where one is used, and serve only loads what a worker needs.
+CLIENT_COMMANDS = ("sub", "pub")
+
+
+class Commands(click.Group):
+    """The commands of this module and, once one of them is asked for, those of broker.client_cli."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*super().list_commands(context), *CLIENT_COMMANDS]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name in CLIENT_COMMANDS:
+            from broker import client_cli
+
+            command: click.Command = getattr(client_cli, name)
+            return command
+        return super().get_command(context, name)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="shoal", message="%(prog)s %(version)s")
+def main() -> None:
+    """Shoal, an MQTT broker."""
+
+
+@main.command()
+@click.option("--workers", type=int, help="Worker processes; this version runs 1.")
+@click.option("--listen", multiple=True, metavar="tcp://HOST:PORT", help="Address to listen on; may be repeated.")
+@click.option("--data-dir", metavar="DIR", help="Folder that one broker keeps its data in.")
+@click.option("--config", "file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with settings.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+def serve(
+    workers: int | None, listen: tuple[str, ...], data_dir: str | None, file: Path | None, log_level: str | None
+) -> None:
+    """Run a broker until Ctrl-C or SIGTERM.
+
+    Settings come from their defaults, the TOML file, the environment (SHOAL_MQTT__RECEIVE_MAXIMUM=10) and these
+    options; what comes later counts more.
+    """
+    _claim_standard_descriptors()
+    from broker.config import ConfigError, load
+
+    given = {"workers": workers, "listen": listen or None, "data_dir": data_dir, "log.level": log_level}
+    try:
+        config = load(file, os.environ, {key: value for key, value in given.items() if value is not None})
+    except ConfigError as error:
+        _fail(EXIT_CONFIG, "The configuration is wrong:", *map(str, error.problems))
+
+    from broker import logs
+    from broker.startup import StartError, banner, check_addresses, check_packages, locked_folder, summary
+
+    started_s = time.monotonic()
+    try:
+        check_packages()
+        with locked_folder(config.data_dir) as folder:
+            check_addresses(config)
+            try:
+                logs.configure(config.log)
+            except OSError as error:
+                raise StartError(f"The log file {config.log.file} cannot be opened: {error.strerror}.") from error
+            signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
+            from broker import worker
+
+            def ready(addresses: "list[Address]") -> None:
+                _say(banner(config, addresses, folder))
+
+            code = worker.run_worker(config, ready=ready)
+            logs.flush()
+            _say(summary(worker.last_summary().items(), time.monotonic() - started_s))
+    except StartError as error:
+        _fail(EXIT_NOT_STARTED, str(error))
+    sys.exit(code)
+
+
+@main.command("check-config")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--show", is_flag=True, help="Print every setting as it would count.")
+def check_config(file: Path, show: bool) -> None:
+    """Check a TOML file, with the environment as serve would see it. Exit code 1 if anything is wrong."""
+    from broker.config import ConfigError, load, rendered
+
+    try:
+        config = load(file, os.environ, {})
+    except ConfigError as error:
+        _fail(1, *map(str, error.problems))
+    click.echo(rendered(config) if show else f"{file}: ok", nl=not show)
+
+
+def _fail(code: int, *lines: str) -> NoReturn:
+    for line in lines:
+        click.echo(line, err=True)
+    sys.exit(code)
+
+
+def _say(text: str) -> None:
+    """Print to whoever started us; that nobody reads it is no reason to end."""
+    try:
+        click.echo(text)
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (the interpreter flushes it at its end)
+
+
+def _claim_standard_descriptors() -> None:
+    """Open what was closed among 0, 1 and 2, lest a socket become standard error and get log lines."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+if __name__ == "__main__":
+    main(prog_name="shoal")

@@ -1,0 +1,481 @@
+"""Every setting of a broker: its name, default, range and meaning, and the four layers that it is read from."""
+
+import difflib
+import ipaddress
+import json
+import tomllib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct
+
+ENVIRONMENT_PREFIX = "SHOAL_"
+
+# Not settings, though they look like it: setup.py's switches, and what Kubernetes puts into every container beside a
+# service named "shoal" (SHOAL_SERVICE_HOST, SHOAL_PORT, SHOAL_PORT_1883_TCP_ADDR).
+FOREIGN_VARIABLES = ("SHOAL_CHECKED", "SHOAL_LINETRACE", "SHOAL_PORT")
+FOREIGN_PREFIXES = ("SHOAL_SERVICE_", "SHOAL_PORT_")
+
+
+class Mqtt(Struct, frozen=True, kw_only=True):
+    """What is negotiated with a client, and what is kept for one."""
+
+    max_packet_size_bytes: Annotated[
+        int, Meta(ge=128, le=268_435_460, description="Largest packet that a client may send; 5.0 clients are told.")
+    ] = 2_097_152
+    receive_maximum: Annotated[
+        int, Meta(ge=1, le=65_535, description="QoS 1 and 2 messages that a client may have unanswered towards us.")
+    ] = 1024
+    topic_alias_maximum: Annotated[
+        int, Meta(ge=0, le=65_535, description="Topic aliases that a 5.0 client may set on its connection.")
+    ] = 64
+    topic_alias_maximum_out: Annotated[
+        int, Meta(ge=0, le=65_535, description="Topic aliases that we set towards a 5.0 client, if it allows as many.")
+    ] = 64
+    inflight_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_535,
+            description="QoS 1 and 2 messages unanswered by a client; a 5.0 client's Receive Maximum may lower it.",
+        ),
+    ] = 1000
+    session_expiry_interval_max_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=4_294_967_295,
+            description="Longest session expiry interval granted to a client; 4294967295 never expires.",
+        ),
+    ] = 4_294_967_295
+    server_keep_alive_s: Annotated[
+        int,
+        Meta(ge=0, le=65_535, description="Keep alive imposed on 5.0 clients; 0 leaves each client its own."),
+    ] = 0
+    queue_messages_max: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="QoS 1 and 2 messages that wait for one session at most.")
+    ] = 10_000
+    queue_bytes_max: Annotated[
+        int, Meta(ge=1024, le=1 << 40, description="Bytes of QoS 1 and 2 messages that wait for one session at most.")
+    ] = 16_777_216
+    shared_subscription_strategy: Annotated[
+        Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"],
+        Meta(description="How a shared subscription picks the member that gets a message."),
+    ] = "round_robin"
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Bounds that keep one client, or a crowd of them, from hurting the others."""
+
+    connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000_000,
+            description="Connections open at once; the process's limit on open files may lower it.",
+        ),
+    ] = 1_000_000
+    connect_timeout_s: Annotated[
+        float, Meta(ge=0.25, le=3600, description="Time from accepting a connection to its CONNECT packet.")
+    ] = 10.0
+    pending_connects_max: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="CONNECTs that wait for authentication at once; then accepting pauses."),
+    ] = 1000
+    pending_bytes_max: Annotated[
+        int,
+        Meta(ge=1024, le=1 << 30, description="Bytes kept unparsed behind a CONNECT that waits; then reading pauses."),
+    ] = 65_536
+    output_buffer_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=4096,
+            le=1 << 40,
+            description="Bytes unsent to one connection, beyond which QoS 0 messages to it are dropped and counted.",
+        ),
+    ] = 1_048_576
+    route_cache_max: Annotated[
+        int, Meta(ge=0, le=100_000_000, description="Topic names whose receivers are remembered between messages.")
+    ] = 65_536
+    sockets_per_turn_max: Annotated[
+        int, Meta(ge=1, le=65_536, description="Ready sockets that one turn of the reactor serves at most.")
+    ] = 512
+    bytes_per_read_max: Annotated[
+        int, Meta(ge=4096, le=1 << 26, description="Bytes that one turn of the reactor reads from one socket at most.")
+    ] = 131_072
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """Where log lines go and how many may wait to be written."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe lines that are written.")
+    ] = "info"
+    file: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="File to append to, reopened on SIGHUP; without it, standard error."),
+    ] = None
+    format: Annotated[
+        Literal["auto", "console", "json"],
+        Meta(description="Form of a line; auto is console on a terminal and JSON elsewhere."),
+    ] = "auto"
+    queue_max: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="Lines that wait for the log writer; beyond it dropped and counted.")
+    ] = 10_000
+
+
+class Shutdown(Struct, frozen=True, kw_only=True):
+    """How a worker ends."""
+
+    drain_s: Annotated[
+        float, Meta(ge=0, le=3600, description="Time that unsent bytes get to leave after clients were told to go.")
+    ] = 2.0
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """One broker's settings. `load` is the way to a checked one."""
+
+    workers: Annotated[int, Meta(ge=1, le=1024, description="Worker processes; this version runs exactly 1.")] = 1
+    listen: Annotated[
+        tuple[str, ...],
+        Meta(
+            min_length=1,
+            description="Addresses to listen on, each tcp://HOST:PORT with IPv6 in brackets; port 0 takes any free port.",
+        ),
+    ] = ("tcp://127.0.0.1:1883",)
+    data_dir: Annotated[
+        str, Meta(min_length=1, description="Folder that one broker locks for itself and keeps its data in.")
+    ] = "shoal-data"
+    allow_anonymous: Annotated[
+        bool | None,
+        Meta(
+            description="Whether clients need no authentication: true on every address, false nowhere, "
+            "unset on loopback addresses only."
+        ),
+    ] = None
+    mqtt: Annotated[Mqtt, Meta(description="What is negotiated with a client, and what is kept for one.")] = Mqtt()
+    limits: Annotated[
+        Limits, Meta(description="Bounds that keep one client, or a crowd of them, from hurting the others.")
+    ] = Limits()
+    log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
+    shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()
+
+
+class Setting(Struct, frozen=True):
+    """One setting as it describes itself.
+
+    Attributes:
+        key: dotted, as in a TOML file: `mqtt.receive_maximum`.
+        kind: the annotated type that a value converts to.
+        default: the value if no layer gives one; None means unset.
+        text: one sentence.
+        expected: the range of values in words.
+        unit: "bytes", "seconds" or "" for a plain number or word.
+    """
+
+    key: str
+    kind: Any
+    default: Any
+    text: str
+    expected: str
+    unit: str
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return ENVIRONMENT_PREFIX + self.key.upper().replace(".", "__")
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong with a configuration: where, which key, what was found and what was expected."""
+
+    where: str
+    key: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        key = f"{self.key}: " if self.key else ""
+        return f"{self.where}: {key}found {self.found}, expected {self.expected}"
+
+
+class ConfigError(Exception):
+    """All problems of a configuration at once."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class Address(Struct, frozen=True):
+    """Where to listen or connect.
+
+    Attributes:
+        host: a name or an IP address, IPv6 without brackets.
+        port: 0..65535.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that `tcp://HOST:PORT` names; ValueError with one sentence if it names none."""
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme != "tcp":
+        raise ValueError(f"expected tcp://HOST:PORT, found {text!r}")
+    host, separator, port = rest.rpartition(":")
+    if not separator or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise ValueError(f"expected a port from 0 to 65535 at the end of {text!r}")
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            raise ValueError(f"expected an IPv6 address between the brackets of {text!r}") from None
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"expected brackets around the IPv6 address in {text!r}")
+    if not host or any(character.isspace() or character in "/@[]?#" for character in host):
+        raise ValueError(f"expected a host name or an IP address in {text!r}")
+    return Address(host, int(port))
+
+
+def is_loopback(address: Address) -> bool:
+    """Return whether only this machine can reach an address. Any host name but localhost counts as reachable."""
+    if address.host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        return False
+
+
+def load(
+    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any], *, authenticator_given: bool = False
+) -> Config:
+    """Return the settings that defaults, a TOML file, the environment and flags give, later layers first.
+
+    Args:
+        file: a TOML file, or None for none.
+        environ: variables such as SHOAL_MQTT__RECEIVE_MAXIMUM; those without the prefix SHOAL_ are not looked at.
+        flags: dotted keys to values, such as {"log.level": "debug"}.
+        authenticator_given: the embedding program brings an Authenticator, so that anonymous clients are its affair.
+
+    Raises:
+        ConfigError: with every problem of every layer.
+    """
+    problems: list[Problem] = []
+    values: dict[str, tuple[Any, str]] = {}
+    for key, (found, where, strict) in _layers(file, environ, flags, problems):
+        setting = SETTINGS.get(key)
+        if key in SECTIONS:
+            problems.append(Problem(where, key, _shown(found), "a table"))
+            continue
+        if setting is None:
+            problems.append(Problem(where, key, "an unknown setting", _suggestion(key)))
+            continue
+        try:
+            values[key] = msgspec.convert(found, setting.kind, strict=strict), where
+        except msgspec.ValidationError:
+            problems.append(Problem(where, key, _shown(found), setting.expected))
+    config = _built({key: value for key, (value, _) in values.items()})
+    origins = {key: where for key, (_, where) in values.items()}
+    # An allow_anonymous that could not be read is one problem, not a second one at every address.
+    someone_vouches = authenticator_given or any(problem.key == "allow_anonymous" for problem in problems)
+    problems.extend(_problems_of_the_whole(config, origins, someone_vouches))
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _layers(
+    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any], problems: list[Problem]
+) -> Iterator[tuple[str, tuple[Any, str, bool]]]:
+    """Yield (key, (value, the layer in words, whether its type must match)), in the order in which layers count."""
+    if file is not None:
+        for key, written in _flattened(_read_toml(file, problems)):
+            yield key, (written, f"file {file}", True)
+    for variable in sorted(environ):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if variable in FOREIGN_VARIABLES or variable.startswith(FOREIGN_PREFIXES):
+            continue
+        key = variable[len(ENVIRONMENT_PREFIX) :].lower().replace("__", ".")
+        text = environ[variable]
+        is_list = key in SETTINGS and isinstance(SETTINGS[key].default, tuple)
+        value: Any = [part.strip() for part in text.split(",") if part.strip()] if is_list else text
+        yield key, (value, f"environment {variable}", False)
+    for key, given in flags.items():
+        yield key, (given, f"flag --{key.replace('.', '-').replace('_', '-')}", True)
+
+
+def _read_toml(file: Path, problems: list[Problem]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        problems.append(Problem(f"file {file}", "", str(error.strerror), "a readable file"))
+    except UnicodeDecodeError as error:
+        problems.append(Problem(f"file {file}", "", f"a byte that is not UTF-8 at {error.start}", "TOML in UTF-8"))
+    except tomllib.TOMLDecodeError as error:
+        problems.append(Problem(f"file {file}", "", str(error), "TOML"))
+    return {}
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict) and (value or name in SECTIONS):
+            yield from _flattened(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _suggestion(key: str) -> str:
+    close = difflib.get_close_matches(key, SETTINGS, n=1)
+    if not close:
+        # A right name in the wrong table, or in none.
+        close = [known for known in SETTINGS if known.rpartition(".")[2] == key.rpartition(".")[2]][:1]
+    if close:
+        return f"{close[0]} perhaps"
+    section = key.partition(".")[0] + "." if key.partition(".")[0] in SECTIONS else ""
+    known_here = [known for known in SETTINGS if known.startswith(section) and (section or "." not in known)]
+    return "one of " + ", ".join(known_here if section else known_here + list(SECTIONS))
+
+
+def _shown(found: Any) -> str:
+    text = json.dumps(found, ensure_ascii=False, default=str)
+    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
+
+
+def _built(values: Mapping[str, Any]) -> Config:
+    top: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        (top.setdefault(section, {}) if section else top)[name] = value
+    for section, kind in SECTIONS.items():
+        top[section] = kind(**top.get(section, {}))
+    return Config(**top)
+
+
+def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authenticator_given: bool) -> Iterator[Problem]:
+    """Yield what is wrong though each value alone is in its range."""
+
+    def problem(key: str, found: Any, expected: str) -> Problem:
+        return Problem(origins.get(key, "default"), key, _shown(found), expected)
+
+    if config.workers > 1:
+        yield problem("workers", config.workers, "1, because this version runs a single worker")
+    seen: set[Address] = set()
+    for text in config.listen:
+        try:
+            address = parse_address(text)
+        except ValueError as error:
+            yield problem("listen", text, str(error).partition(" ")[2])
+            continue
+        if address in seen and address.port != 0:
+            yield problem("listen", text, "each address once")
+        seen.add(address)
+        if not authenticator_given and config.allow_anonymous is None and not is_loopback(address):
+            yield problem(
+                "listen",
+                text,
+                "a loopback address, because there is no authentication; allow_anonymous = true lets everybody in",
+            )
+    if not authenticator_given and config.allow_anonymous is False:
+        yield problem(
+            "allow_anonymous", False, "true or unset, because there is no authentication and nobody could connect"
+        )
+
+
+def _settings(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
+    for field in msgspec.structs.fields(struct):
+        kind, meta = get_args(field.type)
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            yield from _settings(kind, f"{field.name}.")
+        else:
+            yield Setting(
+                prefix + field.name,
+                field.type,
+                field.default,
+                meta.description,
+                _in_words(kind, meta),
+                _unit(field.name),
+            )
+
+
+def _in_words(kind: Any, meta: Meta) -> str:
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    if get_origin(kind) is tuple:
+        return "a list of one or more texts"
+    if kind is bool:
+        return "true or false"
+    if kind is str:
+        return "a text that is not empty"
+    number = "a whole number" if kind is int else "a number"
+    return f"{number} from {meta.ge} to {meta.le}"
+
+
+def _unit(name: str) -> str:
+    if "_bytes" in name or name.startswith("bytes_"):
+        return "bytes"
+    return "seconds" if name.endswith("_s") else ""
+
+
+SECTIONS: dict[str, type[Struct]] = {
+    field.name: get_args(field.type)[0]
+    for field in msgspec.structs.fields(Config)
+    if isinstance(get_args(field.type)[0], type) and issubclass(get_args(field.type)[0], Struct)
+}
+SETTINGS: dict[str, Setting] = {setting.key: setting for setting in _settings(Config)}
+
+
+def rendered(config: Config) -> str:
+    """Return a TOML file that gives every setting; those at their default are commented out."""
+    lines = [
+        "# Shoal's settings, each with its meaning, range and default. All are read once, at the start.",
+        "# Take the # from a name to set it.",
+        "# What a flag or an environment variable says counts more: mqtt.receive_maximum is also",
+        "# SHOAL_MQTT__RECEIVE_MAXIMUM, and a list in the environment is separated by commas.",
+    ]
+    section = ""
+    for setting in SETTINGS.values():
+        if setting.key.rpartition(".")[0] != section:
+            section = setting.key.rpartition(".")[0]
+            lines += ["", "", f"[{section}]", f"# {SECTIONS[section].__doc__}"]
+        owner = getattr(config, section) if section else config
+        value = getattr(owner, setting.key.rpartition(".")[2])
+        unit = f" {setting.unit}" if setting.unit else ""
+        lines += ["", f"# {setting.text}", f"# Expected: {setting.expected}{unit}. Default: {_default(setting)}."]
+        name = setting.key.rpartition(".")[2]
+        if value is None:
+            example = "true" if "bool" in str(setting.kind) else '"shoal.log"'
+            lines.append(f"#{name} = {example}")
+        else:
+            lines.append(f"{'#' if value == setting.default else ''}{name} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _default(setting: Setting) -> str:
+    if setting.default is None:
+        return "unset"
+    return _toml(setting.default) + (f" {setting.unit}" if setting.unit else "")
+
+
+def _toml(value: Any) -> str:
+    # Numbers, booleans, lists of texts and texts are written in TOML as in JSON, but for U+007F, which TOML escapes.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+if __name__ == "__main__":
+    print(rendered(Config()), end="")

@@ -1,0 +1,182 @@
+"""What must hold before a worker starts, and what a person is told when it has."""
+
+import errno
+import fcntl
+import importlib.util
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from broker.config import Address, Config, is_loopback, parse_address
+from broker.version import VERSION
+
+PACKAGES = ("broker", "router", "mesh")
+DEFAULT_PORT = 1883
+LISTENING = "0A"  # the state of a socket in /proc/net/tcp
+
+
+class StartError(Exception):
+    """Why a worker cannot start, in one sentence."""
+
+
+def check_packages() -> None:
+    """Raise StartError unless all our packages come from where this one does.
+
+    Their names are general ones at the top level, so another distribution may have brought one of the same name.
+    """
+    own = Path(__file__).resolve().parents[1]
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        found = Path(spec.origin).resolve().parents[1] if spec and spec.origin else None
+        if found != own:
+            raise StartError(
+                f"The package {package} comes from {found}, not from {own} as Shoal's own does: install Shoal into an "
+                "environment of its own, for instance with pipx."
+            )
+
+
+@contextmanager
+def locked_folder(data_dir: str) -> Iterator[Path]:
+    """Create the data folder if need be and hold its lock, which is the process's own and ends with it.
+
+    Raises:
+        StartError: another process holds it, or it cannot be created or written.
+    """
+    folder = Path(data_dir).absolute()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(f"The data folder {folder} cannot be used: {error.strerror}.") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise StartError(
+                f"The data folder {folder} is in use by the broker with process id {holder}: stop that one or choose "
+                "another folder with --data-dir."
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def check_addresses(config: Config) -> None:
+    """Bind each address once and let go of it, so that a port in use is one sentence with the name of its user.
+
+    Raises:
+        StartError: an address is in use, is not this machine's, needs privileges or does not resolve.
+    """
+    for address in map(parse_address, config.listen):
+        try:
+            found = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+            )
+        except OSError as error:
+            raise StartError(f"The host of {address} is not known: {error.strerror}.") from error
+        for family, kind, protocol, _, where in found:
+            try:
+                with socket.socket(family, kind, protocol) as listener:
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    if family == socket.AF_INET6:
+                        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    listener.bind(where)
+                    listener.listen(1)
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                    continue
+                raise StartError(_refusal(address, error)) from error
+
+
+def _refusal(address: Address, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"The address {address} is in use{_user_of(address.port)}: stop that or choose another with "
+            f"--listen tcp://HOST:PORT."
+        )
+    if error.errno == errno.EACCES:
+        return f"The address {address} needs privileges: choose a port above 1023 with --listen tcp://HOST:PORT."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"The address {address} is not one of this machine's."
+    return f"The address {address} cannot be listened on: {error.strerror}."
+
+
+def _user_of(port: int) -> str:
+    """Return " by NAME (process id N)" for whoever listens on a port, "" if that is not ours to see."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(descriptor) in inodes for descriptor in (process / "fd").iterdir()):
+                name = (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+                return f" by {name} (process id {process.name})"
+        except OSError:
+            continue  # it has ended meanwhile, or belongs to somebody else
+    return ""
+
+
+def banner(config: Config, addresses: Sequence[Address], folder: Path) -> str:
+    """Return what a person sees once clients can connect: where, what is not protected, and two lines to copy."""
+    only_here = all(is_loopback(address) for address in addresses)
+    reach = "anyone on this machine" if only_here else "anyone who reaches these addresses"
+    command = _command()
+    url = _url(addresses[0])
+    return "\n".join(
+        [
+            f"Shoal {VERSION} is ready.",
+            f"  Address:      {', '.join(map(str, addresses))}",
+            f"  Data folder:  {folder}",
+            "                In this version sessions and retained messages live in memory and end with the broker.",
+            f"  Protection:   none. {reach.capitalize()} may connect, subscribe and publish without a password,",
+            f"                and nothing is encrypted.{' Other machines cannot connect.' if only_here else ''}",
+            "",
+            "Try it in two other terminals:",
+            f"  {command} sub{url} -t 'hello/#' -v",
+            f"  {command} pub{url} -t hello/world -m hi",
+            "",
+            "Ctrl-C ends it.",
+        ]
+    )
+
+
+def _url(address: Address) -> str:
+    """Return the option that leads `shoal sub` to an address, "" if it looks there anyway."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+    if host in ("127.0.0.1", "localhost") and address.port == DEFAULT_PORT:
+        return ""
+    return f" --url {str(Address(host, address.port)).replace('tcp:', 'mqtt:', 1)}"
+
+
+def _command() -> str:
+    """Return what to type for `shoal` in this folder and environment."""
+    invoked = Path(sys.argv[0])
+    if invoked.name != "shoal":
+        return f"{shlex.quote(sys.executable)} -m broker.cli"
+    on_path = shutil.which("shoal")
+    if on_path and Path(on_path).resolve() == invoked.resolve():
+        return "shoal"
+    absolute = invoked.absolute()
+    inside = absolute.is_relative_to(Path.cwd())
+    return shlex.quote(str(absolute.relative_to(Path.cwd()) if inside else absolute))
+
+
+def summary(counters: Iterable[tuple[str, object]], seconds: float) -> str:
+    """Return the one line that a broker leaves when it ends."""
+    told = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in counters)
+    return f"Shoal has stopped after {seconds:.0f} s" + (f": {told}." if told else ".")
