@@ -18,7 +18,8 @@ class_bytes[1] = 4096 - sizeof(Chunk)
 class_bytes[2] = 16384 - sizeof(Chunk)
 class_bytes[3] = LARGE_CHUNK - sizeof(Chunk)
 
-cdef Chunk*[SIZE_CLASSES] pool
+ctypedef Chunk* ChunkPointer
+cdef ChunkPointer[SIZE_CLASSES] pool
 cdef uint64_t[SIZE_CLASSES] pooled_bytes
 cdef uint64_t chunks_out = 0     # taken and not given back
 

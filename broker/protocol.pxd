@@ -7,7 +7,7 @@ from router.receiver cimport Receiver
 from router.router cimport Router
 from router.session cimport Session
 from router.sink cimport Sink, SinkResult
-from router.subscriptions cimport Route
+from router.routes cimport Route
 
 cdef enum ProtocolState:
     AWAITING_CONNECT = 0

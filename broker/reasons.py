@@ -135,6 +135,12 @@ class CloseReason(StrEnum):
     INTERNAL_ERROR = "internal_error"                                 # our fault; a traceback was logged
 
 
+BY_CLIENT = frozenset({
+    CloseReason.CLIENT_DISCONNECT, CloseReason.CLIENT_DISCONNECT_WITH_WILL, CloseReason.CLIENT_DISCONNECT_WITH_ERROR,
+    CloseReason.CONNECTION_LOST, CloseReason.SOCKET_ERROR,
+})
+"""Ends that leave nothing to say to the client: its socket is closed at once."""
+
 # Those whose close reason is not the name of the code in lower case.
 _CLOSE_REASONS = {
     Reason.SUCCESS: CloseReason.CLIENT_DISCONNECT,

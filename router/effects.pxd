@@ -5,7 +5,7 @@ from router.message cimport Message
 from router.receiver cimport Receiver
 from router.session cimport Session
 from router.sink cimport Sink
-from router.subscriptions cimport SharedGroup
+from router.shared cimport SharedGroup
 
 cdef enum EffectKind:
     EFFECT_DELIVER = 1           # one copy to one receiver

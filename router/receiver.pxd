@@ -32,11 +32,11 @@ cdef class Receiver:
     cdef uint32_t entry_capacity
     cdef void* tree              # the SubscriptionTree that it is in; NULL while it has no subscription
     cdef uint32_t match_stamp    # the match that last met this receiver (overlapping subscriptions are one copy)
-    cdef readonly bint durable   # outlives its connection: what it is owed rests on a record
-    cdef uint32_t waiting_records    # publishes of this receiver whose acknowledgement waits for a record
-    cdef readonly bint gone      # its session ended: nothing reaches it any more
-    cdef uint64_t key            # of the client identifier, for hashing strategies; set by the owner
     cdef uint32_t match_index    # ... and its place in that match's result
+
+    cdef uint32_t waiting_records    # publishes of this receiver whose acknowledgement waits for a record
+    cdef readonly bint durable   # outlives its connection: what it is owed rests on a record
+    cdef readonly bint gone      # its session ended: nothing reaches it any more
 
     # Set by its owner, the same on every run: a hash of the client identifier, for shared subscriptions that hash.
     cdef uint64_t key

@@ -8,7 +8,8 @@ from router.receiver cimport Receiver
 from router.retained cimport RetainedStore
 from router.session cimport Session
 from router.sink cimport Sink
-from router.subscriptions cimport Route, SubscriptionTree, Target
+from router.routes cimport Route, Target
+from router.subscriptions cimport SubscriptionTree
 
 cdef enum DeadlineKind:
     DEADLINE_WILL = 0

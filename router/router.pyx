@@ -14,7 +14,8 @@ from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
 from router.session cimport EXPIRY_NEVER
-from router.subscriptions cimport SharedGroup, Target
+from router.routes cimport Target
+from router.shared cimport SharedGroup
 from libc.stdlib cimport free
 
 
@@ -25,14 +26,14 @@ cdef class Router:
     Args:
         ledger: limits and counters shared with the sessions.
         seed: of the random choice between members of a shared subscription; 64 bits.
-        shared_strategy: index into router.subscriptions.STRATEGIES.
-        route_cache_max: topic names whose receivers are remembered.
+        strategy: of shared subscriptions, a name in router.shared.STRATEGIES.
+        routes_max: topic names whose receivers are remembered.
     """
 
-    def __init__(self, Ledger ledger not None, seed: int = 0, shared_strategy: int = 0, route_cache_max: int = 65_536):
+    def __init__(self, Ledger ledger not None, seed: int = 0, strategy: str = "round_robin", routes_max: int = 65_536):
         self.ledger = ledger
-        self.tree = SubscriptionTree(route_cache_max=route_cache_max, strategy=shared_strategy, seed=seed)
-        self.retained = RetainedStore()
+        self.tree = SubscriptionTree(strategy, seed, routes_max)
+        self.retained = RetainedStore(seed)
         self.effects = Effects()
         self.sessions = {}
         self._deadlines = []
@@ -249,7 +250,7 @@ cdef class Router:
             if delivery.group == NULL or (delivery.state == DELIVERY_SENT and delivery.qos == 2):
                 if delivery.state == DELIVERY_QUEUED:
                     self.ledger.dropped_messages[DROP_SESSION_ENDED] += 1
-            elif not (<SharedGroup>delivery.group).redispatch(session, <Message>delivery.message, delivery.qos):
+            elif not (<SharedGroup>delivery.group).redispatch(session, <Message>delivery.message):
                 self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
 
     cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s):
