@@ -19,7 +19,7 @@ cdef class Connection(Protocol):
     cdef readonly object close_reason     # CloseReason, None while it is open
     cdef public object transform          # filter between socket and protocol, None for plain TCP
     cdef bytes transformed                # what the filter made of our output and the socket has not taken
-    cdef public object peer               # address as text, None if unknown
+    cdef public bint ended                # the controller has dealt with the end
     cdef int64_t heard_ms                 # when bytes last came
     cdef readonly uint32_t keep_alive_ms  # 1.5 times the keep alive; 0: none
     cdef readonly int fd                  # NO_SOCKET in tests, and after the close

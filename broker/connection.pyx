@@ -7,8 +7,11 @@ from broker.reasons import ClientError, CloseReason
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
+from router.message cimport Message
+from router.routes cimport write_identifier
 from router.session cimport Session
 import os
+import socket
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* data, size_t size, int flags)
@@ -406,6 +409,11 @@ cdef class Connection(Protocol):
         return self.state == OPEN
 
     @property
+    def is_connecting(self) -> bool:
+        """A CONNECT came and is not decided."""
+        return self.state == CONNECTING
+
+    @property
     def is_closing(self) -> bool:
         """The end has been decided."""
         return self.state == CLOSING
@@ -415,10 +423,35 @@ cdef class Connection(Protocol):
         """A control packet waits to be dealt with."""
         return self.parked
 
+    def can_take(self, qos: int) -> bool:
+        """Return whether a message of this QoS would be sent at once, neither queued nor dropped."""
+        if self.state != OPEN or not self.writable:
+            return False
+        return self.session.has_room() if qos else self.out.pending <= self.turn.output_bytes_max // 2
+
+    def send_retained(self, Message message not None, qos: int, identifier: int) -> None:
+        """Deliver a retained message for a new subscription: RETAIN 1 [MQTT-3.3.1-8], at most at the granted QoS."""
+        cdef uint8_t[5] ids
+        cdef uint32_t ids_length = 0
+        if identifier:
+            ids_length = <uint32_t>(write_identifier(ids, identifier) - ids)
+        self.session.deliver(message, min(qos, message.qos), True, ids, ids_length, NULL)
+
+    def renew_salt(self, salt: int) -> None:
+        """Forget the ACL's answers for this connection: its identity has changed."""
+        self.salt = salt
+        self.route = None
+
     @property
-    def has_room(self) -> bool:
-        """The output is below its limit and the window towards the client is open."""
-        return self.writable and self.session is not None and self.session.has_room()
+    def peer(self) -> str | None:
+        """The client's address as text, None if it has none any more."""
+        if self.fd == NO_SOCKET:
+            return None
+        with socket.socket(fileno=os.dup(self.fd)) as copy:
+            try:
+                return "{}:{}".format(*copy.getpeername()[:2])
+            except OSError:
+                return None
 
     def counters(self) -> dict[str, int]:
         """Messages and bytes in and out, messages dropped, of this connection."""

@@ -63,6 +63,8 @@ cdef class Protocol(Sink):
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-1.5.5-1", "Remaining Length of too many bytes")
             if self.state == AWAITING_CONNECT and packet_type != CONNECT:
                 raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {packet_type} before CONNECT")
+            if self.state == CONNECTING and packet_type != AUTH and packet_type != DISCONNECT:
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.2-30", "another packet during authentication")
             if 1 + size + remaining > self.turn.packet_bytes_max:
                 raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.2.2-15",
                                   f"a packet of {1 + size + remaining} bytes, {self.turn.packet_bytes_max} are allowed")

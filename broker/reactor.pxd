@@ -16,11 +16,11 @@ cdef class Reactor(Hub):
     cdef uint8_t* shared                 # the one receive buffer
     cdef size_t shared_size
     cdef int sockets_per_turn            # at most so many sockets are read in one turn
-    cdef object guest                    # broker.guest.Guest; ticks once per turn if due
+    cdef public object guest             # broker.guest.Guest, ticks once per turn if due; None under a trio task
+    cdef public object transform_factory # makes a connection's filter; None for plain TCP
     cdef bint guest_due
-    cdef object on_acceptable            # callable(fd): a listening socket is readable
+    cdef public object on_acceptable     # callable(fd): a listening socket is readable
     cdef bint running
-    cdef bint reading                    # this turn's sockets are being read
     cdef int64_t next_tick_ms
     cdef readonly uint64_t turns
     cdef readonly uint64_t guest_ticks

@@ -6,6 +6,7 @@ receivers' outputs, and ends with one send per connection that has output. trio 
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
+from broker.buffers import trim_pools
 from broker.connection cimport NO_SOCKET
 from broker.protocol cimport CLOSING
 from broker.wheel cimport TICK_MS
@@ -53,6 +54,9 @@ cdef extern from "<time.h>" nogil:
         long tv_nsec
     int clock_gettime(int clock, timespec* time)
     int CLOCK_MONOTONIC
+
+cdef extern from "<malloc.h>" nogil:
+    int malloc_trim(size_t pad)
 
 cdef enum:
     GATHER_EVENTS = 4            # a turn that read at least so many sockets looks once more before it flushes
@@ -109,11 +113,6 @@ cdef class Reactor(Hub):
 
     # Control ---------------------------------------------------------------------------------------------------------
 
-    def host(self, guest, on_acceptable) -> None:
-        """Say who is hosted and who decides on accepting."""
-        self.guest = guest
-        self.on_acceptable = on_acceptable
-
     def add_listener(self, int fd) -> None:
         """Watch a listening socket; `on_acceptable(fd)` is called at the end of a turn in which it is readable."""
         self._watch(fd, EPOLLIN)
@@ -126,6 +125,32 @@ cdef class Reactor(Hub):
     def wake(self) -> None:
         """Make a blocked reactor turn. From any thread."""
         os.eventfd_write(self.wake_fd, 1)
+
+    def guest_is_due(self) -> None:
+        """A tick of the guest waits; from this thread, where no wake is needed."""
+        self.guest_due = True
+
+    def fileno(self) -> int:
+        """Readable when turn_once() has something to do."""
+        return self.epoll_fd
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds after which turn_once() has to be called although nothing is readable."""
+        return TICK_MS / 1000 if self.wheel.armed_count or self.router.deadline_count else float("inf")
+
+    def trim(self) -> None:
+        """Give memory that a burst needed back to the system."""
+        trim_pools()
+        malloc_trim(0)
+
+    def close_connections(self) -> None:
+        """End every connection and close its socket at once; what is unsent is lost."""
+        for connection in self.connections_snapshot():
+            self.controller.shut_down(connection)
+        self.end_turn()
+        for connection in self.connections_snapshot():
+            self.dispose(connection)
 
     def stop(self) -> None:
         """End run() after the turn."""
@@ -157,6 +182,8 @@ cdef class Reactor(Hub):
 
     def _adopt(self, int fd):
         cdef Connection connection = self.make(fd, self.epoll_fd)
+        if self.transform_factory is not None:
+            connection.transform = self.transform_factory()
         connection.interest = EPOLLIN
         self._watch(fd, EPOLLIN)
         return connection

@@ -1,0 +1,325 @@
+"""CONNECT to CONNACK."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from broker.auth import Accepted, Outcome, Pending, Refused
+from broker.logs import get
+from broker.packets import Auth, Connect, Disconnect, Will, decode_connect, encode, encode_connack
+from broker.properties import encode_properties
+from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
+from router.message import message as make_message
+
+if TYPE_CHECKING:
+    from broker.acl import Acl
+    from broker.auth import Admission, Authenticator
+    from broker.config import Config
+    from broker.connection import Connection
+    from router.message import Message
+    from router.router import Router
+    from router.session import Session
+
+log = get("handshake")
+
+NEVER_S = 0xFFFFFFFF
+IDENTIFIER_LENGTH_MAX_3_1 = 23
+
+
+class PendingWill:
+    """A session's will message, until it is published or cancelled (3.1.2.5)."""
+
+    __slots__ = ("delay_interval_s", "expiry_interval_s", "expiry_offset", "properties", "will")
+
+    def __init__(self, will: Will) -> None:
+        self.will = will
+        self.delay_interval_s = will.delay_interval_s
+        self.properties = b""
+        self.expiry_offset = -1
+        self.expiry_interval_s: int | None = None
+        if will.properties:
+            encoded = encode_properties(will.properties)
+            # behind the length, whose bytes but the last have the high bit set
+            self.properties = encoded[next(index for index, byte in enumerate(encoded) if byte < 0x80) + 1:]
+            self.expiry_interval_s = will.properties.get("message_expiry_interval")
+            if self.expiry_interval_s is not None:
+                self.expiry_offset = 3 if "payload_format_indicator" in will.properties else 1
+                assert self.properties[self.expiry_offset - 1] == 0x02, self.properties
+
+    def message(self, now_ms: int) -> Message:
+        """Return the will as an application message that is published now; its expiry counts from here."""
+        expires_ms = 0 if self.expiry_interval_s is None else now_ms + self.expiry_interval_s * 1000
+        return make_message(
+            self.will.topic, self.will.payload, self.will.qos, self.will.retain, self.properties, self.expiry_offset,
+            now_ms, expires_ms)
+
+
+class Exchange:
+    """An enhanced authentication under way (4.12), as the authenticator sees it.
+
+    Attributes:
+        method: Authentication Method of the CONNECT, None if it names none.
+        data: Authentication Data that came with the CONNECT or AUTH that began the exchange.
+        again: whether this is a re-authentication of a connected client.
+    """
+
+    __slots__ = ("_answer", "_answered", "_connection", "again", "data", "method")
+
+    def __init__(self, connection: Connection, method: str | None, data: bytes | None, again: bool) -> None:
+        self.method = method
+        self.data = data
+        self.again = again
+        self._connection = connection
+        self._answered: trio.Event | None = None
+        self._answer: Auth | None = None
+
+    @property
+    def peer(self) -> str | None:
+        """The client's address as text, None if it is not known."""
+        peer: str | None = self._connection.peer
+        return peer
+
+    async def challenge(self, data: bytes) -> bytes:
+        """Send AUTH 0x18 with data and return the data of the client's AUTH [MQTT-4.12.0-2].
+
+        Raises:
+            trio.ClosedResourceError: the connection ended meanwhile.
+        """
+        properties = {"authentication_method": self.method, "authentication_data": data}
+        self._answered = trio.Event()
+        self._answer = None
+        self._connection.write_packet(encode(Auth(Reason.CONTINUE_AUTHENTICATION, properties), 5))
+        self._connection.unpark()
+        await self._answered.wait()
+        if self._answer is None:
+            raise trio.ClosedResourceError("the client is gone")
+        answer: bytes = self._answer.properties.get("authentication_data", b"")
+        return answer
+
+    def answer(self, packet: Auth | None) -> bool:
+        """Hand over the client's AUTH, or None at the end of the connection. False: none was asked for."""
+        if self._answered is None or self._answered.is_set():
+            return False
+        self._answer = packet
+        self._answered.set()
+        return True
+
+
+class Handshake:
+    """Decides on CONNECTs: admission, authentication, session, CONNACK."""
+
+    def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
+                 acl: Acl, end_now: Callable[[Connection], None],
+                 fail: Callable[[Connection, ClientError], None]) -> None:
+        self.config = config
+        self.router = router
+        self.authenticator = authenticator
+        self.admission = admission
+        self.acl = acl
+        self.pending = Pending(config.limits.pending_connects_max)
+        self.exchanges: dict[int, Exchange] = {}
+        self.spawn: Callable[..., Any] | None = None
+        self.on_pending_room: Callable[[], None] | None = None
+        self._end_now = end_now
+        self._fail = fail
+        self._salt = secrets.randbits(64)
+        mqtt = config.mqtt
+        self._connack: dict[str, Any] = {}
+        if mqtt.receive_maximum != 65_535:
+            self._connack["receive_maximum"] = mqtt.receive_maximum
+        self._connack["maximum_packet_size"] = mqtt.max_packet_size_bytes
+        if mqtt.topic_alias_maximum:
+            self._connack["topic_alias_maximum"] = mqtt.topic_alias_maximum
+
+    def on_connect(self, connection: Connection, body: bytes) -> bool:
+        """Deal with a CONNECT. Returns whether the connection may be parsed on."""
+        connect = decode_connect(body)
+        connection.choose_version(connect.version)
+        if self.admission is not None:
+            refusal = self.admission.admit(connect, connection.peer)
+            if refusal is not None:
+                return self._refuse(connection, refusal)
+        exchange = Exchange(connection, connect.properties.get("authentication_method"),
+                            connect.properties.get("authentication_data"), False)
+        outcome = self.authenticator.authenticate(connect, exchange)
+        if isinstance(outcome, (Accepted, Refused)):
+            return self._decide(connection, connect, exchange, outcome)
+        assert self.spawn is not None, "an authenticator waits, but nothing runs under trio here"
+        self.pending.connections[id(connection)] = connection
+        self.exchanges[id(connection)] = exchange
+        self.spawn(self._decide_later, connection, connect, exchange, outcome)
+        return False
+
+    async def _decide_later(self, connection: Connection, connect: Connect, exchange: Exchange,
+                            outcome: Awaitable[Outcome]) -> None:
+        decided = await self._await_outcome(outcome)
+        if self.pending.connections.pop(id(connection), None) is not None and self.on_pending_room is not None:
+            self.on_pending_room()
+        if decided is None or connection.is_closing:
+            return
+        try:
+            if self._decide(connection, connect, exchange, decided):
+                connection.unpark()
+        except ClientError as error:
+            self._fail(connection, error)
+
+    async def _await_outcome(self, outcome: Awaitable[Outcome]) -> Outcome | None:
+        try:
+            return await outcome
+        except trio.ClosedResourceError:
+            return None
+        except Exception:
+            log.exception("authenticator_failed")
+            return Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "authentication failed")
+
+    def on_auth(self, connection: Connection, packet: Auth) -> bool:
+        """Deal with an AUTH: the answer to a challenge, or a re-authentication (4.12.1)."""
+        exchange = self.exchanges.get(id(connection))
+        if exchange is None or packet.properties.get("authentication_method") != exchange.method:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.1-1", "AUTH without the method of the CONNECT")
+        if packet.reason == Reason.CONTINUE_AUTHENTICATION:
+            if not exchange.answer(packet):
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.0-3", "AUTH that answers no challenge")
+            return False
+        if packet.reason != Reason.RE_AUTHENTICATE or not connection.is_open:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.1-1", f"AUTH with reason 0x{packet.reason:02X}")
+        again = Exchange(connection, exchange.method, packet.properties.get("authentication_data"), True)
+        self.exchanges[id(connection)] = again
+        connect = Connect(5, connection.session.client_identifier)
+        outcome = self.authenticator.authenticate(connect, again)
+        if isinstance(outcome, (Accepted, Refused)):
+            return self._decide_again(connection, again, outcome)
+        assert self.spawn is not None, "an authenticator waits, but nothing runs under trio here"
+        self.spawn(self._decide_again_later, connection, again, outcome)
+        return False
+
+    async def _decide_again_later(self, connection: Connection, exchange: Exchange,
+                                  outcome: Awaitable[Outcome]) -> None:
+        decided = await self._await_outcome(outcome)
+        if decided is not None and not connection.is_closing and self._decide_again(connection, exchange, decided):
+            connection.unpark()
+
+    def _decide_again(self, connection: Connection, exchange: Exchange, outcome: Outcome) -> bool:
+        if isinstance(outcome, Refused):
+            connection.write_packet(encode(Disconnect(outcome.reason), 5))
+            connection.close(reason_to_close(outcome.reason))
+            return False
+        connection.identity = outcome.identity
+        connection.renew_salt(self._new_salt())
+        properties: dict[str, Any] = {"authentication_method": exchange.method}
+        if outcome.authentication_data is not None:
+            properties["authentication_data"] = outcome.authentication_data
+        connection.write_packet(encode(Auth(Reason.SUCCESS, properties), 5))
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """The connection ended: whoever waits for its answer is told."""
+        if self.exchanges:
+            exchange = self.exchanges.pop(id(connection), None)
+            if exchange is not None:
+                exchange.answer(None)
+        if self.pending.connections and self.pending.connections.pop(id(connection), None) is not None:
+            if self.on_pending_room is not None:
+                self.on_pending_room()
+
+    def _refuse(self, connection: Connection, refused: Refused) -> bool:
+        properties: dict[str, Any] = {}
+        if refused.text:
+            properties["reason_string"] = refused.text
+        if refused.server_reference:
+            properties["server_reference"] = refused.server_reference
+        connection.write_packet(encode_connack(connection.version, False, refused.reason, properties))
+        connection.close(reason_to_close(refused.reason))
+        return False
+
+    def _new_salt(self) -> int:
+        self._salt = (self._salt * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
+        return self._salt
+
+    def _decide(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> bool:
+        """Accept or refuse. Returns whether the connection may be parsed on at once."""
+        if isinstance(outcome, Refused):
+            self.exchanges.pop(id(connection), None)
+            return self._refuse(connection, outcome)
+        if exchange.method is not None:
+            self.exchanges[id(connection)] = exchange       # its method is that of every later AUTH
+        connection.identity = outcome.identity
+        identifier = connect.client_identifier
+        properties = self._connack
+        if not identifier:
+            if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
+                raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
+            identifier = b"auto-" + secrets.token_hex(10).encode()
+            properties = {**properties, "assigned_client_identifier": identifier.decode()}
+        expiry_s = self._expiry_interval(connect)
+        keep_alive_s = connect.keep_alive_s
+        if connect.version == 5:
+            if expiry_s != connect.properties.get("session_expiry_interval", 0):
+                properties = {**properties, "session_expiry_interval": expiry_s}
+            if self.config.mqtt.server_keep_alive_s:
+                keep_alive_s = self.config.mqtt.server_keep_alive_s
+                properties = {**properties, "server_keep_alive": keep_alive_s}
+            if exchange.method is not None:
+                properties = {**properties, "authentication_method": exchange.method}
+                if outcome.authentication_data is not None:
+                    properties["authentication_data"] = outcome.authentication_data
+        self._take_over(self.router.sessions.get(identifier))
+        session, present = self.router.open_session(identifier, connect.clean_start, expiry_s)
+        session.will = PendingWill(connect.will) if connect.will is not None else None
+        if not self.router.recording:
+            self._finish(connection, connect, session, present, keep_alive_s, properties)
+            return True
+
+        def finish() -> None:
+            if connection.is_closing:
+                return
+            if session.gone:
+                # Somebody else's clean start ended it while the record was under way.
+                connection.close(CloseReason.TAKEN_OVER)
+                return
+            self._take_over(session)
+            self._finish(connection, connect, session, present, keep_alive_s, properties)
+            connection.unpark()
+
+        self.router.effects.call(finish)
+        return False
+
+    def _take_over(self, session: Session | None) -> None:
+        """Close the connection that holds a session [MQTT-3.1.4-3]."""
+        if session is None or session.connection is None:
+            return
+        older = session.connection
+        if older.version == 5:
+            older.write_packet(encode(Disconnect(Reason.SESSION_TAKEN_OVER), 5))
+        older.close(CloseReason.TAKEN_OVER)
+        self._end_now(older)
+
+    def _finish(self, connection: Connection, connect: Connect, session: Session, present: bool, keep_alive_s: int,
+                properties: dict[str, Any]) -> None:
+        asked = connect.properties
+        mqtt = self.config.mqtt
+        connection.open(
+            session,
+            asked.get("receive_maximum", 65_535),
+            asked.get("maximum_packet_size", 0),
+            mqtt.topic_alias_maximum if connect.version == 5 else 0,
+            min(asked.get("topic_alias_maximum", 0), mqtt.topic_alias_maximum_out),
+            keep_alive_s,
+            self.acl,
+            self._new_salt(),
+        )
+        connection.write_packet(encode_connack(connect.version, present, Reason.SUCCESS, properties))
+        connection.resume()
+
+    def _expiry_interval(self, connect: Connect) -> int:
+        """Return the session expiry interval in force, seconds; a 3.x session that is not clean has the longest."""
+        maximum = self.config.mqtt.session_expiry_interval_max_s
+        if connect.version == 5:
+            asked: int = connect.properties.get("session_expiry_interval", 0)
+            return min(asked, maximum)
+        return 0 if connect.clean_start else maximum

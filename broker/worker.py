@@ -1,0 +1,250 @@
+"""One worker: what it is made of, and the process that it runs in."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from broker.acceptor import Acceptor, bind
+from broker.acl import AllowAll
+from broker.auth import Anonymous
+from broker.control import Controller
+from broker.guest import Guest
+from broker.logs import get
+from broker.pump import Pump
+from broker.reactor import Reactor
+from router.ledger import Ledger
+from router.router import Router
+
+if TYPE_CHECKING:
+    from broker.acl import Acl
+    from broker.auth import Admission, Authenticator
+    from broker.config import Address, Config
+
+log = get("worker")
+
+HOUSEKEEPING_S = 5.0
+PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
+DRAIN_POLL_S = 0.02
+_last_summary: dict[str, int] = {}
+
+
+class Worker:
+    """A reactor and what hangs on it.
+
+    Args:
+        config: checked settings.
+        authenticator, admission, acl: seams of identity; by default everybody is let in and may do everything.
+        transform: makes a filter between socket and protocol for every connection; None for plain TCP.
+        log_store, durability, mesh: seams of the pump; by default nothing rests on a record.
+    """
+
+    def __init__(self, config: Config, *, authenticator: Authenticator | None = None,
+                 admission: Admission | None = None, acl: Acl | None = None,
+                 transform: Callable[[], Any] | None = None, log_store: Any = None, durability: Any = None,
+                 mesh: Any = None) -> None:
+        mqtt, limits = config.mqtt, config.limits
+        self.config = config
+        self.router = Router(
+            Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max),
+            seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy, routes_max=limits.route_cache_max)
+        self.controller = Controller(config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission)
+        self.reactor = Reactor(
+            self.router, self.controller, Pump(self.router, log_store, durability, mesh),
+            bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max,
+            packet_bytes_max=mqtt.max_packet_size_bytes, receive_maximum=mqtt.receive_maximum,
+            alias_max=mqtt.topic_alias_maximum, output_bytes_max=limits.output_buffer_bytes_max,
+            connect_timeout_ms=int(limits.connect_timeout_s * 1000))
+        self.reactor.transform_factory = transform
+        if log_store is not None:
+            log_store.on_durable = self.reactor.wake
+        self.acceptor: Acceptor | None = None
+        self._stop = trio.Event()
+
+    def listen(self) -> None:
+        """Bind and accept. Raises OSError if an address cannot be bound."""
+        handshake = self.controller.handshake
+        self.acceptor = Acceptor(
+            self.reactor, bind(self.config.listen), _connections_max(self.config), handshake.pending)
+        self.reactor.on_acceptable = self.acceptor.on_acceptable
+        handshake.on_pending_room = self.acceptor.resume
+        self.acceptor.resume()
+
+    def close(self) -> None:
+        """Close everything at once; what serve() left behind because it was cancelled."""
+        if self.acceptor is not None:
+            self.acceptor.close()
+        self.reactor.close_connections()
+
+    def stop(self) -> None:
+        """Ask serve() to end. From trio's thread."""
+        self._stop.set()
+
+    async def serve(self, started: Callable[[], None]) -> None:
+        """Serve until stop(), then stop accepting, say goodbye, and give the last bytes `drain_s` to leave."""
+        assert self.acceptor is not None, "listen() comes first"
+        async with trio.open_nursery() as nursery:
+            self.controller.handshake.spawn = nursery.start_soon
+            nursery.start_soon(self.acceptor.watch)
+            nursery.start_soon(self._keep_house)
+            started()
+            await self._stop.wait()
+            self.acceptor.close()
+            for connection in self.reactor.connections_snapshot():
+                self.controller.shut_down(connection)
+            with trio.move_on_after(self.config.shutdown.drain_s):
+                while self.reactor.connection_count:
+                    await trio.sleep(DRAIN_POLL_S)
+            nursery.cancel_scope.cancel()
+
+    async def _keep_house(self) -> None:
+        while True:
+            await trio.sleep(HOUSEKEEPING_S)
+            self.router.retained.purge_expired(self.reactor.now_ms, PURGE_EXPIRED_MAX)
+            self.reactor.trim()
+
+    def counters(self) -> dict[str, int]:
+        """What the worker has done since it started."""
+        return {
+            **self.reactor.counters(),
+            "connections": sum(self.controller.ends.values()) + self.reactor.connection_count,
+            **{f"dropped_{reason}": count for reason, count in self.router.ledger.dropped().items()},
+        }
+
+
+def _connections_max(config: Config) -> int:
+    """Raise the limit on open files as far as we may; returns how many connections fit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    reserved = 64                # listening sockets, log, epoll, trio, data folder
+    limit = min(config.limits.connections_max, max(hard - reserved, 1))
+    log.info("connections_limit", connections_max=limit, open_files_max=hard)
+    return limit
+
+
+def last_summary() -> dict[str, int]:
+    """Counters of the worker that run_worker() ran last in this process."""
+    return dict(_last_summary)
+
+
+def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
+    """Run one worker in this process until SIGINT or SIGTERM; returns the exit code.
+
+    Args:
+        ready: called once clients can connect, with the addresses.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    worker = Worker(config)
+    reactor = worker.reactor
+    guest = Guest(reactor)
+    reactor.guest = guest
+    worker.listen()
+    token: trio.lowlevel.TrioToken | None = None
+    asked = 0
+
+    def on_signal(number: int, frame: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            os._exit(128 + number)       # asked again: whoever it is does not want to wait
+        if token is not None:
+            token.run_sync_soon(worker.stop)
+
+    async def main() -> None:
+        nonlocal token
+        token = trio.lowlevel.current_trio_token()
+        if asked:
+            worker.stop()
+
+        def started() -> None:
+            assert worker.acceptor is not None
+            log.info("listening", addresses=[str(address) for address in worker.acceptor.addresses], pid=os.getpid())
+            ready(worker.acceptor.addresses)
+            gc.collect()
+            gc.freeze()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_collect_garbage)
+            await worker.serve(started)
+            nursery.cancel_scope.cancel()
+
+    # Before the guest starts, so that trio leaves SIGINT alone and KeyboardInterrupt never exists in a worker.
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    gc.disable()
+    try:
+        guest.start(main)
+        reactor.run()
+    finally:
+        gc.enable()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _last_summary.clear()
+        _last_summary.update(worker.counters())
+        worker.close()
+    assert guest.outcome is not None
+    guest.outcome.unwrap()
+    return 0
+
+
+async def _collect_garbage() -> None:
+    """Collect from a timer, not from the middle of a turn; what survives is frozen and never looked at again."""
+    while True:
+        await trio.sleep(HOUSEKEEPING_S * 2)
+        started_s = time.monotonic()
+        gc.collect()
+        gc.freeze()
+        log.debug("collected_garbage", seconds=round(time.monotonic() - started_s, 4))
+
+
+@asynccontextmanager
+async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
+    """Run one worker inside somebody else's trio program; the block gets it once clients can connect.
+
+    Installs no signal handler, freezes nothing, sets nothing process-wide but the limit on open files. At the end of
+    the block, or when it is cancelled, connections are told and closed.
+
+    Args:
+        config: checked settings.
+        seams: authenticator, admission, acl, transform, log_store, durability, mesh, as of Worker.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    worker = Worker(config, **seams)
+    worker.listen()
+    try:
+        async with trio.open_nursery() as driving:
+            driving.start_soon(_drive, worker.reactor)
+            async with trio.open_nursery() as serving:
+                started = trio.Event()
+                serving.start_soon(worker.serve, started.set)
+                await started.wait()
+                try:
+                    yield worker
+                finally:
+                    worker.stop()
+            driving.cancel_scope.cancel()
+    finally:
+        worker.close()
+
+
+async def _drive(reactor: Reactor) -> None:
+    """Turn a reactor from a trio task until cancelled: the second driver, beside Reactor.run()."""
+    while True:
+        if reactor.turn_once(False):
+            await trio.lowlevel.checkpoint()
+        else:
+            with trio.move_on_after(reactor.idle_s):
+                await trio.lowlevel.wait_readable(reactor.fileno())
