@@ -6,7 +6,7 @@ from broker.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN
 from broker.reasons import ClientError, CloseReason
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove
+from libc.string cimport memcpy, memmove, memset
 from router.message cimport Message
 from router.routes cimport write_identifier
 from router.session cimport Session
@@ -230,7 +230,8 @@ cdef class Connection(Protocol):
                 size = chunk.end - chunk.start
                 sent = send(self.fd, chunk_data(chunk) + chunk.start, size, MSG_DONTWAIT | MSG_NOSIGNAL)
             else:
-                message = msghdr(vectors, 0)
+                memset(&message, 0, sizeof(message))
+                message.msg_iov = vectors
                 size = 0
                 while chunk != NULL and message.msg_iovlen < VECTORS:
                     vectors[message.msg_iovlen].iov_base = chunk_data(chunk) + chunk.start

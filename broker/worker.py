@@ -172,8 +172,6 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
             assert worker.acceptor is not None
             log.info("listening", addresses=[str(address) for address in worker.acceptor.addresses], pid=os.getpid())
             ready(worker.acceptor.addresses)
-            gc.collect()
-            gc.freeze()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_collect_garbage)
@@ -183,6 +181,8 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
     # Before the guest starts, so that trio leaves SIGINT alone and KeyboardInterrupt never exists in a worker.
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     gc.disable()
+    gc.collect()
+    gc.freeze()
     try:
         guest.start(main)
         reactor.run()
