@@ -143,7 +143,7 @@ class Config(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             min_length=1,
-            description="Addresses to listen on, each tcp://HOST:PORT with IPv6 in brackets; port 0 takes any free port.",
+            description="Addresses to listen on: tcp://HOST:PORT, IPv6 in brackets; port 0 takes any free port.",
         ),
     ] = ("tcp://127.0.0.1:1883",)
     data_dir: Annotated[

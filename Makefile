@@ -1,0 +1,234 @@
+# Everything that a person does with this tree. `make run` and `make test` need no other set-up.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DEFAULT_GOAL := help
+
+# The first Python that is new enough; PYTHON=... chooses another one.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+# A stamp carries the checksum of what it depends on: only changed content counts, not a changed time, and the second
+# `make run` neither starts pip nor imports Cython.
+COMPILED := $(sort $(wildcard broker/*.pyx broker/*.pxd mesh/*.pyx mesh/*.pxd router/*.pyx router/*.pxd)) setup.py
+SUM_DEPENDENCIES := $(shell { echo $(PYTHON) $(CURDIR); sed -n '/^requires/p;/^dependencies/,/\]/p;/optional-dep/,/^$$/p' pyproject.toml; } | cksum | cut -d' ' -f1)
+SUM_COMPILED := $(shell { cksum $(COMPILED); uname -m; } | cksum | cut -d' ' -f1)
+VENV_READY := $(VENV)/.created-$(SUM_DEPENDENCIES)
+RUN_READY := $(VENV)/.run-$(SUM_DEPENDENCIES)
+TEST_READY := $(VENV)/.test-$(SUM_DEPENDENCIES)
+BUILT := $(VENV)/.built-$(SUM_DEPENDENCIES)-$(SUM_COMPILED)
+
+# Client libraries of other languages that the tests drive.
+MQTT_JS := mqtt@5.15.0
+NODE_DIR := .cache/node
+ROOT_USER := $(shell [ "$$(id -u)" = 0 ] && echo yes)
+
+.PHONY: help
+help:
+	@echo 'make run            build what changed and start a broker on this machine (ARGS="--listen ..." passes options)'
+	@echo 'make test           install what the tests need, check style and types, run all tests (ARGS="-k ..." to pytest)'
+	@echo 'make lint           ruff, mypy and import-linter'
+	@echo 'make format         have ruff put the Python files into form'
+	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
+	@echo 'make coverage       line coverage, compiled modules included'
+	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
+	@echo 'make bench-check    measure and compare with the committed ratios'
+	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
+	@echo 'make wheel          sdist and wheel in dist/'
+	@echo 'make settings       write deploy/shoal.toml from the settings in broker/config.py'
+	@echo 'make clean          remove what was built; the virtual environment stays (make distclean takes it too)'
+
+# --- what a machine must have --------------------------------------------------------------------------------------
+
+define CHECK_MACHINE
+missing=""; \
+if [ -z "$(PYTHON)" ]; then \
+	echo "Python 3.11 or newer is needed; found: $$(python3 --version 2>&1 || true)" >&2; \
+	missing="python3 python3-venv python3-dev"; \
+else \
+	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+		|| { echo "Python's venv module is missing." >&2; missing="$$missing python3-venv"; }; \
+	header="$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; \
+	[ -f "$$header" ] || { echo "Python's C headers are missing: no $$header." >&2; missing="$$missing python3-dev"; }; \
+fi; \
+compiler="$${CC:-$$(command -v gcc || command -v cc || true)}"; \
+if [ -z "$$compiler" ]; then \
+	echo "A C compiler is missing." >&2; missing="$$missing gcc libc6-dev"; \
+elif ! echo '#include <sys/epoll.h>' | $$compiler -fsyntax-only -x c - 2>/dev/null; then \
+	echo "The C library's headers are missing: no <sys/epoll.h>." >&2; missing="$$missing libc6-dev"; \
+fi
+endef
+
+# What is missing is named with the command that brings it; `make test` as root runs that command.
+.PHONY: machine
+machine:
+	@$(CHECK_MACHINE); \
+	if [ -n "$$missing" ]; then echo "To fix it: apt-get install $$missing" >&2; exit 1; fi
+
+$(VENV_READY):
+	@$(MAKE) machine
+	@echo '[1/3] creating $(VENV) with $(PYTHON)'
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@# Our packages are found in this tree; the command is a two-line script, so nothing is installed twice.
+	@echo '$(CURDIR)' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shoal.pth"
+	@printf '#!%s\nfrom broker.cli import main\n\nmain()\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/shoal
+	@chmod +x $(BIN)/shoal
+	@touch $@
+
+# $(1): names of extras; prints the requirements of the build, of the broker and of those extras.
+REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*p["build-system"]["requires"], *p["project"]["dependencies"], *[d for extra in sys.argv[1:] for d in p["project"]["optional-dependencies"][extra]], sep="\n")' $(1)
+
+$(RUN_READY): | $(VENV_READY)
+	@echo '[2/3] installing what the broker needs (trio, structlog, msgspec, click) and Cython, half a minute'
+	@$(PIP) install -r <($(call REQUIREMENTS,))
+	@touch $@
+
+$(TEST_READY): | $(RUN_READY)
+	@echo 'installing what the tests need'
+	@$(PIP) install -r <($(call REQUIREMENTS,test lint))
+	@touch $@
+
+$(BUILT): | $(RUN_READY)
+	@$(MAKE) machine
+	@echo '[3/3] compiling $(words $(filter %.pyx,$(COMPILED))) modules on $(shell nproc) cores, a minute or two the first time'
+	@# A compiled module whose source has gone would still be imported.
+	@for module in broker/*.so mesh/*.so router/*.so; do \
+		[ ! -e "$$module" ] || [ -e "$${module%%.*}.pyx" ] || rm "$$module"; done
+	@$(BIN)/python setup.py -q build_ext --inplace
+	@rm -f $(VENV)/.built-*
+	@touch $@
+
+.PHONY: build
+build: $(BUILT)
+
+# --- the broker ----------------------------------------------------------------------------------------------------
+
+.PHONY: run
+run: build
+	@exec $(BIN)/shoal serve $(ARGS)
+
+.PHONY: settings
+settings: build
+	@$(BIN)/python -m broker.config > deploy/shoal.toml
+
+# --- tests ---------------------------------------------------------------------------------------------------------
+
+# As root, missing system packages are installed; installing mosquitto must not start its service.
+.PHONY: test-machine
+test-machine:
+ifeq ($(ROOT_USER),yes)
+	@$(CHECK_MACHINE) 2>/dev/null; \
+	command -v mosquitto >/dev/null || missing="$$missing mosquitto"; \
+	command -v mosquitto_pub >/dev/null || missing="$$missing mosquitto-clients"; \
+	command -v npm >/dev/null || missing="$$missing npm"; \
+	if [ -n "$$missing" ]; then \
+		if ! command -v apt-get >/dev/null; then echo "Missing here: $$missing" >&2; exit 0; fi; \
+		echo "installing system packages: $$missing"; \
+		policy=/usr/sbin/policy-rc.d; \
+		if [ ! -e $$policy ]; then printf '#!/bin/sh\nexit 101\n' > $$policy; chmod +x $$policy; trap "rm -f $$policy" EXIT; fi; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq </dev/null; \
+		apt-get install -y -qq --no-install-recommends $$missing </dev/null >/dev/null; \
+	fi
+endif
+
+$(NODE_DIR)/.$(MQTT_JS):
+	@if command -v npm >/dev/null; then \
+		echo 'installing MQTT.js for the tests'; \
+		mkdir -p $(NODE_DIR); \
+		npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix $(NODE_DIR) $(MQTT_JS) </dev/null; \
+		touch $@; \
+	else echo 'npm is missing: tests with MQTT.js will be skipped'; fi
+
+.PHONY: test-ready
+test-ready:
+	@$(MAKE) test-machine
+	@$(MAKE) $(TEST_READY) $(BUILT) $(NODE_DIR)/.$(MQTT_JS)
+
+.PHONY: test
+test: test-ready
+	@$(MAKE) lint
+	@echo '--- tests'
+	@if $(BIN)/python -m pytest $(ARGS); then echo 'make test: lint and tests passed'; \
+	else echo 'make test: FAILED, see above' >&2; exit 1; fi
+
+.PHONY: lint
+lint: $(TEST_READY)
+	@echo '--- lint: ruff, mypy, import-linter'
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo 'Not in form; to fix it: make format' >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(TEST_READY)
+	@$(BIN)/ruff check --quiet --fix || true
+	@$(BIN)/ruff format --quiet
+
+# A copy of the tree, so that neither the C files nor the modules of two kinds of build meet. Sources keep their time,
+# and only what changed is compiled again. $(1): the folder, $(2): the switch of setup.py.
+define BUILD_COPY
+	@mkdir -p $(1)
+	@find $(1) -mindepth 2 -name build -prune -o \( -name '*.py' -o -name '*.pyx' -o -name '*.pxd' \) -type f -exec rm {} +
+	@tar -cf - --exclude='*.so' --exclude='__pycache__' \
+		broker router mesh analytics tests deploy docs shoal.py setup.py pyproject.toml README.md Makefile .ci | tar -xf - -C $(1)
+	@cd $(1) && $(2)=1 $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
+endef
+
+LIBRARY = $(shell gcc -print-file-name=$(1))
+SANITIZED := env PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=checked \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:handle_segv=1:allocator_may_return_null=1 \
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+
+.PHONY: test-checked
+test-checked: test-ready
+	@echo 'building with bounds checks and sanitizers in build/checked'
+	$(call BUILD_COPY,build/checked,SHOAL_CHECKED)
+	@cd build/checked && $(SANITIZED) LD_PRELOAD="$(call LIBRARY,libasan.so) $(call LIBRARY,libubsan.so)" \
+		PYTHONPATH=$(CURDIR)/build/checked $(CURDIR)/$(BIN)/python -m pytest \
+		-m 'not real_client and not packaging' --ignore=tests/test_house.py -p no:cacheprovider $(ARGS)
+	@echo 'make test-checked: passed'
+
+.PHONY: coverage
+coverage: test-ready
+	@$(PIP) install coverage
+	@echo 'building for line coverage in build/coverage'
+	$(call BUILD_COPY,build/coverage,SHOAL_LINETRACE)
+	@cd build/coverage && printf '[run]\nplugins = Cython.Coverage\nsource = broker,router,mesh\nbranch = False\n' > .coveragerc
+	@cd build/coverage && PYTHONPATH=$(CURDIR)/build/coverage $(CURDIR)/$(BIN)/python -m coverage run -m pytest \
+		-m 'not real_client and not packaging' --ignore=tests/test_house.py -p no:cacheprovider -q $(ARGS)
+	@cd build/coverage && $(CURDIR)/$(BIN)/python -m coverage report
+
+# --- speed ---------------------------------------------------------------------------------------------------------
+
+.PHONY: bench bench-check profile
+bench: test-ready
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-check: test-ready
+	@$(BIN)/python -m tests.bench --check $(ARGS)
+
+profile: test-ready
+	@$(BIN)/python -m tests.profile $(ARGS)
+
+# --- distributions -------------------------------------------------------------------------------------------------
+
+.PHONY: wheel
+wheel: $(TEST_READY)
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . >/dev/null
+	@ls -l dist
+
+.PHONY: clean distclean
+clean:
+	@rm -rf build dist *.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -f broker/*.so mesh/*.so router/*.so $(VENV)/.built-*
+	@find broker mesh router analytics tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	@rm -rf $(VENV) .cache

@@ -1,0 +1,5 @@
+"""The public names of Shoal."""
+
+from broker.config import Config, ConfigError, load
+
+__all__ = ["Config", "ConfigError", "load"]

@@ -1,0 +1,159 @@
+"""The rules of the house that no other tool holds: what is compiled, who may cimport whom, and what is committed."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("broker", "mesh", "router", "analytics")
+MAY_IMPORT = {
+    "broker": {"broker", "mesh", "router"},
+    "mesh": {"mesh", "router"},
+    "router": {"router"},
+    "analytics": {"analytics", "router"},
+}
+# What would bring waiting, a clock, chance or the world into the router, by Python name and by C header.
+OUTSIDE_ROUTER = re.compile(
+    r"^\s*(?:import|cimport|from|cdef extern from)\s+[\"<]?"
+    r"(asyncio|datetime|os|posix|random|secrets|select|signal|socket|ssl|structlog|subprocess|sys/|threading|time|trio|"
+    r"uuid|zmq|unistd|pthread|errno|libc\.(?:time|signal|errno))\b",
+    re.MULTILINE,
+)
+TOP_LEVEL = {
+    "Makefile", "README.md", "pyproject.toml", "setup.py", "shoal.py",
+    "analytics", "broker", "deploy", "docs", "mesh", "router", "tests",
+}  # fmt: skip
+CODE = {".py", ".pyx", ".pxd"}
+LINES_MAX = 600
+
+# A cimport or import line, as far as the first package's name.
+IMPORTED = re.compile(r"^\s*(?:from|import|cimport)\s+([A-Za-z_]\w*)", re.MULTILINE)
+
+
+def sources(*suffixes: str) -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.suffix in suffixes)
+
+
+def tracked() -> list[Path]:
+    """The files that are committed, or would be; without git, those that a release's folder holds."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        ignored = {".venv", ".cache", "build", "dist", "__pycache__"}
+        found = [path for path in ROOT.rglob("*") if not ignored & set(path.relative_to(ROOT).parts)]
+        return [path for path in found if path.is_file() and path.suffix not in {".so", ".pyc"}]
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout.split(b"\0")
+    return [path for name in names if name and (path := ROOT / os.fsdecode(name)).is_file()]
+
+
+def without_strings_and_comments(text: str) -> str:
+    return re.sub(r'"""(?:.|\n)*?"""|#[^\n]*', "", text)
+
+
+def test_a_module_is_compiled_exactly_when_it_is_a_pyx_with_a_pxd_beside_it() -> None:
+    for path in sources(".pyx"):
+        assert path.with_suffix(".pxd").exists(), f"{path}: no .pxd beside it"
+        assert not path.with_suffix(".py").exists(), f"{path}: a .py of the same name"
+    for path in sources(".pxd"):
+        # The package's own, which lets Cython find the others, is the one that belongs to a .py.
+        belongs_to = path.with_suffix(".py" if path.name == "__init__.pxd" else ".pyx")
+        assert belongs_to.exists(), f"{path}: no {belongs_to.name} beside it"
+    for path in sources(".so"):
+        assert path.with_name(path.name.partition(".")[0] + ".pyx").exists(), f"{path}: its source is gone"
+
+
+def test_imports_and_cimports_point_from_broker_over_mesh_to_router() -> None:
+    for path in sources(*CODE):
+        package = path.relative_to(ROOT).parts[0]
+        for name in IMPORTED.findall(without_strings_and_comments(path.read_text(encoding="utf-8"))):
+            if name in PACKAGES:
+                assert name in MAY_IMPORT[package], f"{path}: {package} imports {name}"
+
+
+def test_the_router_knows_no_socket_no_waiting_no_clock_and_no_chance() -> None:
+    for path in sources(*CODE):
+        if path.is_relative_to(ROOT / "router"):
+            found = OUTSIDE_ROUTER.search(without_strings_and_comments(path.read_text(encoding="utf-8")))
+            assert found is None, f"{path}: {found.group().strip()}"
+
+
+def c_functions(text: str) -> list[str]:
+    """The declarations of C functions in a .pxd, each on one line."""
+    text = re.sub(r"cdef extern from[^\n]*:\n(?:[ \t]+[^\n]*\n|\n)+", "", without_strings_and_comments(text))
+    text = re.sub(r"\s*\n\s*(?=[^\n]*\))", lambda gap: " " if _is_open(text[: gap.start()]) else gap.group(), text)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return [line for line in lines if re.match(r"(?:cdef|cpdef|ctypedef)\b.*\w\s*\(", line)]
+
+
+def _is_open(text: str) -> bool:
+    return text.count("(") > text.count(")")
+
+
+RETURNS_AN_OBJECT = re.compile(
+    r"cp?def (?:inline )?(?:(?:object|bytes|str|tuple|list|dict|set|int object|bytearray|memoryview|[A-Z]\w+) )?\w+\("
+)
+
+
+def test_every_c_return_type_says_except_or_noexcept() -> None:
+    assert c_functions("cdef int f(self,\n             int a) except -1\ncdef class A:\n    cdef int x\n") == [
+        "cdef int f(self, int a) except -1"
+    ]
+    for path in sources(".pxd"):
+        for declaration in c_functions(path.read_text(encoding="utf-8")):
+            # A Python object needs neither: NULL is its exception.
+            if RETURNS_AN_OBJECT.match(declaration):
+                continue
+            assert re.search(r"\)\s*(?:noexcept|except)\b", declaration), f"{path}: {declaration}"
+
+
+def test_no_file_is_too_long_for_one_head() -> None:
+    for path in tracked():
+        if path.suffix in CODE:
+            length = len(path.read_text(encoding="utf-8").splitlines())
+            assert length <= LINES_MAX, f"{path}: {length} lines"
+
+
+def test_every_module_and_every_public_name_in_our_packages_says_what_it_is() -> None:
+    for path in sources(".py"):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        assert ast.get_docstring(module), f"{path}: no docstring"
+    for path in sources(".pyx"):
+        assert re.match(r'(?:#[^\n]*\n)*\s*"""', path.read_text(encoding="utf-8")), f"{path}: no docstring"
+
+
+def test_the_top_level_is_what_was_agreed() -> None:
+    entries = {path.relative_to(ROOT).parts[0] for path in tracked()}
+    assert {entry for entry in entries if not entry.startswith(".")} == TOP_LEVEL
+
+
+def test_nothing_committed_names_a_registry_host_or_a_path_of_one_machine() -> None:
+    # Patterns, so that this file passes its own test.
+    host = re.compile(r"\b(?:pypi[.]org|pythonhosted[.]org|npmjs[.]org|yarnpkg[.]com|deb[.]debian[.]org)\b")
+    folder = re.compile(r"/(?:work/|tmp/wt|tmp/venv|home/\w|root/\w|Users/\w)")
+    for path in tracked():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for pattern in (host, folder):
+            found = pattern.search(text)
+            assert found is None, f"{path}: {found.group()}"
+
+
+def test_every_change_note_says_what_kind_it_is() -> None:
+    for path in (ROOT / "docs" / "changes").iterdir():
+        assert re.fullmatch(r"[a-z0-9-]+\.(?:feature|bugfix|removal)\.md", path.name), path
+
+
+def test_the_public_module_only_re_exports() -> None:
+    module = ast.parse((ROOT / "shoal.py").read_text(encoding="utf-8"))
+    for statement in module.body[1:]:
+        is_all = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__"
+        assert isinstance(statement, ast.ImportFrom) or is_all, ast.unparse(statement)
+
+
+@pytest.mark.parametrize("name", ["run", "test", "lint", "test-checked", "bench", "bench-check", "profile", "wheel"])
+def test_the_makefile_has_the_targets_that_the_documentation_names(name: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(rf"^(?:.* )?{name}(?: .*)?:", makefile, re.MULTILINE)
