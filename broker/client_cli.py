@@ -59,8 +59,8 @@ _CONNECTION_OPTIONS = (
                  help="The version of MQTT to speak."),
     click.option("-i", "--client-identifier", default="", help="Default: the broker chooses one."),
     click.option("-u", "--user", help="User name."),
-    click.option("-P", "--password", help="Password; the environment variable SHOAL_PASSWORD keeps it out of sight.",
-                 envvar="SHOAL_PASSWORD"),
+    click.option("-P", "--password", help="Password; the environment variable MQTT_PASSWORD keeps it out of sight.",
+                 envvar="MQTT_PASSWORD"),
     click.option("-k", "--keep-alive", type=_U16, default=60, show_default=True, help="Seconds; 0: none."),
     click.option("--clean-start/--no-clean-start", default=True, show_default=True,
                  help="Begin a new session, or go on with the one of this client identifier."),
@@ -77,6 +77,7 @@ _CONNECTION_OPTIONS = (
                  help="May be given several times; sent with PUBLISH or SUBSCRIBE. [5]"),
     click.option("--timeout", type=Seconds(), default=30.0, show_default=True,
                  help="Seconds to wait for each answer that the broker owes us."),
+    click.option("-d", "--debug", is_flag=True, help="Say on standard error how far we are."),
 )
 _CONNECT_PROPERTIES = ("session_expiry_interval", "receive_maximum", "maximum_packet_size", "topic_alias_maximum")
 _PUBLISH_PROPERTIES = (
@@ -135,7 +136,7 @@ def pub(topic: str, qos: int, retain: bool, lines: bool, **options: Any) -> None
                 name = b"" if alias else name
         client.flush()
 
-    _run(client, run)
+    _run(client, run, options["debug"])
 
 
 @click.command(short_help="Subscribe and print what arrives.", epilog="[5] marks what needs MQTT 5.0.")
@@ -180,7 +181,12 @@ def sub(
 
     def run() -> None:
         deadline = None if wait is None else monotonic() + wait
-        _report_refusals(topics, client.subscribe(subscriptions, properties))
+        suback = client.subscribe(subscriptions, properties)
+        _report_refusals(topics, suback)
+        if options["debug"]:
+            for topic, reason in zip(topics, suback.reasons, strict=True):
+                if reason < 0x80:
+                    click.echo(f"shoal: subscribed to {topic!r} with QoS {int(reason)}.", err=True)
         received = 0
         while count is None or received < count:
             remaining = None if deadline is None else max(0.0, deadline - monotonic())
@@ -192,13 +198,17 @@ def sub(
             _print(message, verbose, as_json)
             received += 1
 
-    _run(client, run)
+    _run(client, run, options["debug"])
 
 
-def _run(client: Client, run: Callable[[], None]) -> None:
+def _run(client: Client, run: Callable[[], None], debug: bool) -> None:
     """Connect, run, disconnect; every way to end becomes an exit code and at most one sentence."""
     try:
-        client.open()
+        connack = client.open()
+        if debug:
+            what = "went on with a session" if connack.session_present else "began a session"
+            identifier = connack.properties.get("assigned_client_identifier") or client.connect.client_identifier.decode()
+            click.echo(f"shoal: connected to {client.host}:{client.port} as {identifier!r}, {what}.", err=True)
         run()
         client.disconnect()
     except MqttError as error:

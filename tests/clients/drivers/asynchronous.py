@@ -1,0 +1,42 @@
+"""An asyncio loop in a thread, for the libraries that want one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from tests.clients.drivers.base import ANSWER_TIMEOUT_S, Driver
+
+
+class AsynchronousDriver(Driver):
+    """A driver with a loop of its own: `run` runs a coroutine in it and waits for its result."""
+
+    def __init__(self, port: int, version: int) -> None:
+        super().__init__(port, version)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(
+            asyncio.wait_for(coroutine, ANSWER_TIMEOUT_S), self.loop).result(ANSWER_TIMEOUT_S + 5)
+
+    def close(self) -> None:
+        self.run(self.close_client())
+        self.run(self._end_tasks())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(ANSWER_TIMEOUT_S)
+        self.loop.close()
+
+    async def close_client(self) -> None:
+        raise NotImplementedError
+
+    async def _end_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        # This coroutine runs inside wait_for, whose task waits for us and must not be among them.
+        mine = {task for task in tasks if "wait_for" in repr(task.get_coro())}
+        for task in tasks - mine:
+            task.cancel()
+        await asyncio.gather(*(tasks - mine), return_exceptions=True)

@@ -1,0 +1,84 @@
+"""What every driver can do."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+ANSWER_TIMEOUT_S = 20.0         # for what must come: it fails a test, it is not waited for in a good run
+
+
+@dataclass(frozen=True)
+class Message:
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: dict[str, Any] = field(default_factory=dict)     # as broker.properties names and types them
+
+
+@dataclass(frozen=True)
+class Options:
+    """Subscription options of 5.0."""
+
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+class Driver:
+    """One client of one library, used by one test; every verb blocks until the broker has answered.
+
+    Args:
+        port: of the broker, or of a relay before it, on 127.0.0.1.
+        version: 4 (3.1.1) or 5.
+    """
+
+    name = ""
+    has_subscription_options = True         # Options can be given to subscribe
+    has_unsubscribe = True
+    must_subscribe_to_resume = False        # a program that connects and subscribes in one
+    knows_session_present = True
+
+    def __init__(self, port: int, version: int) -> None:
+        self.port = port
+        self.version = version
+        self.inbox: queue.Queue[Message] = queue.Queue()
+
+    @classmethod
+    def check_installed(cls) -> None:
+        """Raise Missing if a program that this driver runs is not there."""
+
+    def connect(self, client_identifier: str, *, durable: bool = False, will: Message | None = None) -> bool:
+        """Connect, with a session that outlives the connection if `durable`; return Session Present."""
+        raise NotImplementedError
+
+    def subscribe(self, topic_filter: str, qos: int = 0, options: Options | None = None) -> None:
+        raise NotImplementedError
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        raise NotImplementedError
+
+    def publish(
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,
+        properties: dict[str, Any] | None = None) -> None:
+        """Publish; at QoS 1 and 2 return when the exchange is complete."""
+        raise NotImplementedError
+
+    def publish_all(self, topic: str, payloads: Iterable[bytes], qos: int = 0) -> None:
+        for payload in payloads:
+            self.publish(topic, payload, qos)
+
+    def receive(self) -> Message:
+        """Return the next message; queue.Empty if none comes."""
+        return self.inbox.get(timeout=ANSWER_TIMEOUT_S)
+
+    def disconnect(self) -> None:
+        """Send DISCONNECT and close."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of everything, in whatever state the connection is. Called once, at the end of a test."""
+        raise NotImplementedError

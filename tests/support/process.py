@@ -1,0 +1,77 @@
+"""A real broker in a process of its own, for tests that talk to it over TCP."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+_ADDRESS = re.compile(r"tcp://127\.0\.0\.1:(\d+)")
+
+
+class BrokerProcess:
+    """`shoal serve` on a free port of the loopback interface.
+
+    `port` is known once `start` has returned; `errors` is the file that standard error goes to.
+    """
+
+    def __init__(self, folder: Path, *options: str, environment: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.options = options
+        self.environment = environment or {}
+        self.errors = folder / "stderr.log"
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it says that it is ready; an AssertionError has what it wrote instead."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "broker.cli", "serve", "--listen", "tcp://127.0.0.1:0",
+                 "--data-dir", str(self.folder / "data"), *self.options],
+                cwd=ROOT, env={**inherited, **self.environment}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=errors)
+        self.port = self._wait_until_ready()
+
+    def _wait_until_ready(self) -> int:
+        # The banner on standard output comes after the listening sockets are open, and has the port that was free.
+        assert self.process is not None
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        text = ""
+        while (found := _ADDRESS.search(text)) is None or "ready" not in text or not text.endswith("\n"):
+            readable = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]
+            data = os.read(descriptor, 65536) if readable else b""
+            if not data:
+                self.kill()
+                raise AssertionError(f"the broker did not start: {text}\n{self.errors.read_text()}")
+            text += data.decode()
+        return int(found[1])
+
+    def stop(self) -> str:
+        """End it as a service manager does; return what it wrote to standard output. It must end with exit code 0."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            output = self.process.communicate(timeout=STOP_TIMEOUT_S)[0].decode()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the broker did not end on SIGTERM: {self.errors.read_text()}") from None
+        assert self.process.returncode == 0, (self.process.returncode, self.errors.read_text())
+        return output
+
+    def kill(self) -> None:
+        """End it without any chance to tidy up."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.communicate()
