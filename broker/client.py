@@ -23,7 +23,7 @@ class MqttError(Exception):
     """What ended or spoiled the connection, as a sentence for a person, without its full stop."""
 
 
-class Refused(MqttError):
+class RefusedError(MqttError):
     """The broker said no; `reason` is its reason code or, before 5.0, its return code."""
 
     def __init__(self, what: str, reason: Reason | ConnectReturn, properties: dict[str, Any] | None = None) -> None:
@@ -83,7 +83,7 @@ class Client:
         return int(self.connack.properties.get("receive_maximum", 0xFFFF))
 
     def open(self) -> packets.Connack:
-        """Connect, and return the CONNACK that accepted us; raise Refused if it did not."""
+        """Connect, and return the CONNACK that accepted us; raise RefusedError if it did not."""
         try:
             self._socket = socket.create_connection((self.host, self.port), self.answer_timeout_s)
         except OSError as error:
@@ -97,7 +97,7 @@ class Client:
         if reason:
             self.close()
             where = f"the broker at {self.host}:{self.port} refused the connection"
-            raise Refused(where, reason, self.connack.properties)
+            raise RefusedError(where, reason, self.connack.properties)
         self._keep_alive_s = float(self.connack.properties.get("server_keep_alive", self._keep_alive_s))
         return self.connack
 
@@ -121,11 +121,11 @@ class Client:
             self._outgoing[packet_identifier] = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
 
     def flush(self) -> None:
-        """Wait until everything is sent and every QoS 1 and 2 message is complete; raise Refused if one was refused."""
+        """Wait until everything is sent and every QoS 1 and 2 message is complete; RefusedError if one was refused."""
         self._until(lambda: not self._output and not self._outgoing, "PUBLISH")
         if self._refusals:
             ack = self._refusals[0]
-            raise Refused("the broker refused the message", ack.reason, ack.properties)
+            raise RefusedError("the broker refused the message", ack.reason, ack.properties)
 
     def subscribe(
         self, subscriptions: Sequence[packets.Subscription], properties: dict[str, Any] | None = None,
@@ -309,7 +309,7 @@ class Client:
             self._ping_sent = None
         elif isinstance(packet, packets.Disconnect) and self.version == 5:
             self.close()
-            raise Refused("the broker ended the connection", packet.reason, packet.properties)
+            raise RefusedError("the broker ended the connection", packet.reason, packet.properties)
         else:
             raise ClientError(Reason.PROTOCOL_ERROR, "section 4.13", "a packet that no broker sends")
 

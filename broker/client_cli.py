@@ -207,7 +207,8 @@ def _run(client: Client, run: Callable[[], None], debug: bool) -> None:
         connack = client.open()
         if debug:
             what = "went on with a session" if connack.session_present else "began a session"
-            identifier = connack.properties.get("assigned_client_identifier") or client.connect.client_identifier.decode()
+            given = client.connect.client_identifier.decode()
+            identifier = connack.properties.get("assigned_client_identifier", given)
             click.echo(f"shoal: connected to {client.host}:{client.port} as {identifier!r}, {what}.", err=True)
         run()
         client.disconnect()

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.clients.drivers import MODULES, Missing, load
+from tests.clients.drivers import MODULES, MissingError, load
 from tests.support.process import BrokerProcess
 
 _numbers = itertools.count(1)
@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def broker_port(tmp_path_factory):
-    """The port of a running broker: ours, or the one that SHOAL_TEST_BROKER=PORT names on this machine."""
+    """The port of a running broker: ours, or the one that SHOAL_TEST_BROKER names the port of, on this machine."""
     elsewhere = os.environ.get("SHOAL_TEST_BROKER")
     if elsewhere is not None:
         yield int(elsewhere)
@@ -46,7 +46,7 @@ def version(request):
 def found(module):
     try:
         return load(module)
-    except Missing as error:
+    except MissingError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"missing: {error}")
         pytest.skip(f"missing: {error}")

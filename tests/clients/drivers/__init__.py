@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 MODULES = ("paho_driver", "aiomqtt_driver", "gmqtt_driver", "mqtt_js_driver", "mosquitto_driver", "shoal_driver")
 
 
-class Missing(Exception):
+class MissingError(Exception):
     """A client library or program that is not on this machine; the text names it."""
 
 
 @cache
 def load(module: str) -> type[Driver]:
-    """Return the driver of a module here; raise Missing if what it drives is not installed."""
+    """Return the driver of a module here; raise MissingError if what it drives is not installed."""
     try:
         driver: type[Driver] = importlib.import_module(f"tests.clients.drivers.{module}").DRIVER
     except ModuleNotFoundError as error:
-        raise Missing(f"the Python package {error.name}") from error
+        raise MissingError(f"the Python package {error.name}") from error
     driver.check_installed()
     return driver

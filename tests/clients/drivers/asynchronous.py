@@ -25,7 +25,7 @@ class AsynchronousDriver(Driver):
 
     def close(self) -> None:
         self.run(self.close_client())
-        self.run(self._end_tasks())
+        asyncio.run_coroutine_threadsafe(self._end_tasks(), self.loop).result(ANSWER_TIMEOUT_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(ANSWER_TIMEOUT_S)
         self.loop.close()
@@ -34,9 +34,8 @@ class AsynchronousDriver(Driver):
         raise NotImplementedError
 
     async def _end_tasks(self) -> None:
+        """End what the library left running in the loop, so that nothing is destroyed while it is pending."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        # This coroutine runs inside wait_for, whose task waits for us and must not be among them.
-        mine = {task for task in tasks if "wait_for" in repr(task.get_coro())}
-        for task in tasks - mine:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*(tasks - mine), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

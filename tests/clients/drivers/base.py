@@ -37,8 +37,6 @@ class Driver:
     """
 
     name = ""
-    has_subscription_options = True         # Options can be given to subscribe
-    has_unsubscribe = True
     must_subscribe_to_resume = False        # a program that connects and subscribes in one
     knows_session_present = True
 
@@ -49,7 +47,7 @@ class Driver:
 
     @classmethod
     def check_installed(cls) -> None:
-        """Raise Missing if a program that this driver runs is not there."""
+        """Raise MissingError if a program that this driver runs is not there."""
 
     def connect(self, client_identifier: str, *, durable: bool = False, will: Message | None = None) -> bool:
         """Connect, with a session that outlives the connection if `durable`; return Session Present."""
@@ -57,6 +55,11 @@ class Driver:
 
     def subscribe(self, topic_filter: str, qos: int = 0, options: Options | None = None) -> None:
         raise NotImplementedError
+
+    def subscribe_all(self, topic_filters: list[str], qos: int = 0) -> None:
+        """Subscribe to several topic filters on one connection."""
+        for topic_filter in topic_filters:
+            self.subscribe(topic_filter, qos)
 
     def unsubscribe(self, topic_filter: str) -> None:
         raise NotImplementedError

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from typing import Any
 
-from tests.clients.drivers import Missing
+from tests.clients.drivers import MissingError
 from tests.clients.drivers.base import ANSWER_TIMEOUT_S, Driver, Message, Options
 from tests.clients.drivers.processes import Announcements, Program
 
@@ -21,15 +21,13 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
 
 class MosquittoDriver(Driver):
     name = "mosquitto"
-    has_subscription_options = False
-    has_unsubscribe = False
     must_subscribe_to_resume = True
     knows_session_present = False
 
     @classmethod
     def check_installed(cls) -> None:
         if shutil.which("mosquitto_sub") is None or shutil.which("mosquitto_pub") is None:
-            raise Missing("mosquitto_sub and mosquitto_pub (package mosquitto-clients)")
+            raise MissingError("mosquitto_sub and mosquitto_pub (package mosquitto-clients)")
 
     def connect(self, client_identifier: str, *, durable: bool = False, will: Message | None = None) -> bool:
         self.programs: list[Program] = []
@@ -42,7 +40,11 @@ class MosquittoDriver(Driver):
         return False
 
     def subscribe(self, topic_filter: str, qos: int = 0, options: Options | None = None) -> None:
+        self.subscribe_all([topic_filter], qos)
+
+    def subscribe_all(self, topic_filters: list[str], qos: int = 0) -> None:
         said = Announcements()
+        arguments = [part for topic_filter in topic_filters for part in ("-t", topic_filter)]
 
         def line(text: bytes) -> None:
             if text.startswith(b"{"):
@@ -50,8 +52,9 @@ class MosquittoDriver(Driver):
             else:
                 said.lines.put(text)
 
-        command = self._command("mosquitto_sub") + self.options
-        self.programs.append(Program([*command, "-t", topic_filter, "-q", str(qos), "-d", "-F", "%j"], line))
+        # Without a terminal it would keep back its lines until a block is full.
+        command = ["stdbuf", "-oL", *self._command("mosquitto_sub"), *self.options]
+        self.programs.append(Program([*command, *arguments, "-q", str(qos), "-d", "-F", "%j"], line))
         assert said.wait_for(b"Subscribed (mid").strip().endswith(str(qos).encode())
 
     def _take(self, fields: dict[str, Any]) -> None:
@@ -61,7 +64,7 @@ class MosquittoDriver(Driver):
         if "correlation_data" in properties:
             properties["correlation_data"] = properties["correlation_data"].encode()
         self.inbox.put(Message(
-            fields["topic"], fields["payload"].encode(), fields["qos"], bool(fields["retain"]), properties))
+            fields["topic"], (fields["payload"] or "").encode(), fields["qos"], bool(fields["retain"]), properties))
 
     def publish(
         self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,

@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
-from tests.clients.drivers import Missing
+from tests.clients.drivers import MissingError
 from tests.clients.drivers.base import ANSWER_TIMEOUT_S, Driver, Message, Options
 from tests.clients.drivers.processes import Program
 from tests.support.process import ROOT
@@ -29,18 +29,18 @@ PROPERTY_NAMES = {
 
 
 def install() -> None:
-    """Install MQTT.js outside of git, once; raise Missing if that cannot be."""
+    """Install MQTT.js outside of git, once; raise MissingError if that cannot be."""
     if (FOLDER / "node_modules" / "mqtt").is_dir():
         return
     if shutil.which("node") is None or shutil.which("npm") is None:
-        raise Missing("node and npm")
+        raise MissingError("node and npm")
     FOLDER.mkdir(parents=True, exist_ok=True)
     try:
         subprocess.run(
             ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(FOLDER), "mqtt@5"],
             check=True, capture_output=True, timeout=INSTALL_TIMEOUT_S, cwd=FOLDER)
     except (OSError, subprocess.SubprocessError) as error:
-        raise Missing(f"MQTT.js (npm install mqtt: {error})") from error
+        raise MissingError(f"MQTT.js (npm install mqtt: {error})") from error
 
 
 def _to_js(properties: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,6 @@ def _bytes(value: Any) -> bytes:
 
 class ShoalDriver(Driver):
     name = "shoal"
-    has_unsubscribe = False
     must_subscribe_to_resume = True
     knows_session_present = False
 
@@ -42,10 +41,17 @@ class ShoalDriver(Driver):
 
     def subscribe(self, topic_filter: str, qos: int = 0, options: Options | None = None) -> None:
         options = options or Options()
-        arguments = ["-t", topic_filter, "-q", str(qos), "--json", "-d"]
-        arguments += ["--no-local"] if options.no_local else []
+        arguments = ["--no-local"] if options.no_local else []
         arguments += ["--retain-as-published"] if options.retain_as_published else []
         arguments += ["--retain-handling", str(options.retain_handling)] if options.retain_handling else []
+        self._subscribe([topic_filter], qos, arguments)
+
+    def subscribe_all(self, topic_filters: list[str], qos: int = 0) -> None:
+        self._subscribe(topic_filters, qos, [])
+
+    def _subscribe(self, topic_filters: list[str], qos: int, arguments: list[str]) -> None:
+        arguments = [*arguments, "-q", str(qos), "--json", "-d"]
+        arguments += [part for topic_filter in topic_filters for part in ("-t", topic_filter)]
         said = Announcements()
 
         def line(text: bytes) -> None:
