@@ -10,7 +10,7 @@ class Acl(Protocol):
         """Return whether a client may publish to a topic name."""
 
     def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
-        """Return whether a client may subscribe to a topic filter; that of a shared subscription comes without $share."""
+        """Return whether a client may subscribe to a topic filter; a shared subscription's comes without $share."""
 
 
 class AllowAll:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
+from router.topics import check_topic_filter, parse_shared
+
 from broker.handshake import Handshake
 from broker.logs import get
 from broker.packets import Auth, Disconnect, Suback, Subscribe, Unsuback, Unsubscribe, decode, encode, encode_connack
 from broker.properties import PacketType
 from broker.reasons import ClientError, CloseReason, Reason, disconnect_reason_to_close
-from router.topics import check_topic_filter, parse_shared
 
 if TYPE_CHECKING:
+    from router.router import Router
+
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
     from broker.config import Config
     from broker.connection import Connection
     from broker.packets import Subscription
-    from router.router import Router
 
 log = get("connections")
 

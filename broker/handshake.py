@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
+from router.message import message as make_message
 
 from broker.auth import Accepted, Outcome, Pending, Refused
 from broker.logs import get
 from broker.packets import Auth, Connect, Disconnect, Will, decode_connect, encode, encode_connack
 from broker.properties import encode_properties
 from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
-from router.message import message as make_message
 
 if TYPE_CHECKING:
+    from router.message import Message
+    from router.router import Router
+    from router.session import Session
+
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
     from broker.config import Config
     from broker.connection import Connection
-    from router.message import Message
-    from router.router import Router
-    from router.session import Session
 
 log = get("handshake")
 
@@ -158,8 +158,7 @@ class Handshake:
     async def _decide_later(self, connection: Connection, connect: Connect, exchange: Exchange,
                             outcome: Awaitable[Outcome]) -> None:
         decided = await self._await_outcome(outcome)
-        if self.pending.connections.pop(id(connection), None) is not None and self.on_pending_room is not None:
-            self.on_pending_room()
+        self._no_longer_pending(connection)
         if decided is None or connection.is_closing:
             return
         try:
@@ -223,9 +222,12 @@ class Handshake:
             exchange = self.exchanges.pop(id(connection), None)
             if exchange is not None:
                 exchange.answer(None)
-        if self.pending.connections and self.pending.connections.pop(id(connection), None) is not None:
-            if self.on_pending_room is not None:
-                self.on_pending_room()
+        if self.pending.connections:
+            self._no_longer_pending(connection)
+
+    def _no_longer_pending(self, connection: Connection) -> None:
+        if self.pending.connections.pop(id(connection), None) is not None and self.on_pending_room is not None:
+            self.on_pending_room()
 
     def _refuse(self, connection: Connection, refused: Refused) -> bool:
         properties: dict[str, Any] = {}

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
+from router.ledger import Ledger
+from router.router import Router
 
 from broker.acceptor import Acceptor, bind
 from broker.acl import AllowAll
@@ -22,8 +24,6 @@ from broker.guest import Guest
 from broker.logs import get
 from broker.pump import Pump
 from broker.reactor import Reactor
-from router.ledger import Ledger
-from router.router import Router
 
 if TYPE_CHECKING:
     from broker.acl import Acl
@@ -102,7 +102,7 @@ class Worker:
             for connection in self.reactor.connections_snapshot():
                 self.controller.shut_down(connection)
             with trio.move_on_after(self.config.shutdown.drain_s):
-                while self.reactor.connection_count:
+                while self.reactor.connection_count:    # noqa: ASYNC110  (the reactor knows no trio)
                     await trio.sleep(DRAIN_POLL_S)
             nursery.cancel_scope.cancel()
 

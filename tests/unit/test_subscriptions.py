@@ -6,7 +6,6 @@ import random
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from router.local import LocalClient
 from router.message import message
 from router.subscriptions import SubscriptionTree
@@ -265,7 +264,7 @@ def test_the_cache_grows_to_its_bound_and_not_beyond():
     for number in range(3000):
         tree.read_route(b"t%d" % number)
     assert 400 <= tree.route_cache_count <= 512
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
         SubscriptionTree(routes_max=7)
 
 
@@ -323,7 +322,7 @@ def test_a_tree_that_goes_lets_its_receivers_go():
 def test_a_receiver_is_in_one_tree_only():
     first, second, client = SubscriptionTree(), SubscriptionTree(), LocalClient()
     first.subscribe(client, b"a", 1)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
         second.subscribe(client, b"a", 1)
     assert not second.unsubscribe(client, b"a")
     assert second.remove_receiver(client) == 0
@@ -340,6 +339,6 @@ def test_a_malformed_subscription_is_refused_and_leaves_nothing(topic_filter, op
     # Proves: [MQTT-3.8.3-4] [MQTT-4.8.2-1] [MQTT-4.8.2-2]
     tree = SubscriptionTree()
     client = LocalClient()
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
         tree.subscribe(client, topic_filter, options, identifier)
     assert (tree.node_count, tree.subscription_count, tree.group_count) == (0, 0, 0)
