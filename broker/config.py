@@ -101,7 +101,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         int, Meta(ge=0, le=100_000_000, description="Topic names whose receivers are remembered between messages.")
     ] = 65_536
     sockets_per_turn_max: Annotated[
-        int, Meta(ge=1, le=65_536, description="Ready sockets that one turn of the reactor serves at most.")
+        int, Meta(ge=1, le=512, description="Ready sockets that one turn of the reactor serves at most.")
     ] = 512
     bytes_per_read_max: Annotated[
         int, Meta(ge=4096, le=1 << 26, description="Bytes that one turn of the reactor reads from one socket at most.")

@@ -44,7 +44,6 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLOUT
 
 cdef enum:
-    PENDING_BYTES_MAX = 65536    # kept behind a packet that waits for an answer; then reading stops
     VECTORS = 16
 
 
@@ -177,7 +176,7 @@ cdef class Connection(Protocol):
         elif used:
             self.kept_length -= used
             memmove(self.kept, self.kept + used, self.kept_length)
-        if self.kept_length >= PENDING_BYTES_MAX and (self.parked or self.held):
+        if self.kept_length >= self.turn.pending_bytes_max and (self.parked or self.held):
             self.set_interest(self.interest & ~EPOLLIN)
         return 0
 
@@ -191,7 +190,7 @@ cdef class Connection(Protocol):
             self.kept_capacity = length
         memcpy(self.kept, data, length)
         self.kept_length = length
-        if length >= PENDING_BYTES_MAX and (self.parked or self.held):
+        if length >= self.turn.pending_bytes_max and (self.parked or self.held):
             self.set_interest(self.interest & ~EPOLLIN)
         return 0
 

@@ -23,7 +23,7 @@ cdef class Hub:
         router: the worker's.
         controller: deals with control packets and ends (broker.control.Controller).
         pump: the router's pump.
-        packet_bytes_max, receive_maximum, alias_max, output_bytes_max: the terms of every connection.
+        packet_bytes_max, receive_maximum, alias_max, output_bytes_max, pending_bytes_max: the terms of every connection.
         connect_timeout_ms: from accept to CONNECT, and to the end of authentication.
         now_ms: monotonic milliseconds at the start.
     """
@@ -34,7 +34,8 @@ cdef class Hub:
             raise MemoryError()
 
     def __init__(self, Router router not None, controller, Pump pump not None, *, packet_bytes_max: int,
-                 receive_maximum: int, alias_max: int, output_bytes_max: int, connect_timeout_ms: int, now_ms: int):
+                 receive_maximum: int, alias_max: int, output_bytes_max: int, pending_bytes_max: int = 65_536,
+                 connect_timeout_ms: int, now_ms: int):
         self.router = router
         self.controller = controller
         self.pump = pump
@@ -45,6 +46,7 @@ cdef class Hub:
         self.turn.receive_maximum = receive_maximum
         self.turn.alias_max = alias_max
         self.turn.output_bytes_max = output_bytes_max
+        self.turn.pending_bytes_max = pending_bytes_max
         self.turn.now_ms = now_ms
         self.connect_timeout_ms = connect_timeout_ms
         router.ledger.now_ms = now_ms

@@ -31,6 +31,7 @@ cdef struct Turn:
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
     uint32_t receive_maximum     # Receive Maximum that we accept
     uint32_t alias_max           # Topic Alias Maximum that we accept
+    uint32_t pending_bytes_max   # kept unparsed behind a packet that waits for an answer; then reading stops
     uint64_t output_bytes_max    # per connection; over it QoS 0 is dropped and QoS 1/2 waits
     uint64_t messages_in
     uint64_t messages_out

@@ -63,7 +63,7 @@ class Worker:
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max,
             packet_bytes_max=mqtt.max_packet_size_bytes, receive_maximum=mqtt.receive_maximum,
             alias_max=mqtt.topic_alias_maximum, output_bytes_max=limits.output_buffer_bytes_max,
-            connect_timeout_ms=int(limits.connect_timeout_s * 1000))
+            pending_bytes_max=limits.pending_bytes_max, connect_timeout_ms=int(limits.connect_timeout_s * 1000))
         self.reactor.transform_factory = transform
         if log_store is not None:
             log_store.on_durable = self.reactor.wake
