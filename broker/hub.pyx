@@ -201,7 +201,8 @@ cdef class Hub:
         """Close the socket and let go of the connection and all it holds."""
         cdef int fd = connection.fd
         self.wheel.cancel(&connection.timer)
-        output_clear(&connection.out)
+        if fd != NO_SOCKET:             # in memory, the last words are still to be taken
+            output_clear(&connection.out)
         free(connection.kept)
         connection.kept = NULL
         connection.kept_length = connection.kept_capacity = 0

@@ -1,0 +1,427 @@
+"""Conversations: scripts of packets, run against the broker in memory or over real sockets.
+
+A line is `name> PACKET ...` (the client sends), `name< PACKET ...` (the client must receive exactly this next) or
+
+    name< closed          the broker closed this connection, and everything before that has been read
+    name< nothing         a PINGREQ is answered before anything else arrives
+    name> hex 10 0f ...   raw bytes            name> cut     the network connection breaks
+    wait 1500ms           virtual time moves   (such a script runs in memory only)
+
+`[5.0]` or `[3.1.1]` before a line keeps it to that version; `versions 5.0` in front keeps the whole script to it.
+A word `key=value` sets a property or a field, see _OPTIONS. Of a packet received, what the line names is compared.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+
+from broker.config import Config, Limits, Mqtt, Shutdown
+from broker.control import Controller
+from broker.hub import Hub
+from broker.packets import (
+    Ack, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsuback, Unsubscribe,
+    Will, decode, encode, next_frame, subscription,
+)
+from broker.properties import PacketType
+from broker.pump import Durability, Pump
+from broker.reasons import Reason
+from broker.worker import open_broker
+from router.ledger import Ledger
+from router.router import Router
+from tests.support.doubles import (
+    FakeFollower, FakeLog, Gatekeeper, QuickAuthenticator, SlowAuthenticator, TopicAcl, XorFilter,
+)
+
+VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
+ANSWER_TIMEOUT_S = 20
+INTEGERS = frozenset({
+    "session_expiry_interval", "receive_maximum", "maximum_packet_size", "topic_alias_maximum", "topic_alias",
+    "message_expiry_interval", "subscription_identifier", "payload_format_indicator", "server_keep_alive",
+    "request_response_information", "request_problem_information",
+})
+BINARY = frozenset({"correlation_data", "authentication_data"})
+ACKS = {"PUBACK": PacketType.PUBACK, "PUBREC": PacketType.PUBREC, "PUBREL": PacketType.PUBREL,
+        "PUBCOMP": PacketType.PUBCOMP}
+
+
+@dataclass
+class Line:
+    """One line of a script, as far as it is the same for all packets."""
+
+    number: int
+    name: str
+    direction: str
+    words: list[str]
+    text: str
+    options: dict[str, Any] = field(default_factory=dict)
+    flags: set[str] = field(default_factory=set)
+    arguments: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        properties: dict[str, Any] = {}
+        for word in self.words[1:]:
+            key, equals, value = word.partition("=")
+            if not equals:
+                self.arguments.append(word)
+            elif key == "user_property":
+                properties.setdefault("user_property", []).append(tuple(value.split(":")))
+            elif key in INTEGERS:
+                if key == "subscription_identifier" and self.direction == "<":
+                    properties.setdefault(key, []).append(int(value))
+                else:
+                    properties[key] = int(value)
+            elif key in BINARY:
+                properties[key] = value.encode()
+            elif key in ("content_type", "response_topic", "server_reference", "authentication_method",
+                         "assigned_client_identifier", "reason_string"):
+                properties[key] = value
+            else:
+                self.options[key] = value
+        self.properties = properties
+
+    def number_of(self, key: str, default: int = 0) -> int:
+        """Return an option as a number, decimal or 0x."""
+        return int(self.options.get(key, str(default)), 0)
+
+
+@dataclass
+class Script:
+    """A conversation read from a file."""
+
+    path: Path
+    versions: tuple[str, ...]
+    lines: list[tuple[str | None, Line]]
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether it moves virtual time, or sees what only the memory runner shows."""
+        return any(line.direction == "wait" for _, line in self.lines)
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Limits of [mqtt] that the script asks for with `setting key=value`."""
+        return {key: int(value) for _, line in self.lines if line.direction == "setting"
+                for key, value in line.options.items()}
+
+
+def load(path: Path) -> Script:
+    """Read a script; a line that cannot be read fails here, with its number."""
+    versions: tuple[str, ...] = ("3.1.1", "5.0")
+    lines: list[tuple[str | None, Line]] = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        body = text.split("#! ")[0].strip()
+        if not body or body.startswith("# "):
+            continue
+        if body.startswith("versions "):
+            versions = tuple(body.split()[1:])
+            continue
+        only = None
+        if match := re.match(r"\[([\d.]+)\]\s+", body):
+            only, body = match[1], body[match.end():]
+        if match := re.match(r"wait (\d+)ms$", body):
+            lines.append((only, Line(number, "", "wait", ["wait", f"ms={match[1]}"], text)))
+        elif body.startswith("setting "):
+            words = ["setting", *(word.replace("=", "=", 1) for word in body.split()[1:])]
+            line = Line(number, "", "setting", ["setting"], text)
+            line.options = dict(word.split("=") for word in words[1:])
+            lines.append((only, line))
+        else:
+            match = re.match(r"(\w+)([<>])\s+(.+)$", body)
+            assert match, f"{path.name}:{number}: {text}"
+            lines.append((only, Line(number, match[1], match[2], match[3].split(), text)))
+    return Script(path, versions, lines)
+
+
+def build(line: Line, version: int) -> bytes:
+    """Return the packet that a `>` line sends."""
+    kind, arguments, properties = line.words[0], line.arguments, line.properties
+    if version < 5:
+        properties = {}
+    if kind == "hex":
+        return bytes.fromhex("".join(line.words[1:]))
+    if kind == "CONNECT":
+        will = None
+        if "will" in line.options:
+            topic, _, payload = line.options["will"].partition(":")
+            will_properties = {"message_expiry_interval": line.number_of("will_expiry")} if (
+                "will_expiry" in line.options) else {}
+            if "will_user" in line.options:
+                will_properties["user_property"] = [tuple(line.options["will_user"].split(":"))]
+            will = Will(topic.encode(), payload.encode(), line.number_of("will_qos"), "will_retain" in arguments,
+                        will_properties if version == 5 else {}, line.number_of("will_delay") if version == 5 else 0)
+        user = line.options.get("user")
+        return encode(Connect(
+            version, line.options.get("id", line.name).encode(), line.options.get("clean", "1") == "1",
+            line.number_of("keep_alive"), will, user, b"pw" if user else None, properties), version)
+    if kind == "PUBLISH":
+        topic = b"" if arguments[0] == "-" else arguments[0].encode()
+        payload = arguments[1].encode() if len(arguments) > 1 and arguments[1] not in ("retain", "dup") else b""
+        if "repeat" in line.options:
+            payload *= line.number_of("repeat")
+        return encode(Publish(topic, payload, line.number_of("qos"), "retain" in arguments[1:], "dup" in arguments[1:],
+                              line.number_of("id"), properties), version)
+    if kind in ACKS:
+        reason = Reason(int(arguments[1], 0)) if len(arguments) > 1 else Reason.SUCCESS
+        return encode(Ack(ACKS[kind], int(arguments[0]), reason, properties), version)
+    if kind == "SUBSCRIBE":
+        subscriptions = []
+        for argument in arguments[1:]:
+            topic_filter, *options = argument.split(":")
+            subscriptions.append(subscription(
+                topic_filter.encode(), int(options[0]) if options else 0, no_local="nl" in options,
+                retain_as_published="rap" in options,
+                retain_handling=next((int(option[2]) for option in options if option.startswith("rh")), 0)))
+        return encode(Subscribe(int(arguments[0]), tuple(subscriptions), properties), version)
+    if kind == "UNSUBSCRIBE":
+        filters = tuple(argument.encode() for argument in arguments[1:])
+        return encode(Unsubscribe(int(arguments[0]), filters, properties), version)
+    if kind == "PINGREQ":
+        return encode(Pingreq(), version)
+    if kind == "AUTH":
+        return encode(Auth(Reason(int(arguments[0], 0)), properties), version)
+    assert kind == "DISCONNECT", line.text
+    return encode(Disconnect(Reason(int(arguments[0], 0)) if arguments else Reason.SUCCESS, properties), version)
+
+
+def check(line: Line, packet: Any, version: int) -> None:
+    """Compare a packet received with what a `<` line says."""
+    kind, arguments = line.words[0], line.arguments
+    where = f"line {line.number}: {line.text.strip()}; received {packet}"
+    names = {Connack: "CONNACK", Publish: "PUBLISH", Suback: "SUBACK", Unsuback: "UNSUBACK", Pingresp: "PINGRESP",
+             Disconnect: "DISCONNECT", Auth: "AUTH"}
+    got = packet.type.name if isinstance(packet, Ack) else names.get(type(packet), type(packet).__name__)
+    assert got == kind, where
+    if isinstance(packet, Publish):
+        assert packet.topic == (b"" if arguments[0] == "-" else arguments[0].encode()), where
+        payload = arguments[1] if len(arguments) > 1 and arguments[1] not in ("retain", "dup") else ""
+        assert packet.payload == payload.encode() * line.number_of("repeat", 1), where
+        assert packet.qos == line.number_of("qos"), where
+        assert packet.retain == ("retain" in arguments[1:]), where
+        assert packet.dup == ("dup" in arguments[1:]), where
+        if "id" in line.options:
+            assert packet.packet_identifier == line.number_of("id"), where
+    elif isinstance(packet, Ack):
+        assert packet.packet_identifier == int(arguments[0]), where
+        assert packet.reason == (int(arguments[1], 0) if len(arguments) > 1 else 0), where
+    elif isinstance(packet, (Suback, Unsuback)):
+        assert packet.packet_identifier == int(arguments[0]), where
+        assert [int(reason) for reason in packet.reasons] == [int(argument, 0) for argument in arguments[1:]], where
+    elif isinstance(packet, Connack):
+        assert packet.reason == int(arguments[0], 0), where
+        if "present" in line.options:
+            assert packet.session_present == (line.options["present"] == "1"), where
+    elif isinstance(packet, (Disconnect, Auth)):
+        assert packet.reason == int(arguments[0], 0), where
+    if version == 5:
+        for key, value in line.properties.items():
+            assert packet.properties.get(key) == value, where
+        for key in line.options.get("without", "").split(","):
+            assert key not in getattr(packet, "properties", {}), where
+
+
+class MemoryBroker:
+    """Hub, controller and router without sockets; time is what the script says."""
+
+    def __init__(self, config: Config, nursery: trio.Nursery, log: FakeLog | None, follower: FakeFollower | None,
+                 authenticator: Any) -> None:
+        self.log, self.follower = log, follower
+        mqtt = config.mqtt
+        self.router = Router(Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max), seed=1)
+        self.controller = Controller(config, self.router, authenticator, TopicAcl(), Gatekeeper())
+        self.controller.handshake.spawn = nursery.start_soon
+        durability = Durability(log, [follower], 1) if follower is not None else None
+        self.now_ms = 1_000_000
+        self.hub = Hub(
+            self.router, self.controller, Pump(self.router, log, durability),
+            packet_bytes_max=mqtt.max_packet_size_bytes, receive_maximum=mqtt.receive_maximum,
+            alias_max=mqtt.topic_alias_maximum, output_bytes_max=config.limits.output_buffer_bytes_max,
+            connect_timeout_ms=int(config.limits.connect_timeout_s * 1000), now_ms=self.now_ms)
+
+    async def connect(self) -> MemoryClient:
+        """Open a connection."""
+        return MemoryClient(self, self.hub.connect())
+
+    async def settle(self) -> None:
+        """Let everything happen that needs no time: turns, tasks, syncs."""
+        for _ in range(6):
+            self.hub.run_turn(self.now_ms)
+            await trio.testing.wait_all_tasks_blocked()
+            if self.log is not None:
+                self.log.sync()
+            if self.follower is not None:
+                self.follower.acknowledge()
+
+    async def wait(self, ms: int) -> None:
+        """Move time in steps of a tick."""
+        end_ms = self.now_ms + ms
+        while self.now_ms < end_ms:
+            self.now_ms = min(self.now_ms + 250, end_ms)
+            await self.settle()
+
+
+class MemoryClient:
+    """One end of a connection without a socket."""
+
+    def __init__(self, broker: MemoryBroker, connection: Any) -> None:
+        self.broker, self.connection = broker, connection
+        self.buffer = bytearray()
+
+    async def send(self, data: bytes, piecewise: bool) -> None:
+        """Hand bytes to the broker, whole or one by one."""
+        for piece in [data[i:i + 1] for i in range(len(data))] if piecewise else [data]:
+            self.connection.feed_bytes(piece)
+            if piecewise:
+                self.broker.hub.run_turn(self.broker.now_ms)
+        await self.broker.settle()
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        """Return the next frame, None if the connection is closed."""
+        await self.broker.settle()
+        self.buffer += self.connection.take_output()
+        frame = next_frame(self.buffer)
+        assert frame is not None or self.connection.is_closing, "nothing came and the connection is open"
+        return frame
+
+    async def cut(self) -> None:
+        """Break the connection."""
+        from broker.reasons import CloseReason
+
+        self.connection.close(CloseReason.CONNECTION_LOST)
+        await self.broker.settle()
+
+
+class SocketClient:
+    """One end of a TCP connection to a broker in this process."""
+
+    def __init__(self, stream: trio.SocketStream, transform: bool) -> None:
+        self.stream, self.transform = stream, XorFilter() if transform else None
+        self.buffer = bytearray()
+
+    async def send(self, data: bytes, piecewise: bool) -> None:
+        """Send bytes; one by one they leave as packets of their own."""
+        if self.transform is not None:
+            data = self.transform.send(data)
+        try:
+            for piece in [data[i:i + 1] for i in range(len(data))] if piecewise else [data]:
+                await self.stream.send_all(piece)
+        except trio.BrokenResourceError:
+            pass                        # the script says next that it was closed
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        """Return the next frame, None at the end of the stream."""
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            while (frame := next_frame(self.buffer)) is None:
+                try:
+                    data = await self.stream.receive_some()
+                except trio.BrokenResourceError:
+                    return None
+                if not data:
+                    return None
+                self.buffer += self.transform.send(data) if self.transform is not None else data
+        return frame
+
+    async def cut(self) -> None:
+        """Break the connection."""
+        await trio.aclose_forcefully(self.stream)
+
+
+async def talk(script: Script, version: int, connect: Any, wait: Any, piecewise: bool) -> None:
+    """Run a script's lines against whatever `connect()` connects to."""
+    clients: dict[str, Any] = {}
+    try:
+        await _talk(script, version, connect, wait, piecewise, clients)
+    finally:
+        for client in clients.values():
+            await client.cut()
+
+
+async def _talk(script: Script, version: int, connect: Any, wait: Any, piecewise: bool,
+                clients: dict[str, Any]) -> None:
+    name_of_version = next(name for name, level in VERSIONS.items() if level == version)
+    for only, line in script.lines:
+        if only not in (None, name_of_version) or line.direction == "setting":
+            continue
+        if line.direction == "wait":
+            await wait(line.number_of("ms"))
+            continue
+        if line.name not in clients or line.words[0] == "CONNECT" and line.direction == ">" and (
+                "again" not in line.arguments):
+            if line.name in clients:
+                await clients[line.name].cut()
+            clients[line.name] = await connect()
+        client = clients[line.name]
+        where = f"{script.path.name}:{line.number}: {line.text.strip()}"
+        if line.direction == ">":
+            if line.words[0] == "cut":
+                await client.cut()
+            else:
+                await client.send(build(line, version), piecewise)
+            continue
+        if line.words[0] == "nothing":
+            await client.send(encode(Pingreq(), version), False)
+            assert await client.receive() == (0xD0, b""), where
+            continue
+        frame = await client.receive()
+        if line.words[0] == "closed":
+            assert frame is None, f"{where}; received {frame}"
+            continue
+        assert frame is not None, f"{where}; the connection was closed"
+        check(line, decode(*frame, version), version)
+
+
+def config_for(script: Script) -> Config:
+    """Return the settings that a script runs with."""
+    return Config(listen=("tcp://127.0.0.1:0",), mqtt=Mqtt(**script.settings), limits=Limits(connect_timeout_s=5.0),
+                  shutdown=Shutdown(drain_s=0.5))
+
+
+async def run_in_memory(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
+                        logged: bool = False, followed: bool = False) -> MemoryBroker:
+    """Run a conversation without sockets, in virtual time. Returns the broker, with what is left in it."""
+    log = FakeLog() if logged or followed else None
+    follower = FakeFollower(log) if followed and log is not None else None
+    async with trio.open_nursery() as nursery:
+        broker = MemoryBroker(config_for(script), nursery, log, follower,
+                              SlowAuthenticator() if slow else QuickAuthenticator())
+        await talk(script, version, broker.connect, broker.wait, piecewise)
+        nursery.cancel_scope.cancel()
+    assert "internal_error" not in broker.controller.ends, broker.controller.ends
+    return broker
+
+
+async def run_over_sockets(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
+                           logged: bool = False, filtered: bool = False) -> None:
+    """Run a conversation over real sockets against open_broker."""
+    log = FakeLog() if logged else None
+
+    async def connect() -> SocketClient:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return SocketClient(stream, filtered)
+
+    async def wait(ms: int) -> None:
+        raise AssertionError("time moves in memory only")
+
+    async with (
+        trio.open_nursery() as nursery,
+        open_broker(config_for(script), authenticator=SlowAuthenticator() if slow else QuickAuthenticator(),
+                    admission=Gatekeeper(), acl=TopicAcl(), log_store=log,
+                    transform=XorFilter if filtered else None) as worker,
+    ):
+        if log is not None:
+            async def sync() -> None:
+                await trio.lowlevel.checkpoint()
+                log.sync()
+
+            log.on_append = lambda: nursery.start_soon(sync)
+        assert worker.acceptor is not None
+        port = worker.acceptor.addresses[0].port
+        await talk(script, version, connect, wait, piecewise)
+    assert "internal_error" not in worker.controller.ends, worker.controller.ends

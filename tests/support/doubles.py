@@ -1,0 +1,121 @@
+"""The two doubles that stand in for what comes later, a log and a follower, and the seams' test implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from broker.auth import Accepted, Outcome, Refused
+from broker.handshake import Exchange
+from broker.packets import Connect
+from broker.reasons import Reason
+
+
+class FakeLog:
+    """A log whose sync takes until somebody calls sync(): nothing is durable before."""
+
+    def __init__(self) -> None:
+        self.durable = 0
+        self.records: list[tuple[Any, ...]] = []
+        self.on_durable: Callable[[], None] = lambda: None
+        self.on_append: Callable[[], None] = lambda: None
+
+    def append(self, records: list[tuple[Any, ...]]) -> None:
+        """Take the records of a turn, in order, numbered without a gap."""
+        first = self.records[-1][0] + 1 if self.records else 1
+        assert [record[0] for record in records] == list(range(first, first + len(records)))
+        self.records.extend(records)
+        self.on_append()
+
+    def sync(self) -> None:
+        """All that was appended is durable from here on."""
+        if self.records and self.durable != self.records[-1][0]:
+            self.durable = self.records[-1][0]
+            self.on_durable()
+
+
+class FakeFollower:
+    """Another machine's copy of a log, as far as it has acknowledged it."""
+
+    def __init__(self, log: FakeLog) -> None:
+        self.log = log
+        self.durable = 0
+
+    def acknowledge(self) -> None:
+        """It has what the log has."""
+        self.durable = self.log.records[-1][0] if self.log.records else 0
+
+
+class SlowAuthenticator:
+    """Accepts everybody, but not at once; in the method `toy` it asks for the payload reversed (4.12)."""
+
+    async def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome:
+        """Wait a little, then accept; user names that begin with `refuse` are not let in."""
+        await trio.lowlevel.checkpoint()
+        if exchange.method == "toy":
+            answer = await exchange.challenge(b"abc")
+            if answer != b"cba":
+                return Refused(Reason.NOT_AUTHORIZED, "wrong answer")
+            return Accepted("toy", b"welcome")
+        if exchange.method is not None:
+            return Refused(Reason.BAD_AUTHENTICATION_METHOD)
+        await trio.lowlevel.checkpoint()
+        if (connect.user_name or "").startswith("refuse"):
+            return Refused(Reason.BAD_USER_NAME_OR_PASSWORD)
+        return Accepted(connect.user_name)
+
+
+class QuickAuthenticator:
+    """The same decisions as SlowAuthenticator, at once wherever no challenge is needed."""
+
+    def authenticate(self, connect: Connect, exchange: Exchange) -> Any:
+        """Decide at once, or return SlowAuthenticator's awaitable for a challenge."""
+        if exchange.method is not None:
+            return SlowAuthenticator().authenticate(connect, exchange)
+        if (connect.user_name or "").startswith("refuse"):
+            return Refused(Reason.BAD_USER_NAME_OR_PASSWORD)
+        return Accepted(connect.user_name)
+
+
+class Gatekeeper:
+    """An admission that refuses client identifiers beginning with `banned` and redirects those with `moved`."""
+
+    def admit(self, connect: Connect, peer: str | None) -> Refused | None:
+        """Decide by the client identifier."""
+        if connect.client_identifier.startswith(b"banned"):
+            return Refused(Reason.BANNED, "not here")
+        if connect.client_identifier.startswith(b"moved"):
+            return Refused(Reason.USE_ANOTHER_SERVER, "", "other.example:1883")
+        return None
+
+
+class TopicAcl:
+    """Topics below `secret/` are for nobody."""
+
+    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+        """Return whether it is not below secret/."""
+        return not topic_name.startswith(b"secret/")
+
+    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+        """Return whether it is not below secret/."""
+        return not topic_filter.startswith(b"secret/")
+
+
+class XorFilter:
+    """A filter between socket and protocol: every byte XOR 0x5A, and what comes in is split at every byte."""
+
+    KEY = 0x5A
+
+    def received(self, data: bytes) -> list[bytes]:
+        """Return the plain bytes, one by one."""
+        return [bytes((byte ^ self.KEY,)) for byte in data]
+
+    def send(self, data: bytes) -> bytes:
+        """Return what goes to the socket."""
+        return bytes(byte ^ self.KEY for byte in data)
+
+    def wants_to_send(self) -> bool:
+        """It never has anything of its own to say."""
+        return False
