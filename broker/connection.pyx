@@ -2,7 +2,7 @@
 
 cimport cython
 from broker.buffers cimport list_push, output_clear, output_consume, chunk_data, Chunk
-from broker.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN
+from broker.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, call_for_turn
 from broker.reasons import ClientError, CloseReason
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
@@ -373,6 +373,7 @@ cdef class Connection(Protocol):
         self.state = CLOSING
         self.close_reason = reason
         list_push(&self.turn.closing, <void*>self)
+        call_for_turn(self.turn)
 
     cdef int socket_failed(self, int error) except -1:
         output_clear(&self.out)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 log = get("connections")
 
+LEVEL_5 = b"\0\x04MQTT\x05"       # how the CONNECT of a 5.0 client begins
+
 # Ends that are a client's everyday business; all others are worth a line at level info.
 QUIET_ENDS = frozenset({CloseReason.CLIENT_DISCONNECT})
 
@@ -196,7 +198,8 @@ class Controller:
                 connection.write_packet(packet)
         elif connection.is_connecting:
             # A level that we do not speak is answered in the form that all levels up to 4 share (3.1.2.2).
-            connection.write_packet(encode_connack(connection.version or 4, False, reason, {}))
+            version = connection.version or (5 if connection.parked_body.startswith(LEVEL_5) else 4)
+            connection.write_packet(encode_connack(version, False, reason, {}))
 
     def internal_error(self, connection: Connection, error: BaseException) -> None:
         """End a connection by our own fault; the traceback is in the log."""

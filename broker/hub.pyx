@@ -48,6 +48,7 @@ cdef class Hub:
         self.turn.output_bytes_max = output_bytes_max
         self.turn.pending_bytes_max = pending_bytes_max
         self.turn.now_ms = now_ms
+        self.turn.wake_fd = -1
         self.connect_timeout_ms = connect_timeout_ms
         router.ledger.now_ms = now_ms
 

@@ -37,7 +37,11 @@ cdef struct Turn:
     uint64_t messages_out
     uint64_t bytes_in
     uint64_t bytes_out
+    bint turning                 # a turn is under way: what is listed now is dealt with before it ends
+    int wake_fd                  # eventfd that makes the reactor turn; -1 without a reactor
     bint in_router               # an exception now is the router's: it ends the worker
+
+cdef int call_for_turn(Turn* turn) except -1     # something was listed: if no turn is under way, have one
 
 
 cdef class Protocol(Sink):

@@ -5,6 +5,8 @@ connection is listed in `turn.parked`, and nothing behind it is parsed until Pyt
 turn. So containers on the route path never change while packets are parsed.
 """
 
+import os
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcmp, memcpy, memset
@@ -35,6 +37,12 @@ cdef enum:
     NO_MATCHING_SUBSCRIBERS = 0x10
     NOT_AUTHORIZED = 0x87
     PACKET_IDENTIFIER_NOT_FOUND = 0x92
+
+
+cdef int call_for_turn(Turn* turn) except -1:
+    if not turn.turning and turn.wake_fd >= 0:
+        os.eventfd_write(turn.wake_fd, 1)
+    return 0
 
 
 @cython.no_gc
@@ -100,6 +108,7 @@ cdef class Protocol(Sink):
         self.parked_first = first
         self.parked_body = PyBytes_FromStringAndSize(<const char*>body, length)
         list_push(&self.turn.parked, <void*>self)
+        call_for_turn(self.turn)
         return 0
 
     # PUBLISH in -----------------------------------------------------------------------------------------------------
@@ -260,6 +269,8 @@ cdef class Protocol(Sink):
         if not self.dirty:
             self.dirty = True
             list_push(&self.turn.dirty, <void*>self)
+            if not self.turn.turning:
+                call_for_turn(self.turn)
         return 0
 
     cdef int flush(self) except -1:

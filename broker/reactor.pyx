@@ -86,6 +86,7 @@ cdef class Reactor(Hub):
         if self.epoll_fd < 0:
             raise OSError(errno, os.strerror(errno))
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.turn.wake_fd = self.wake_fd
         self.shared_size = bytes_per_read
         self.shared = <uint8_t*>malloc(self.shared_size)
         if self.shared == NULL:
@@ -209,6 +210,7 @@ cdef class Reactor(Hub):
         cdef int count
         count = self.wait(block)
         started_ns = monotonic_ns()
+        self.turn.turning = True
         self.turn.now_ms = started_ns // 1000000
         self.router.ledger.now_ms = self.turn.now_ms
         if count:
@@ -224,6 +226,7 @@ cdef class Reactor(Hub):
             self.next_tick_ms = self.turn.now_ms + TICK_MS
             self.tick()
         self.end_turn()
+        self.turn.turning = False
         PyErr_CheckSignals()
         self.turns += 1
         self.after_turn(started_ns, read_ns, guest_ns, monotonic_ns())

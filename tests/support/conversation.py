@@ -21,22 +21,43 @@ from typing import Any
 
 import trio
 import trio.testing
+from broker.hub import Hub
+from broker.pump import Durability, Pump
+from router.ledger import Ledger
+from router.router import Router
 
 from broker.config import Config, Limits, Mqtt, Shutdown
 from broker.control import Controller
-from broker.hub import Hub
 from broker.packets import (
-    Ack, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsuback, Unsubscribe,
-    Will, decode, encode, next_frame, subscription,
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    Will,
+    decode,
+    encode,
+    next_frame,
+    subscription,
 )
 from broker.properties import PacketType
-from broker.pump import Durability, Pump
 from broker.reasons import Reason
 from broker.worker import open_broker
-from router.ledger import Ledger
-from router.router import Router
 from tests.support.doubles import (
-    FakeFollower, FakeLog, Gatekeeper, QuickAuthenticator, SlowAuthenticator, TopicAcl, XorFilter,
+    FakeFollower,
+    FakeLog,
+    Gatekeeper,
+    QuickAuthenticator,
+    SlowAuthenticator,
+    TopicAcl,
+    XorFilter,
 )
 
 VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
@@ -351,8 +372,8 @@ async def _talk(script: Script, version: int, connect: Any, wait: Any, piecewise
         if line.direction == "wait":
             await wait(line.number_of("ms"))
             continue
-        if line.name not in clients or line.words[0] == "CONNECT" and line.direction == ">" and (
-                "again" not in line.arguments):
+        if line.name not in clients or (line.words[0] == "CONNECT" and line.direction == ">" and (
+                "again" not in line.arguments)):
             if line.name in clients:
                 await clients[line.name].cut()
             clients[line.name] = await connect()
