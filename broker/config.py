@@ -98,7 +98,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         ),
     ] = 1_048_576
     route_cache_max: Annotated[
-        int, Meta(ge=0, le=100_000_000, description="Topic names whose receivers are remembered between messages.")
+        int, Meta(ge=8, le=100_000_000, description="Topic names whose receivers are remembered between messages.")
     ] = 65_536
     sockets_per_turn_max: Annotated[
         int, Meta(ge=1, le=512, description="Ready sockets that one turn of the reactor serves at most.")

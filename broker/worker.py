@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = get("worker")
 
 HOUSEKEEPING_S = 5.0
+ROUTES_SWEPT_MAX = 32_768        # places of the route cache looked at per housekeeping
 PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
 DRAIN_POLL_S = 0.02
 _last_summary: dict[str, int] = {}
@@ -110,6 +111,7 @@ class Worker:
         while True:
             await trio.sleep(HOUSEKEEPING_S)
             self.router.retained.purge_expired(self.reactor.now_ms, PURGE_EXPIRED_MAX)
+            self.router.tree.sweep_routes(ROUTES_SWEPT_MAX)
             self.reactor.trim()
 
     def counters(self) -> dict[str, int]:

@@ -75,3 +75,5 @@ cdef class RouteCache:
     cdef int replace(self, RouteSlot* slot, Route route) noexcept    # by a newer route of the same topic
     cdef RouteSlot* place(self, uint64_t hash) except NULL
     cdef int grow(self) except -1
+    cdef int evict(self, RouteSlot* slot) noexcept
+    cdef uint32_t swept          # where the next sweep starts

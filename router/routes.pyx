@@ -100,13 +100,17 @@ cdef class RouteCache:
                 victim = &bucket[(self.hand + way) % WAYS]
                 break
             route.referenced = False
-        route = <Route>victim.route
-        victim.route = NULL
+        self.evict(victim)
+        return victim
+
+    cdef int evict(self, RouteSlot* slot) noexcept:
+        """Let go of a slot's route; whoever holds it would not hear of later changes."""
+        cdef Route route = <Route>slot.route
+        slot.route = NULL
         self.count -= 1
-        # Whoever holds it would not hear of later changes.
         route.dropped = True
         Py_DECREF(route)
-        return victim
+        return 0
 
     cdef int grow(self) except -1:
         """Double the cache; each old bucket fills two new ones, so nothing is evicted."""

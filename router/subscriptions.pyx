@@ -362,6 +362,30 @@ cdef class SubscriptionTree:
         self.cache.add(route)
         return route
 
+    def sweep_routes(self, limit: int) -> int:
+        """Forget routes that are stale, or that nobody used since the last sweep came by.
+
+        Looks at up to `limit` places of the cache and goes on there the next time. Returns how many it forgot.
+        """
+        cdef RouteCache cache = self.cache
+        cdef RouteSlot* slot
+        cdef Route route
+        cdef uint32_t count = cache.count
+        cdef Py_ssize_t left = min(limit, cache.slot_count)
+        while left > 0:
+            left -= 1
+            cache.swept = (cache.swept + 1) & (cache.slot_count - 1)
+            slot = cache.slots + cache.swept
+            if slot.route == NULL:
+                continue
+            route = <Route>slot.route
+            # One reference is the cache's, one is this variable's; a connection that holds it uses it without asking.
+            if not self.fresh(route) or (not route.referenced and reference_count(<PyObject*>slot.route) == 2):
+                cache.evict(slot)
+            else:
+                route.referenced = False
+        return count - cache.count
+
     cdef int fill(self, Route route, uint64_t hash, const uint8_t* topic, uint16_t topic_length) except -1:
         """Read a route off the tree. If that fails, the route is as it was."""
         cdef const uint8_t* first_end

@@ -342,3 +342,21 @@ def test_a_malformed_subscription_is_refused_and_leaves_nothing(topic_filter, op
     with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
         tree.subscribe(client, topic_filter, options, identifier)
     assert (tree.node_count, tree.subscription_count, tree.group_count) == (0, 0, 0)
+
+
+def test_a_sweep_forgets_routes_that_are_stale_or_unused():
+    tree = SubscriptionTree(routes_max=64)
+    client = LocalClient()
+    for number in range(20):
+        tree.read_route(b"t%d" % number)
+    held = tree.read_route(b"held")
+    tree.read_route(b"t3")                  # used again
+    assert tree.route_cache_count == 21
+    assert tree.sweep_routes(64) == 19      # all but t3 and the one that is held
+    assert tree.is_fresh(held)
+    assert tree.sweep_routes(64) == 1
+    assert tree.is_fresh(held)
+    tree.subscribe(client, b"held", 0)
+    assert not tree.is_fresh(held)
+    assert tree.sweep_routes(64) == 1
+    assert tree.route_cache_count == 0

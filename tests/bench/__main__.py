@@ -1,0 +1,190 @@
+"""`python -m tests.bench run [--rounds 3] [--seconds 2]` measures and writes docs/benchmarks.md and .json;
+`python -m tests.bench check` measures and compares with the committed ratios."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from broker.version import VERSION
+from tests.bench import probes
+from tests.bench.scenarios import OWN_CORES, ROWS, SAME_CORE, Row
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+FIGURES = ROOT / "docs" / "benchmarks.json"
+BUILD = ROOT / "build" / "bench"
+FLOOR_PORT, MOSQUITTO_PORT, SHOAL_PORT = 18850, 18841, 18860
+TOLERANCE = 1.25                    # a ratio of a check may be so many times the committed one: machines are noisy
+SHOAL = f"{sys.executable} -m broker.cli serve --listen tcp://127.0.0.1:{{port}} --data-dir {BUILD}/data"
+MOSQUITTO_CONF = f"""listener {MOSQUITTO_PORT} 127.0.0.1
+allow_anonymous true
+set_tcp_nodelay true
+max_inflight_messages 1000
+max_queued_messages 0
+sys_interval 0
+log_dest none
+"""
+
+
+def prepare() -> Path:
+    """Build the load generator and the floor; returns where the yardstick's sources are."""
+    sources = Path(os.environ.get("SHOAL_YARDSTICK", ROOT.parent / "shared" / "bench"))
+    if not (sources / "mqload.c").exists():
+        sys.exit(f"The yardstick (mqload.c, yardstick.c, bench.py) is not in {sources}: "
+                 "set SHOAL_YARDSTICK to its folder.")
+    if shutil.which("mosquitto") is None:
+        sys.exit("mosquitto is missing, which the ratios are taken to: apt-get install mosquitto")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cc", "-O2", "-pthread", "-o", BUILD / "mqload", sources / "mqload.c"], check=True)
+    subprocess.run(["cc", "-O2", "-o", BUILD / "yardstick", sources / "yardstick.c"], check=True)
+    (BUILD / "mosquitto.conf").write_text(MOSQUITTO_CONF, encoding="utf-8")
+    brokers = {"baseline": "floor", "broker": [
+        {"name": "floor", "cmd": f"{BUILD}/yardstick {{port}}", "port": FLOOR_PORT, "skip": ["wild", "^v5"]},
+        {"name": "mosquitto", "cmd": f"mosquitto -c {BUILD}/mosquitto.conf", "port": MOSQUITTO_PORT},
+        {"name": "shoal", "cmd": SHOAL, "port": SHOAL_PORT, "cwd": str(ROOT)},
+    ]}
+    (BUILD / "brokers.json").write_text(json.dumps(brokers), encoding="utf-8")
+    return sources
+
+
+def measure(sources: Path, rounds: int, seconds: str) -> list[dict[str, Any]]:
+    """Run every scenario that a row needs; returns the yardstick's records, each with its cores."""
+    records: list[dict[str, Any]] = []
+    for cores, load_cpu in ((SAME_CORE, "0"), (OWN_CORES, "1")):
+        wanted = {name for row in ROWS if row.cores == cores for name in (row.scenario, row.of) if name}
+        out = BUILD / f"results-{load_cpu}.jsonl"
+        out.unlink(missing_ok=True)
+        expression = "^(" + "|".join(name.replace("+", r"\+") for name in sorted(wanted)) + ")$"
+        subprocess.run(
+            [sys.executable, sources / "bench.py", "run", BUILD / "brokers.json", "-o", out, "--rounds", str(rounds),
+             "--seconds", seconds, "--only", expression, "--broker-cpus", "0", "--load-cpu", load_cpu,
+             "--mqload", BUILD / "mqload"], check=True, stdout=subprocess.DEVNULL)
+        records += [{**json.loads(line), "cores": cores} for line in out.read_text(encoding="utf-8").splitlines()]
+    return records
+
+
+def median(records: list[dict[str, Any]], scenario: str, cores: str, broker: str, figure: str) -> float | str:
+    """Return the median of a figure over the rounds, or why there is none: a run that fails a check voids it."""
+    runs = [record["r"] for record in records
+            if (record["name"], record["cores"], record["broker"]) == (scenario, cores, broker)]
+    bad = [run for run in runs if not run.get("ok")]
+    if bad or not runs:
+        return f"void: {bad[0].get('reason', 'failed a check')[:60]}" if bad else "not run"
+    return statistics.median(run[figure] for run in runs)
+
+
+def evaluate(records: list[dict[str, Any]], probed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one entry per row of the table: figures, ratio, target, whether it is met."""
+    table = []
+    for row in ROWS:
+        ours = median(records, row.scenario, row.cores, "shoal", row.figure)
+        theirs = median(records, row.of or row.scenario, row.cores, row.reference, row.figure) if row.reference else 1.0
+        table.append(entry(row, ours, theirs))
+    table.append(entry(Row("a lone connect on an idle worker: p99", "lone", OWN_CORES, "", "mosquitto", 3),
+                       probed["lone_shoal"], probed["lone_mosquitto"]))
+    table.append(entry(Row("resident memory of an idle worker", "idle", OWN_CORES, "", "", 45, unit="MiB"),
+                       probed["idle_mib"], 1.0))
+    first, *later = probed["after_clients_mib"]
+    table.append(entry(Row("memory after ten times 10,000 clients, to that after the first time", "left", OWN_CORES, "",
+                           "first time", 1.1, unit="MiB"), max(later), first))
+    return table
+
+
+def entry(row: Row, ours: float | str, theirs: float | str) -> dict[str, Any]:
+    """Return one line of the table."""
+    void = next((figure for figure in (ours, theirs) if isinstance(figure, str)), None)
+    ratio = None if void else round(float(ours) / float(theirs), 3)
+    return {"scenario": row.text, "cores": row.cores, "shoal": ours, "reference": row.reference, "unit": row.unit,
+            "reference_figure": theirs if row.reference else None, "ratio": ratio, "target": row.target,
+            "met": ratio is not None and ratio <= row.target}
+
+
+def figure(value: Any) -> str:
+    """Return a number for a reader."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def machine() -> str:
+    """Return the processor, its cores and the kernel."""
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        model = next((line.partition(":")[2].strip() for line in info if line.startswith("model name")), "unknown")
+    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+
+
+def write(table: list[dict[str, Any]], rounds: int, seconds: str, after: list[float]) -> None:
+    """Write docs/benchmarks.md and docs/benchmarks.json."""
+    mosquitto = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout.split("\n")[0]
+    lines = [
+        "# Benchmarks",
+        "",
+        "CPU time of the broker per delivered message beside two references, measured in one run, round by round and",
+        "broker after broker. The *floor* is not a broker: it is the least work that this kernel allows for the same",
+        "traffic (yardstick.c). Every delivery and acknowledgement is checked; a run that fails a check voids its row.",
+        "",
+        f"- Machine: {machine()}; shared with other work, so read ratios, not times.",
+        f"- Versions: Shoal {VERSION}, Python {platform.python_version()}, {mosquitto}",
+        f"- Command: `make bench` ({rounds} rounds of {seconds} s, medians), {datetime.date.today().isoformat()}",
+        "- One core: broker and load generator share it. Two cores: one each.",
+        "",
+        "| scenario | cores | Shoal | reference | ratio | at most | |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for row in table:
+        reference = f"{row['reference']} {figure(row['reference_figure'])}" if row["reference"] else ""
+        lines.append(f"| {row['scenario']} | {row['cores']} | {figure(row['shoal'])} {row['unit']} | {reference} | "
+                     f"{figure(row['ratio']) if row['reference'] else ''} | {figure(row['target'])} | "
+                     f"{'met' if row['met'] else '**missed**'} |")
+    lines += ["", "Resident memory after each of ten times 10,000 clients that connected, subscribed, published and",
+              f"left, MiB: {', '.join(f'{value:.1f}' for value in after)}.", ""]
+    DOCUMENT.write_text("\n".join(lines), encoding="utf-8")
+    FIGURES.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Measure, then write or compare."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("what", choices=("run", "check"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", default="2")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    sources = prepare()
+    mosquitto = f"mosquitto -c {BUILD}/mosquitto.conf"
+    print("memory of an idle worker, a lone connect, memory after clients", file=sys.stderr)
+    probed = {
+        "idle_mib": probes.idle_worker_mib(SHOAL, SHOAL_PORT),
+        "lone_shoal": probes.lone_connect_p99_us(SHOAL, SHOAL_PORT),
+        "lone_mosquitto": probes.lone_connect_p99_us(mosquitto, MOSQUITTO_PORT),
+        "after_clients_mib": probes.memory_after_clients(SHOAL, SHOAL_PORT),
+    }
+    table = evaluate(measure(sources, arguments.rounds, arguments.seconds), probed)
+    for row in table:
+        print(f"{row['scenario']:62} {figure(row['shoal']):>10} {row['unit']:6} {row['reference']:10} "
+              f"{figure(row['ratio']):>8}  at most {figure(row['target']):>8}  {'met' if row['met'] else 'MISSED'}")
+    if arguments.what == "run":
+        write(table, arguments.rounds, arguments.seconds, probed["after_clients_mib"])
+        return
+    committed = {(row["scenario"], row["reference"]): row["ratio"] for row in json.loads(FIGURES.read_text("utf-8"))}
+    worse = [row for row in table if row["ratio"] is None
+             or row["ratio"] > TOLERANCE * (committed.get((row["scenario"], row["reference"])) or row["target"])]
+    for row in worse:
+        print(f"worse than committed: {row['scenario']}: {figure(row['ratio'])}, committed "
+              f"{figure(committed.get((row['scenario'], row['reference'])))}")
+    sys.exit(1 if worse else 0)
+
+
+main()

@@ -1,0 +1,107 @@
+"""Measurements that the yardstick does not make: a lone connect, an idle worker, memory after clients came and went."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LONE_CONNECTS = 300
+ROUNDS_OF_CLIENTS = 10
+CLIENTS = 10_000
+ALIVE_S = 20
+
+
+@contextmanager
+def broker(command: str, port: int) -> Iterator[int]:
+    """Run a broker pinned to core 0 until the block ends; gives its process id."""
+    process = subprocess.Popen(
+        shlex.split(command.replace("{port}", str(port))), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {0}))
+    try:
+        end = time.monotonic() + ALIVE_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if time.monotonic() > end or process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(ALIVE_S)
+
+
+def resident_kib(pid: int) -> int:
+    """Return a process's resident memory in KiB."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+
+
+def connect_packet(identifier: str) -> bytes:
+    """Return a clean 3.1.1 CONNECT."""
+    name = identifier.encode()
+    body = b"\0\x04MQTT\x04\x02\x01\x2c" + len(name).to_bytes(2, "big") + name
+    return bytes((0x10, len(body))) + body
+
+
+def lone_connect_p99_us(command: str, port: int) -> float:
+    """Return the 99th percentile of connect plus CONNACK, one at a time with pauses, in microseconds."""
+    times = []
+    with broker(command, port):
+        time.sleep(1)
+        for number in range(LONE_CONNECTS):
+            time.sleep(0.005)
+            started = time.perf_counter()
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.sendall(connect_packet(f"lone{number}"))
+                answer = client.recv(4)
+                times.append((time.perf_counter() - started) * 1e6)
+                if answer != b"\x20\x02\0\0":
+                    raise RuntimeError(f"CONNACK {answer.hex()}")
+                client.sendall(b"\xe0\0")
+    return statistics.quantiles(times, n=100)[98]
+
+
+def idle_worker_mib(command: str, port: int) -> float:
+    """Return the resident memory of a worker without clients, in MiB."""
+    with broker(command, port) as pid:
+        time.sleep(2)
+        return resident_kib(pid) / 1024
+
+
+def memory_after_clients(command: str, port: int) -> list[float]:
+    """Return resident MiB after each of ten times 10,000 clients that connected, subscribed, published and left."""
+    after = []
+    with broker(command, port) as pid:
+        for turn in range(ROUNDS_OF_CLIENTS):
+            clients = []
+            for number in range(CLIENTS):
+                client = socket.create_connection(("127.0.0.1", port))
+                topic = f"memory/{turn}/{number}".encode()
+                text = len(topic).to_bytes(2, "big") + topic
+                client.sendall(connect_packet(f"m{number}")
+                               + bytes((0x82, len(text) + 3)) + b"\0\x01" + text + b"\x01"
+                               + bytes((0x32, len(text) + 2 + 16)) + text + b"\0\x02" + b"x" * 16)
+                clients.append(client)
+            for client in clients:
+                client.settimeout(ALIVE_S)
+                expected = 4 + 5 + 4 + 2 + len(text) + 2 + 16
+                got = 0
+                while got < expected - 8:            # topics differ by a few digits
+                    got += len(client.recv(4096))
+                client.sendall(b"\xe0\0")
+                client.close()
+            time.sleep(6)                            # one round of the broker's housekeeping
+            after.append(resident_kib(pid) / 1024)
+            print(f"  after {turn + 1} x {CLIENTS} clients: {after[-1]:.1f} MiB", file=sys.stderr)
+    return after
