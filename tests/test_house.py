@@ -94,7 +94,8 @@ def c_functions(text: str) -> list[str]:
         open_line = f"{open_line} {line.strip()}".strip()
         if open_line.count("(") > open_line.count(")"):
             continue
-        if re.match(r"(?:cdef|cpdef|ctypedef)\b.*\w\s*\(", open_line):
+        # The name comes before any "=": an initial value may call something too.
+        if not open_line.startswith("cdef class") and re.match(r"(?:cdef|cpdef|ctypedef)\b[^=]*\w\s*\(", open_line):
             declarations.append(open_line)
         open_line = ""
     return declarations
