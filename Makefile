@@ -32,7 +32,6 @@ help:
 	@echo 'make run            build what changed and start a broker on this machine (ARGS="--listen ..." passes options)'
 	@echo 'make test           install what the tests need, check style and types, run all tests (ARGS="-k ..." to pytest)'
 	@echo 'make lint           ruff, mypy and import-linter'
-	@echo 'make format         have ruff put the Python files into form'
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
 	@echo 'make coverage       line coverage, compiled modules included'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
@@ -161,14 +160,8 @@ test: test-ready
 lint: $(TEST_READY)
 	@echo '--- lint: ruff, mypy, import-linter'
 	@$(BIN)/ruff check --quiet
-	@$(BIN)/ruff format --check --quiet || { echo 'Not in form; to fix it: make format' >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
-
-.PHONY: format
-format: $(TEST_READY)
-	@$(BIN)/ruff check --quiet --fix || true
-	@$(BIN)/ruff format --quiet
 
 # A copy of the tree, so that neither the C files nor the modules of two kinds of build meet. Sources keep their time,
 # and only what changed is compiled again. $(1): the folder, $(2): the switch of setup.py.

@@ -30,9 +30,9 @@ class Commands(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name in CLIENT_COMMANDS:
-            from broker import client_cli
+            import broker.client_cli
 
-            command: click.Command = getattr(client_cli, name)
+            command: click.Command = getattr(broker.client_cli, name)
             return command
         return super().get_command(context, name)
 
@@ -79,14 +79,14 @@ def serve(
             except OSError as error:
                 raise StartError(f"The log file {config.log.file} cannot be opened: {error.strerror}.") from error
             signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
-            from broker import worker
+            from broker.worker import last_summary, run_worker
 
             def ready(addresses: "list[Address]") -> None:
                 _say(banner(config, addresses, folder))
 
-            code = worker.run_worker(config, ready=ready)
+            code = run_worker(config, ready=ready)
             logs.flush()
-            _say(summary(worker.last_summary().items(), time.monotonic() - started_s))
+            _say(summary(last_summary().items(), time.monotonic() - started_s))
     except StartError as error:
         _fail(EXIT_NOT_STARTED, str(error))
     sys.exit(code)

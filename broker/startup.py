@@ -160,7 +160,7 @@ def _url(address: Address) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
     if host in ("127.0.0.1", "localhost") and address.port == DEFAULT_PORT:
         return ""
-    return f" --url {str(Address(host, address.port)).replace('tcp:', 'mqtt:', 1)}"
+    return f" --url {Address(host, address.port)}"
 
 
 def _command() -> str:

@@ -82,15 +82,23 @@ def test_the_router_knows_no_socket_no_waiting_no_clock_and_no_chance() -> None:
 
 
 def c_functions(text: str) -> list[str]:
-    """The declarations of C functions in a .pxd, each on one line."""
-    text = re.sub(r"cdef extern from[^\n]*:\n(?:[ \t]+[^\n]*\n|\n)+", "", without_strings_and_comments(text))
-    text = re.sub(r"\s*\n\s*(?=[^\n]*\))", lambda gap: " " if _is_open(text[: gap.start()]) else gap.group(), text)
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    return [line for line in lines if re.match(r"(?:cdef|cpdef|ctypedef)\b.*\w\s*\(", line)]
-
-
-def _is_open(text: str) -> bool:
-    return text.count("(") > text.count(")")
+    """The declarations of C functions in a .pxd, each on one line; those of C headers are not ours to declare."""
+    declarations: list[str] = []
+    open_line = ""
+    in_header = False
+    for line in without_strings_and_comments(text).splitlines():
+        if line and not line[0].isspace():
+            in_header = line.startswith("cdef extern")
+        if in_header:
+            continue
+        open_line = f"{open_line} {line.strip()}".strip()
+        if open_line.count("(") > open_line.count(")"):
+            continue
+        # The name comes before any "=": an initial value may call something too.
+        if not open_line.startswith("cdef class") and re.match(r"(?:cdef|cpdef|ctypedef)\b[^=]*\w\s*\(", open_line):
+            declarations.append(open_line)
+        open_line = ""
+    return declarations
 
 
 RETURNS_AN_OBJECT = re.compile(
