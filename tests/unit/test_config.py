@@ -65,7 +65,7 @@ def test_all_problems_of_all_layers_are_reported_at_once(tmp_path: Path) -> None
         f"file {file}: mqtt.receive_maximum: found 0, expected a whole number from 1 to 65535",
         f"file {file}: shutdown.drain_s: found NaN, expected a number from 0 to 3600",
         'environment SHOAL_LIMITS__ROUTE_CACHE_MAX: limits.route_cache_max: found "many", '
-        "expected a whole number from 0 to 100000000",
+        "expected a whole number from 8 to 100000000",
         "environment SHOAL_LOG__LEVL: log.levl: found an unknown setting, expected log.level perhaps",
         'flag --log-level: log.level: found "loud", expected one of debug, info, warning, error',
     ]
