@@ -23,8 +23,7 @@ TEST_READY := $(VENV)/.test-$(SUM_DEPENDENCIES)
 BUILT := $(VENV)/.built-$(SUM_DEPENDENCIES)-$(SUM_COMPILED)
 
 # Client libraries of other languages that the tests drive.
-MQTT_JS := mqtt@5.15.0
-NODE_DIR := .cache/node
+MQTT_JS := .cache/mqtt-js
 ROOT_USER := $(shell [ "$$(id -u)" = 0 ] && echo yes)
 
 .PHONY: help
@@ -136,18 +135,17 @@ ifeq ($(ROOT_USER),yes)
 	fi
 endif
 
-$(NODE_DIR)/.$(MQTT_JS):
+$(MQTT_JS)/node_modules/mqtt:
 	@if command -v npm >/dev/null; then \
 		echo 'installing MQTT.js for the tests'; \
-		mkdir -p $(NODE_DIR); \
-		npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix $(NODE_DIR) $(MQTT_JS) </dev/null; \
-		touch $@; \
+		mkdir -p $(MQTT_JS); \
+		npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix $(MQTT_JS) mqtt@5 </dev/null; \
 	else echo 'npm is missing: tests with MQTT.js will be skipped'; fi
 
 .PHONY: test-ready
 test-ready:
 	@$(MAKE) test-machine
-	@$(MAKE) $(TEST_READY) $(BUILT) $(NODE_DIR)/.$(MQTT_JS)
+	@$(MAKE) $(TEST_READY) $(BUILT) $(MQTT_JS)/node_modules/mqtt
 
 .PHONY: test
 test: test-ready
@@ -184,7 +182,7 @@ test-checked: test-ready
 	$(call BUILD_COPY,build/checked,SHOAL_CHECKED)
 	@cd build/checked && $(SANITIZED) LD_PRELOAD="$(call LIBRARY,libasan.so) $(call LIBRARY,libubsan.so)" \
 		PYTHONPATH=$(CURDIR)/build/checked $(CURDIR)/$(BIN)/python -m pytest \
-		-m 'not real_client and not packaging' --ignore=tests/test_house.py -p no:cacheprovider $(ARGS)
+		-m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py -p no:cacheprovider $(ARGS)
 	@echo 'make test-checked: passed'
 
 .PHONY: coverage
@@ -194,7 +192,7 @@ coverage: test-ready
 	$(call BUILD_COPY,build/coverage,SHOAL_LINETRACE)
 	@cd build/coverage && printf '[run]\nplugins = Cython.Coverage\nsource = broker,router,mesh\nbranch = False\n' > .coveragerc
 	@cd build/coverage && PYTHONPATH=$(CURDIR)/build/coverage $(CURDIR)/$(BIN)/python -m coverage run -m pytest \
-		-m 'not real_client and not packaging' --ignore=tests/test_house.py -p no:cacheprovider -q $(ARGS)
+		-m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py -p no:cacheprovider -q $(ARGS)
 	@cd build/coverage && $(CURDIR)/$(BIN)/python -m coverage report
 
 # --- speed ---------------------------------------------------------------------------------------------------------

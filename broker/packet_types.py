@@ -1,6 +1,7 @@
-"""The control packets as values, for MQTT 3.1 (level 3), 3.1.1 (4) and 5.0 (5). `packets` reads and writes them.
+"""The control packets as values: what they carry, in MQTT's own words, whatever the version.
 
-They are not to be changed after they are made, their dicts included.
+Topic names and topic filters are UTF-8 bytes. `properties` are as `properties.decode_properties` returns them, and
+empty before 5.0. Packets are not to be changed after they are made, their dicts included.
 """
 
 from __future__ import annotations
