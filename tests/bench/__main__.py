@@ -38,10 +38,10 @@ log_dest none
 
 def prepare() -> Path:
     """Build the load generator and the floor; returns where the yardstick's sources are."""
-    sources = Path(os.environ.get("SHOAL_YARDSTICK", ROOT.parent / "shared" / "bench"))
+    sources = Path(os.environ.get("YARDSTICK", ROOT.parent / "shared" / "bench"))
     if not (sources / "mqload.c").exists():
         sys.exit(f"The yardstick (mqload.c, yardstick.c, bench.py) is not in {sources}: "
-                 "set SHOAL_YARDSTICK to its folder.")
+                 "set YARDSTICK to its folder.")
     if shutil.which("mosquitto") is None:
         sys.exit("mosquitto is missing, which the ratios are taken to: apt-get install mosquitto")
     BUILD.mkdir(parents=True, exist_ok=True)
