@@ -33,6 +33,7 @@ help:
 	@echo 'make lint           ruff, mypy and import-linter'
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
 	@echo 'make coverage       line coverage, compiled modules included'
+	@echo 'make simulate       many seeds of the simulator (SEEDS=1000 START=1)'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
@@ -153,6 +154,10 @@ test: test-ready
 	@echo '--- tests'
 	@if $(BIN)/python -m pytest $(ARGS); then echo 'make test: lint and tests passed'; \
 	else echo 'make test: FAILED, see above' >&2; exit 1; fi
+
+.PHONY: simulate
+simulate: test-ready
+	@$(BIN)/python -m tests.simulator --seeds $(or $(SEEDS),1000) --start $(or $(START),1)
 
 .PHONY: lint
 lint: $(TEST_READY)

@@ -301,6 +301,8 @@ cdef class Connection(Protocol):
             pieces.append((<const uint8_t*>(chunk_data(chunk) + chunk.start))[:chunk.end - chunk.start])
             chunk = chunk.next
         output_clear(&self.out)
+        if self.fd == NO_SOCKET and not self.writable:
+            self.made_room()
         return b"".join(pieces)
 
     cdef int set_interest(self, uint32_t interest) except -1:
@@ -418,6 +420,11 @@ cdef class Connection(Protocol):
     def is_closing(self) -> bool:
         """The end has been decided."""
         return self.state == CLOSING
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of output that are not sent."""
+        return self.out.pending
 
     @property
     def is_parked(self) -> bool:

@@ -25,7 +25,8 @@ cdef struct Delivery:
     uint32_t ids_length
     uint8_t qos                  # 1 or 2
     uint8_t state                # DeliveryState
-    bint retain
+    uint8_t retain
+    uint32_t connection          # on which of the session's connections it last used send quota
 
 
 cdef class Outgoing:
@@ -39,6 +40,7 @@ cdef class Outgoing:
     cdef uint64_t end_number              # one past the newest
     cdef uint64_t queued_bytes            # payload and topic of what is QUEUED
     cdef uint32_t queued_count
+    cdef uint32_t connection              # counts the session's connections
     cdef int send_quota                   # PUBLISH packets that may still be sent; 0 <= send_quota <= receive_maximum
     cdef int receive_maximum
     cdef Ledger ledger
@@ -55,7 +57,7 @@ cdef class Outgoing:
     cdef Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept
     cdef int append(self) except -1
     cdef int free_slot(self, uint64_t number) except -1
-    cdef int give_back_quota(self) noexcept
+    cdef int give_back_quota(self, Delivery* delivery) noexcept
     cdef void _release(self, Delivery* delivery) noexcept
     cdef int _fill(self, Delivery* delivery, Message message, bint kept, uint8_t qos, bint retain,
                    const uint8_t* ids, uint32_t ids_length, void* group, uint8_t state) except -1

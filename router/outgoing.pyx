@@ -89,6 +89,7 @@ cdef class Outgoing:
         delivery.qos = qos
         delivery.retain = retain
         delivery.state = state
+        delivery.connection = self.connection
         return 0
 
     cdef Verdict deliver(self, Sink sink, bint durable, Message message, uint8_t qos, bint retain,
@@ -159,13 +160,14 @@ cdef class Outgoing:
                 result = sink.publish(<Message>delivery.message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
                                       delivery.qos, delivery.retain, True, delivery.ids, delivery.ids_length)
                 if result == SINK_SENT:
+                    delivery.connection = self.connection
                     self.send_quota -= 1
                     sent += 1
                 else:
                     self._count(result)
                     self.free_slot(number)
             elif delivery.state == DELIVERY_RELEASED:
-                # Uses no quota (4.9); its PUBCOMP gives none back beyond the maximum.
+                # Uses no quota, and its PUBCOMP gives none back (4.9).
                 sink.acknowledge(PUBREL, <uint16_t>(1 + number % PACKET_IDENTIFIERS), 0)
                 sent += 1
             # free_slot may have moved the start past it
@@ -182,6 +184,7 @@ cdef class Outgoing:
                                       delivery.qos, delivery.retain, False, delivery.ids, delivery.ids_length)
                 if result == SINK_SENT:
                     delivery.state = DELIVERY_SENT
+                    delivery.connection = self.connection
                     self.send_quota -= 1
                     sent += 1
                     if not durable and delivery.group == NULL:
@@ -197,6 +200,7 @@ cdef class Outgoing:
         self.receive_maximum = min(receive_maximum, self.ledger.inflight_max)
         self.send_quota = self.receive_maximum
         self.resend_number = self.oldest_open
+        self.connection += 1
         return 0
 
     cdef bint waiting(self) noexcept:
@@ -234,9 +238,9 @@ cdef class Outgoing:
             self.capacity = 0
         return 0
 
-    cdef int give_back_quota(self) noexcept:
-        # A PUBREL resent on a new connection used no quota, so its PUBCOMP must not give any back (4.9).
-        if self.send_quota < self.receive_maximum:
+    cdef int give_back_quota(self, Delivery* delivery) noexcept:
+        # What was sent on an earlier connection used none of this one's quota, so its end gives none back (4.9).
+        if delivery.connection == self.connection:
             self.send_quota += 1
         return 0
 
@@ -249,8 +253,8 @@ cdef class Outgoing:
             return ANSWER_WRONG
         if refused:
             self.ledger.dropped_messages[DROP_REFUSED] += 1
+        self.give_back_quota(delivery)
         self.free_slot(number)
-        self.give_back_quota()
         return ANSWER_FREED
 
     cdef Answer on_pubrec(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN:
@@ -263,8 +267,8 @@ cdef class Outgoing:
             return ANSWER_WRONG
         if refused:
             self.ledger.dropped_messages[DROP_REFUSED] += 1
+            self.give_back_quota(delivery)
             self.free_slot(number)
-            self.give_back_quota()
             return ANSWER_FREED
         self._release(delivery)
         delivery.state = DELIVERY_RELEASED
@@ -277,8 +281,8 @@ cdef class Outgoing:
             return ANSWER_UNKNOWN
         if delivery.qos != 2 or delivery.state != DELIVERY_RELEASED:
             return ANSWER_WRONG
+        self.give_back_quota(delivery)
         self.free_slot(number)
-        self.give_back_quota()
         return ANSWER_FREED
 
     def state(self) -> dict:

@@ -1,0 +1,244 @@
+"""Simulated clients: they keep their half of the standard, and check that the broker keeps its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from broker.packets import (
+    Ack, Connack, Connect, Disconnect, Publish, Suback, Subscribe, decode, encode, next_frame, subscription,
+)
+from broker.properties import PacketType
+from broker.reasons import CloseReason, Reason
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+SESSION_EXPIRY_S = 0xFFFFFFFF
+
+
+@dataclass
+class Client:
+    """A client with a durable session: what it remembers over its connections, and its present connection."""
+
+    world: World
+    identifier: str
+    version: int
+    receive_maximum: int = 65_535
+    refuses: bool = False                       # answers some QoS 1 and 2 deliveries with 0x80 (5.0)
+    connection: Any = None
+    to_broker: deque[bytes] = field(default_factory=deque)      # written and still on its way
+    buffer: bytearray = field(default_factory=bytearray)
+    connected: bool = False                     # CONNACK came
+    # Towards us
+    unanswered: dict[int, int] = field(default_factory=dict)    # packet identifier -> QoS, delivered and not finished
+    on_this_connection: set[int] = field(default_factory=set)   # identifiers in flight that this connection brought
+    answers: list[tuple[int, PacketType]] = field(default_factory=list)     # acknowledgements that we owe
+    received_qos2: set[int] = field(default_factory=set)
+    window: int = 0                             # QoS 1/2 of this connection without their end
+
+    def connect(self) -> None:
+        """Open a connection, over an older one if there is one, and say CONNECT."""
+        self.cut_quietly()
+        self.connection = self.world.hub.connect()
+        properties: dict[str, Any] = {}
+        if self.version == 5:
+            properties = {"session_expiry_interval": SESSION_EXPIRY_S, "receive_maximum": self.receive_maximum}
+        self.send(encode(Connect(self.version, self.identifier.encode(), False, 0, properties=properties), self.version))
+
+    def cut_quietly(self) -> None:
+        """Forget the connection without telling the broker: it finds out by a takeover, or by cut()."""
+        self.connection = None
+        self.connected = False
+        self.to_broker.clear()
+        self.buffer.clear()
+        self.answers.clear()
+        self.on_this_connection.clear()
+        self.window = 0
+
+    def cut(self) -> None:
+        """The network connection breaks; bytes on their way are lost."""
+        if self.connection is not None:
+            self.connection.close(CloseReason.CONNECTION_LOST)
+        self.cut_quietly()
+
+    def send(self, data: bytes) -> None:
+        """Put bytes on their way."""
+        self.to_broker.append(data)
+
+    def carry(self) -> None:
+        """Bring some of the bytes on their way to the broker, perhaps not whole packets."""
+        if self.to_broker and self.connection is not None:
+            data = b"".join(self.to_broker)
+            self.to_broker.clear()
+            size = self.world.random.randint(1, len(data)) if self.world.faults else len(data)
+            if size < len(data):
+                self.to_broker.append(data[size:])
+            self.connection.feed_bytes(data[:size])
+
+    def read(self) -> None:
+        """Take what the broker has sent and act on it."""
+        if self.connection is None:
+            return
+        output = self.connection.take_output()
+        self.world.note(self.identifier, output)
+        self.buffer += output
+        while self.connection is not None and (frame := next_frame(self.buffer)) is not None:
+            self.on_packet(decode(*frame, self.version))
+        if self.connection is not None and self.connection.is_closing:
+            self.world.check(not self.world.must_stay(self), f"{self.identifier}: {self.connection.close_reason}")
+            self.cut_quietly()
+
+    def on_packet(self, packet: Any) -> None:
+        """Deal with one packet of the broker."""
+        if isinstance(packet, Connack):
+            self.world.check(packet.reason == 0, f"{self.identifier}: {packet}")
+            self.connected = True
+            if not packet.session_present:
+                self.unanswered.clear()
+                self.received_qos2.clear()
+            self.on_connected(packet.session_present)
+        elif isinstance(packet, Publish):
+            self.on_publish(packet)
+        elif isinstance(packet, Ack):
+            self.on_ack(packet)
+        elif isinstance(packet, Disconnect):
+            self.world.check(packet.reason == Reason.SESSION_TAKEN_OVER, f"{self.identifier}: {packet}")
+
+    def on_connected(self, session_present: bool) -> None:
+        """A subclass goes on where it was."""
+
+    def on_publish(self, packet: Publish) -> None:
+        """A delivery: check it, and owe its acknowledgement."""
+        check, identifier = self.world.check, packet.packet_identifier
+        if packet.qos:
+            check(identifier not in self.on_this_connection,
+                  f"{self.identifier}: identifier {identifier} again on a live connection [MQTT-4.4.0-1]")
+            if not packet.dup:
+                check(identifier not in self.unanswered, f"{self.identifier}: identifier {identifier} is in use")
+            self.on_this_connection.add(identifier)
+            self.window += 1
+            check(self.window <= self.receive_maximum, f"{self.identifier}: over Receive Maximum [MQTT-3.3.4-9]")
+            again = packet.qos == 2 and identifier in self.received_qos2
+            self.unanswered[identifier] = packet.qos
+            if packet.qos == 2:
+                self.received_qos2.add(identifier)
+            self.answers.append((identifier, PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC))
+            if again:
+                return
+        else:
+            check(not packet.dup, f"{self.identifier}: DUP at QoS 0 [MQTT-3.3.1-2]")
+        self.world.delivered(self, packet)
+
+    def answer(self) -> None:
+        """Send one of the acknowledgements that are owed, the oldest [MQTT-4.6.0-2]."""
+        if not self.answers or not self.connected:
+            return
+        identifier, packet_type = self.answers.pop(0)
+        reason = Reason.SUCCESS
+        if self.refuses and self.version == 5 and packet_type != PacketType.PUBCOMP and self.world.random.random() < 0.2:
+            reason = Reason.UNSPECIFIED_ERROR
+        self.send(encode(Ack(packet_type, identifier, reason), self.version))
+        if packet_type != PacketType.PUBREC or reason >= 0x80:
+            self.finished(identifier)
+
+    def finished(self, identifier: int) -> None:
+        """A delivery's exchange is over."""
+        self.unanswered.pop(identifier, None)
+        self.received_qos2.discard(identifier)
+        if identifier in self.on_this_connection:
+            self.on_this_connection.discard(identifier)
+            self.window -= 1
+
+    def on_ack(self, packet: Ack) -> None:
+        """PUBREL of a delivery; a publisher adds its own acknowledgements."""
+        self.world.check(packet.type == PacketType.PUBREL, f"{self.identifier}: {packet}")
+        self.answers.append((packet.packet_identifier, PacketType.PUBCOMP))
+
+
+@dataclass
+class Subscriber(Client):
+    """Subscribes once, and remembers what it got: (publisher, topic, QoS) -> numbers."""
+
+    topic_filter: str = "t/#"
+    qos: int = 1
+    group: str = ""
+    subscribed: bool = False
+
+    def on_connected(self, session_present: bool) -> None:
+        """Subscribe at the first connection; a durable session keeps the subscription."""
+        if self.subscribed:
+            self.world.check(session_present, f"{self.identifier}: the session was lost")
+            return
+        topic_filter = f"$share/{self.group}/{self.topic_filter}" if self.group else self.topic_filter
+        self.send(encode(Subscribe(1, (subscription(topic_filter.encode(), self.qos),)), self.version))
+
+    def on_packet(self, packet: Any) -> None:
+        """Take note of the SUBACK."""
+        if isinstance(packet, Suback):
+            self.world.check(packet.reasons == (self.qos,), f"{self.identifier}: {packet}")
+            self.subscribed = True
+            return
+        super().on_packet(packet)
+
+
+@dataclass
+class Publisher(Client):
+    """Publishes numbered messages at every QoS and sends again what was not acknowledged."""
+
+    number: int = 0
+    next_identifier: int = 1
+    in_flight: dict[int, Publish] = field(default_factory=dict)     # identifier -> message, in sending order
+    released: set[int] = field(default_factory=set)
+
+    def publish(self) -> None:
+        """Send the next message."""
+        if not self.connected or len(self.in_flight) >= 10:
+            return
+        random = self.world.random
+        self.number += 1
+        qos = random.choice((0, 1, 1, 2, 2))
+        retain = random.random() < 0.1
+        topic = f"r/{self.identifier}" if retain else f"t/{random.randint(0, 2)}"
+        identifier = 0
+        if qos:
+            while self.next_identifier in self.in_flight:
+                self.next_identifier = self.next_identifier % 40 + 1
+            identifier = self.next_identifier
+            self.next_identifier = identifier % 40 + 1
+        packet = Publish(topic.encode(), f"{self.identifier}:{self.number}".encode(), qos, retain, False, identifier)
+        if qos:
+            self.in_flight[identifier] = packet
+            self.world.published(packet)
+        self.send(encode(packet, self.version))
+
+    def on_connected(self, session_present: bool) -> None:
+        """Send again, in order, what is not acknowledged [MQTT-4.4.0-1]."""
+        for identifier, packet in list(self.in_flight.items()):
+            if identifier in self.released:
+                self.send(encode(Ack(PacketType.PUBREL, identifier), self.version))
+            else:
+                self.send(encode(Publish(packet.topic, packet.payload, packet.qos, packet.retain, True, identifier),
+                                 self.version))
+
+    def on_ack(self, packet: Ack) -> None:
+        """PUBACK, PUBREC and PUBCOMP of what we published."""
+        identifier = packet.packet_identifier
+        message = self.in_flight.get(identifier)
+        self.world.check(message is not None, f"{self.identifier}: {packet} for nothing in flight")
+        assert message is not None
+        # The answer to a PUBREL sent again, whose first answer was lost, is "not found" in 5.0.
+        self.world.check(packet.reason < 0x80 or packet.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND,
+                         f"{self.identifier}: {packet}")
+        if packet.type == PacketType.PUBACK:
+            self.world.acknowledged(self, message)
+            del self.in_flight[identifier]
+        elif packet.type == PacketType.PUBREC:
+            self.world.acknowledged(self, message)
+            self.released.add(identifier)
+            self.send(encode(Ack(PacketType.PUBREL, identifier), self.version))
+        else:
+            self.world.check(packet.type == PacketType.PUBCOMP, f"{self.identifier}: {packet}")
+            self.released.discard(identifier)
+            del self.in_flight[identifier]
