@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from broker.packets import (
-    Ack, Connack, Connect, Disconnect, Publish, Suback, Subscribe, decode, encode, next_frame, subscription,
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Publish,
+    Suback,
+    Subscribe,
+    decode,
+    encode,
+    next_frame,
+    subscription,
 )
 from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
@@ -45,7 +55,8 @@ class Client:
         properties: dict[str, Any] = {}
         if self.version == 5:
             properties = {"session_expiry_interval": SESSION_EXPIRY_S, "receive_maximum": self.receive_maximum}
-        self.send(encode(Connect(self.version, self.identifier.encode(), False, 0, properties=properties), self.version))
+        connect = Connect(self.version, self.identifier.encode(), False, 0, properties=properties)
+        self.send(encode(connect, self.version))
 
     def cut_quietly(self) -> None:
         """Forget the connection without telling the broker: it finds out by a takeover, or by cut()."""
@@ -137,7 +148,7 @@ class Client:
             return
         identifier, packet_type = self.answers.pop(0)
         reason = Reason.SUCCESS
-        if self.refuses and self.version == 5 and packet_type != PacketType.PUBCOMP and self.world.random.random() < 0.2:
+        if self.refuses and packet_type != PacketType.PUBCOMP and self.world.random.random() < 0.2:
             reason = Reason.UNSPECIFIED_ERROR
         self.send(encode(Ack(packet_type, identifier, reason), self.version))
         if packet_type != PacketType.PUBREC or reason >= 0x80:
@@ -198,8 +209,9 @@ class Publisher(Client):
             return
         random = self.world.random
         self.number += 1
-        qos = random.choice((0, 1, 1, 2, 2))
         retain = random.random() < 0.1
+        # At one QoS, since a QoS 1 message sent again may come behind a later one of another QoS [MQTT-4.6.0-5].
+        qos = 1 if retain else random.choice((0, 1, 1, 2, 2))
         topic = f"r/{self.identifier}" if retain else f"t/{random.randint(0, 2)}"
         identifier = 0
         if qos:
