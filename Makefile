@@ -204,10 +204,10 @@ coverage: test-ready
 
 .PHONY: bench bench-check profile
 bench: test-ready
-	@$(BIN)/python -m tests.bench $(ARGS)
+	@$(BIN)/python -m tests.bench run $(ARGS)
 
 bench-check: test-ready
-	@$(BIN)/python -m tests.bench --check $(ARGS)
+	@$(BIN)/python -m tests.bench check $(ARGS)
 
 profile: test-ready
 	@$(BIN)/python -m tests.profile $(ARGS)

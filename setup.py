@@ -71,8 +71,9 @@ class BuildCompiledModules(build_ext):
 class Sources(sdist):
     """What is needed to build and nothing else; setuptools would add tests/test*.py unasked."""
 
-    def _add_defaults_optional(self) -> None:
-        self.filelist.append("pyproject.toml")
+    def make_distribution(self) -> None:
+        self.filelist.files = [name for name in self.filelist.files if not name.startswith("tests/")]
+        super().make_distribution()
 
 
 def compiled_modules() -> list[Extension]:

@@ -14,10 +14,17 @@ from msgspec import Meta, Struct
 
 ENVIRONMENT_PREFIX = "SHOAL_"
 
-# Not settings, though they look like it: setup.py's switches, the password of `shoal pub` and `shoal sub`, and what
-# Kubernetes puts into every container beside a service named "shoal" (SHOAL_SERVICE_HOST, SHOAL_PORT,
-# SHOAL_PORT_1883_TCP_ADDR).
-FOREIGN_VARIABLES = ("SHOAL_CHECKED", "SHOAL_LINETRACE", "SHOAL_PASSWORD", "SHOAL_PORT")
+# Not settings, though they look like it: the switches of setup.py and of the tests, the password of `shoal pub` and
+# `shoal sub`, and what Kubernetes puts into every container beside a service named "shoal" (SHOAL_SERVICE_HOST,
+# SHOAL_PORT, SHOAL_PORT_1883_TCP_ADDR).
+FOREIGN_VARIABLES = (
+    "SHOAL_CHECKED",
+    "SHOAL_LINETRACE",
+    "SHOAL_PASSWORD",
+    "SHOAL_PORT",
+    "SHOAL_TEST_BROKER",
+    "SHOAL_YARDSTICK",
+)
 FOREIGN_PREFIXES = ("SHOAL_SERVICE_", "SHOAL_PORT_")
 
 
