@@ -59,8 +59,10 @@ cdef extern from "<malloc.h>" nogil:
     int malloc_trim(size_t pad)
 
 cdef enum:
-    GATHER_EVENTS = 4            # a turn that read at least so many sockets looks once more before it flushes
-    GATHER_ROUNDS = 1
+    GATHER_EVENTS = 4            # a turn that read at least so many sockets looks for more before it flushes,
+    GATHER_ROUNDS = 1            # so often;
+    GATHER_OUTPUTS = 16          # a turn with at least so many connections to flush looks, as long as there is more,
+    GATHER_ROUNDS_WIDE = 4       # so often at most
 
 cdef epoll_event[EVENTS_MAX] events
 
@@ -215,7 +217,9 @@ cdef class Reactor(Hub):
         self.router.ledger.now_ms = self.turn.now_ms
         if count:
             count = self.read_sockets(count)
-            if count >= GATHER_EVENTS:
+            if self.turn.dirty.count >= GATHER_OUTPUTS:
+                self.gather(GATHER_ROUNDS_WIDE)
+            elif count >= GATHER_EVENTS:
                 self.gather(GATHER_ROUNDS)
         read_ns = monotonic_ns()
         if self.guest_due:
