@@ -1,0 +1,69 @@
+"""Any bytes parse or close that one connection with a reason, whole and cut anywhere, with the same result."""
+
+import re
+
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.packets import Connect, Publish, Subscribe, encode, subscription
+from tests.support.conversation import MemoryBroker, Script, config_for
+from tests.support.doubles import QuickAuthenticator
+from tests.support.strategies import packets_of
+
+CONFIG = config_for(Script(path=None, versions=(), lines=[]))    # type: ignore[arg-type]
+
+
+def outcome_of(version: int | None, stream: bytes, cuts: list[int]) -> tuple[bytes, str | None, dict[str, int]]:
+    """Return what a client gets for a stream that arrives cut at the given places, and how the connection ended."""
+    result: list[tuple[bytes, str | None, dict[str, int]]] = []
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            broker = MemoryBroker(CONFIG, nursery, None, None, QuickAuthenticator())
+            connection = broker.hub.connect()
+            hello = encode(Connect(version, b"c"), version) if version is not None else b""
+            for piece in (hello, *pieces_of(stream, cuts)):
+                if piece and not connection.is_closing:
+                    connection.feed_bytes(piece)
+                    await broker.settle()
+            ended = connection.close_reason
+            # An assigned client identifier is chance.
+            output = re.sub(rb"auto-[0-9a-f]{20}", b"auto", connection.take_output())
+            result.append((output, ended, dict(broker.controller.ends)))
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+    return result[0]
+
+
+def pieces_of(stream: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted({cut % (len(stream) + 1) for cut in cuts}), len(stream)]
+    return [stream[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+
+versions = st.sampled_from((None, 4, 5))
+noise = st.binary(max_size=60)
+valid = st.sampled_from((4, 5)).flatmap(
+    lambda version: st.lists(packets_of(version), max_size=4).map(
+        lambda some: b"".join(encode(packet, version) for packet in some)))
+plausible = st.lists(st.sampled_from((
+    encode(Publish(b"a", b"x"), 4), encode(Publish(b"a", b"x", 1, False, False, 1), 4),
+    encode(Publish(b"a", b"x", 2, False, False, 1), 5), encode(Subscribe(1, (subscription(b"a", 2),)), 4),
+    encode(Subscribe(1, (subscription(b"a", 2),)), 5), b"\xc0\0", b"\x62\x02\0\x01", b"\x40\x02\0\x01", b"\xe0\0",
+)), max_size=6).map(b"".join)
+streams = st.one_of(noise, valid, plausible, st.tuples(plausible, noise).map(b"".join))
+
+
+@settings(max_examples=150)
+@given(versions, streams, st.lists(st.integers(0, 400), max_size=6))
+def test_any_bytes_whole_and_cut_anywhere_give_the_same(version: int | None, stream: bytes, cuts: list[int]) -> None:
+    whole = outcome_of(version, stream, [])
+    assert "internal_error" not in whole[2], whole
+    assert outcome_of(version, stream, cuts) == whole
+
+
+def test_a_stream_cut_at_every_byte_gives_the_same() -> None:
+    stream = (encode(Subscribe(1, (subscription(b"a", 2),)), 5) + encode(Publish(b"a", b"x" * 200, 2, True, False, 1), 5)
+              + b"\x62\x02\0\x01" + b"\xc0\0" + b"\xf0\0")
+    assert outcome_of(5, stream, list(range(len(stream)))) == outcome_of(5, stream, [])

@@ -1,0 +1,160 @@
+"""The resume matrix: {3.1.1, 5.0} x QoS {1, 2} x the connection cut after every packet of the exchange, both ways.
+
+After coming back everything is delivered, QoS 2 once, in the first order, under the same identifiers, with DUP; and on a
+live connection nothing is ever sent again [MQTT-4.4.0-1], [MQTT-4.6.0-1].
+"""
+
+from typing import Any
+
+import pytest
+import trio
+
+from broker.packets import Ack, Connack, Connect, Pingreq, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.properties import PacketType
+from tests.support.conversation import MemoryBroker, Script, config_for
+from tests.support.doubles import FakeLog, QuickAuthenticator
+
+CONFIG = config_for(Script(path=None, versions=(), lines=[]))    # type: ignore[arg-type]
+PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
+# What the broker and the subscriber say after the PUBLISH, by QoS.
+EXCHANGE = {1: [PUBACK], 2: [PUBREC, PUBREL, PUBCOMP]}
+
+
+class Peer:
+    """A client that says only what a test tells it to."""
+
+    def __init__(self, broker: MemoryBroker, identifier: bytes, version: int) -> None:
+        self.broker, self.identifier, self.version = broker, identifier, version
+        self.connection: Any = None
+
+    async def connect(self) -> bool:
+        """Connect with the durable session; returns Session Present."""
+        self.connection, self.buffer = self.broker.hub.connect(), bytearray()
+        properties = {"session_expiry_interval": 3600} if self.version == 5 else {}
+        await self.say(Connect(self.version, self.identifier, False, 0, properties=properties))
+        connack = await self.hear()
+        assert isinstance(connack, Connack)
+        return connack.session_present
+
+    async def say(self, packet: Any) -> None:
+        self.connection.feed_bytes(encode(packet, self.version))
+        await self.broker.settle()
+
+    async def hear(self) -> Any:
+        """Return the next packet, None if there is none."""
+        await self.broker.settle()
+        self.buffer += self.connection.take_output()
+        frame = next_frame(self.buffer)
+        return decode(*frame, self.version) if frame is not None else None
+
+    async def cut(self) -> None:
+        self.connection.close("connection_lost")
+        await self.broker.settle()
+
+    async def hears_nothing_more(self) -> None:
+        await self.say(Pingreq())
+        assert type(await self.hear()).__name__ == "Pingresp"
+
+
+def with_broker(function: Any, logged: bool) -> None:
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            await function(MemoryBroker(CONFIG, nursery, FakeLog() if logged else None, None, QuickAuthenticator()))
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["memory", "log"])
+@pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
+@pytest.mark.parametrize(("qos", "cut_after"), [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)])
+def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: int, logged: bool) -> None:
+    """The connection of the subscriber breaks after the PUBLISH (0) or after a later packet of the first exchange."""
+
+    async def run(broker: MemoryBroker) -> None:
+        subscriber, publisher = Peer(broker, b"s", version), Peer(broker, b"p", version)
+        assert not await subscriber.connect()
+        await subscriber.say(Subscribe(1, (subscription(b"t", qos),)))
+        await subscriber.hear()
+        await publisher.connect()
+        for number in (1, 2, 3):
+            await publisher.say(Publish(b"t", b"%d" % number, qos, False, False, number))
+        first = [await subscriber.hear() for _ in range(3)]
+        assert [(p.payload, p.packet_identifier, p.dup) for p in first] == [
+            (b"1", 1, False), (b"2", 2, False), (b"3", 3, False)]
+        for step, packet_type in enumerate(EXCHANGE[qos], 1):
+            if step > cut_after:
+                break
+            if packet_type is PUBREL:
+                assert await subscriber.hear() == Ack(PUBREL, 1)
+            else:
+                await subscriber.say(Ack(packet_type, 1))
+        if cut_after != 1 or qos == 1:         # else the PUBREL is still to be heard
+            await subscriber.hears_nothing_more()
+        await subscriber.cut()
+        assert await subscriber.connect()
+        resent = []
+        while (packet := await subscriber.hear()) is not None:
+            resent.append(packet)
+        done = cut_after == len(EXCHANGE[qos])
+        if qos == 2 and 1 <= cut_after <= 2:
+            assert resent.pop(0) == Ack(PUBREL, 1)          # its payload is never sent again [MQTT-4.3.3-4]
+        expected = [1, 2, 3] if cut_after == 0 else [2, 3]
+        assert [(p.payload, p.packet_identifier, p.dup, p.qos) for p in resent] == [
+            (b"%d" % number, number, True, qos) for number in expected]
+        for number in range(1, 4):
+            if number in expected or (qos == 2 and not done):
+                if qos == 1:
+                    await subscriber.say(Ack(PUBACK, number))
+                    continue
+                if number in expected:
+                    await subscriber.say(Ack(PUBREC, number))
+                    assert await subscriber.hear() == Ack(PUBREL, number)
+                await subscriber.say(Ack(PUBCOMP, number))
+        await subscriber.hears_nothing_more()
+        # Nothing is left to be sent another time.
+        await subscriber.cut()
+        assert await subscriber.connect()
+        await subscriber.hears_nothing_more()
+
+    with_broker(run, logged)
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["memory", "log"])
+@pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
+@pytest.mark.parametrize(("qos", "cut_after"), [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)])
+def test_a_publish_goes_on_where_it_was_cut(version: int, qos: int, cut_after: int, logged: bool) -> None:
+    """The connection of the publisher breaks after its PUBLISH (0) or after a later packet of the exchange."""
+
+    async def run(broker: MemoryBroker) -> None:
+        subscriber, publisher = Peer(broker, b"s", version), Peer(broker, b"p", version)
+        await subscriber.connect()
+        await subscriber.say(Subscribe(1, (subscription(b"t", 0),)))
+        await subscriber.hear()
+        await publisher.connect()
+        await publisher.say(Publish(b"t", b"x", qos, False, False, 7))
+        for step, packet_type in enumerate(EXCHANGE[qos], 1):
+            if step > cut_after:
+                break
+            if packet_type is PUBREL:
+                await publisher.say(Ack(PUBREL, 7))
+            else:
+                assert await publisher.hear() == Ack(packet_type, 7)
+        await publisher.cut()
+        assert await publisher.connect()
+        if (qos == 1 and cut_after == 0) or (qos == 2 and cut_after <= 1):
+            await publisher.say(Publish(b"t", b"x", qos, False, True, 7))
+            assert await publisher.hear() == Ack(EXCHANGE[qos][0], 7)
+        if qos == 2 and cut_after < 3:
+            await publisher.say(Ack(PUBREL, 7))
+            answer = await publisher.hear()
+            assert (answer.type, answer.packet_identifier) == (PUBCOMP, 7)
+            assert answer.reason == (0x92 if cut_after == 2 and version == 5 else 0)
+        await publisher.hears_nothing_more()
+        times = 0
+        while (packet := await subscriber.hear()) is not None:
+            assert packet.payload == b"x"
+            times += 1
+        assert times == (2 if qos == 1 and cut_after == 0 else 1)        # QoS 1: at least once; QoS 2: once
+
+    with_broker(run, logged)
