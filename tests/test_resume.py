@@ -1,7 +1,7 @@
 """The resume matrix: {3.1.1, 5.0} x QoS {1, 2} x the connection cut after every packet of the exchange, both ways.
 
-After coming back everything is delivered, QoS 2 once, in the first order, under the same identifiers, with DUP; and on a
-live connection nothing is ever sent again [MQTT-4.4.0-1], [MQTT-4.6.0-1].
+After coming back everything is delivered, QoS 2 once, in the first order, under the same identifiers, with DUP; and on
+a live connection nothing is ever sent again [MQTT-4.4.0-1], [MQTT-4.6.0-1].
 """
 
 from typing import Any
