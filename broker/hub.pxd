@@ -27,6 +27,7 @@ cdef class Hub:
     cdef uint32_t connect_timeout_ms
 
     cdef Connection make(self, int fd, int epoll_fd)
+    cdef bint unfinished(self) noexcept
     cdef int end_turn(self) except -1
     cdef int deal_with_parked(self) except -1
     cdef int take_up_waiting(self) except -1

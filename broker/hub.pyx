@@ -16,6 +16,20 @@ from libc.string cimport memset
 import os
 
 
+cdef enum:
+    ROUNDS_MAX = 64
+
+
+cdef void forget(PointerList* items, void* item) noexcept:
+    """Take an item out of a list, wherever it stands; the others keep their order."""
+    cdef uint32_t index, kept = 0
+    for index in range(items.count):
+        if items.items[index] != item:
+            items.items[kept] = items.items[index]
+            kept += 1
+    items.count = kept
+
+
 cdef class Hub:
     """Connections of one worker and what happens when.
 
@@ -101,19 +115,30 @@ cdef class Hub:
 
     # One turn, after the sockets have been read ---------------------------------------------------------------------
 
+    cdef bint unfinished(self) noexcept:
+        """Something was listed that is to be dealt with before the turn ends."""
+        return (self.turn.parked.count != 0 or self.turn.waiting.count != 0
+                or self.ended < self.turn.closing.count)
+
     cdef int end_turn(self) except -1:
-        """Control packets, then ends, then the pump, then one flush per connection, then closing."""
-        while self.turn.parked.count or self.turn.waiting.count or self.ended < self.turn.closing.count:
-            self.deal_with_parked()
-            self.take_up_waiting()
-            self.end_closing()
-        self.pump.run()
-        while self.turn.waiting.count:
-            self.take_up_waiting()
-        self.flush_dirty()
-        if self.turn.closing.count:
-            self.end_closing()
+        """Control packets and ends, then the pump, then one flush per connection; at last, closing.
+
+        A flush may find a socket broken, or make room for what was held back: then there is another round. What is
+        left after ROUNDS_MAX rounds is the next turn's, which does not wait.
+        """
+        cdef int rounds = 0
+        while True:
+            while self.unfinished() and rounds < ROUNDS_MAX:
+                rounds += 1
+                self.deal_with_parked()
+                self.take_up_waiting()
+                self.end_closing()
+            self.pump.run()
             self.flush_dirty()
+            if rounds >= ROUNDS_MAX or not self.unfinished():
+                break
+        self.end_closing()
+        if self.turn.closing.count:
             self.reap()
         return 0
 
@@ -202,6 +227,9 @@ cdef class Hub:
         """Close the socket and let go of the connection and all it holds."""
         cdef int fd = connection.fd
         self.wheel.cancel(&connection.timer)
+        forget(&self.turn.parked, <void*>connection)
+        forget(&self.turn.waiting, <void*>connection)
+        forget(&self.turn.dirty, <void*>connection)
         if fd != NO_SOCKET:             # in memory, the last words are still to be taken
             output_clear(&connection.out)
         free(connection.kept)

@@ -127,7 +127,8 @@ cdef class Reactor(Hub):
 
     def wake(self) -> None:
         """Make a blocked reactor turn. From any thread."""
-        os.eventfd_write(self.wake_fd, 1)
+        if self.wake_fd >= 0:
+            os.eventfd_write(self.wake_fd, 1)
 
     def guest_is_due(self) -> None:
         """A tick of the guest waits; from this thread, where no wake is needed."""
@@ -147,13 +148,18 @@ cdef class Reactor(Hub):
         trim_pools()
         malloc_trim(0)
 
-    def close_connections(self) -> None:
-        """End every connection and close its socket at once; what is unsent is lost."""
+    def close(self) -> None:
+        """End every connection and close all descriptors at once; what is unsent is lost. The last call."""
+        if self.epoll_fd < 0:
+            return
         for connection in self.connections_snapshot():
             self.controller.shut_down(connection)
         self.end_turn()
         for connection in self.connections_snapshot():
             self.dispose(connection)
+        os.close(self.epoll_fd)
+        os.close(self.wake_fd)
+        self.epoll_fd = self.wake_fd = self.turn.wake_fd = -1
 
     def stop(self) -> None:
         """End run() after the turn."""
@@ -234,14 +240,14 @@ cdef class Reactor(Hub):
         PyErr_CheckSignals()
         self.turns += 1
         self.after_turn(started_ns, read_ns, guest_ns, monotonic_ns())
-        return count > 0 or self.guest_due
+        return count > 0 or self.guest_due or self.unfinished() or self.turn.dirty.count > 0
 
     cdef int wait(self, bint block) except -1:
         """Wait for events; without the GIL, if it blocks. Returns how many there are."""
         cdef int count
         cdef int timeout_ms = 0
         count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
-        if count == 0 and block and not self.guest_due and self.running:
+        if count == 0 and block and not self.guest_due and self.running and not self.unfinished() and not self.turn.dirty.count:
             timeout_ms = TICK_MS if self.wheel.armed_count or self.router.deadline_count else -1
             with nogil:
                 count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, timeout_ms)

@@ -84,7 +84,7 @@ class Worker:
         """Close everything at once; what serve() left behind because it was cancelled."""
         if self.acceptor is not None:
             self.acceptor.close()
-        self.reactor.close_connections()
+        self.reactor.close()
 
     def stop(self) -> None:
         """Ask serve() to end. From trio's thread."""
