@@ -178,16 +178,20 @@ endef
 
 LIBRARY = $(shell gcc -print-file-name=$(1))
 SANITIZED := env PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=checked \
-	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:handle_segv=1:allocator_may_return_null=1 \
-	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path=$(CURDIR)/build/checked/sanitizer \
+	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build/checked/sanitizer
 
 .PHONY: test-checked
 test-checked: test-ready
 	@echo 'building with bounds checks and sanitizers in build/checked'
 	$(call BUILD_COPY,build/checked,SHOAL_CHECKED)
+	@rm -f build/checked/sanitizer.*
 	@cd build/checked && $(SANITIZED) LD_PRELOAD="$(call LIBRARY,libasan.so) $(call LIBRARY,libubsan.so)" \
 		PYTHONPATH=$(CURDIR)/build/checked $(CURDIR)/$(BIN)/python -m pytest \
-		-m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py -p no:cacheprovider $(ARGS)
+		-m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py -p no:cacheprovider $(ARGS) \
+		|| { cat sanitizer.* 2>/dev/null; echo 'make test-checked: FAILED' >&2; exit 1; }
+	@# What was found in a process that a test started, and which that test did not notice.
+	@if ls build/checked/sanitizer.* >/dev/null 2>&1; then cat build/checked/sanitizer.*; exit 1; fi
 	@echo 'make test-checked: passed'
 
 .PHONY: coverage

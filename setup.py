@@ -29,7 +29,7 @@ DIRECTIVES = {
     "linetrace": LINETRACE,
     "profile": False,
 }
-MACROS = [("SHOAL_CHECKED", "1" if CHECKED else "0")]
+MACROS = [("SHOAL_CHECKED", "1")] if CHECKED else []
 COMPILE = ["-O2", "-fno-strict-aliasing"]
 LINK = []
 if LINETRACE:

@@ -85,7 +85,7 @@ cdef class Protocol(Sink):
             elif packet_type == PINGREQ:
                 if first != 0xC0 or remaining:
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-2.1.3-1", "PINGREQ with flags or a body")
-                (<uint16_t*>output_room(&self.out, 2))[0] = 0x00D0
+                memcpy(output_room(&self.out, 2), b"\xD0\x00", 2)     # PINGRESP
                 self.touch()
             else:
                 self.park(first, data + offset + 1 + size, remaining)

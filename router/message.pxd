@@ -1,6 +1,7 @@
 """An application message, borrowed from the receive buffer or owned."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 cdef enum:
     NO_OFFSET = 0xFFFFFFFF
@@ -11,7 +12,7 @@ cdef inline uint64_t topic_hash(const uint8_t* data, size_t length) noexcept nog
     cdef uint64_t word
     cdef size_t index = 0
     while index + 8 <= length:
-        word = (<const uint64_t*>(data + index))[0]
+        memcpy(&word, data + index, 8)       # one load to the compiler, and no assumption about alignment
         hash = (hash ^ word) * <uint64_t>0x9FB21C651E98DF25
         hash ^= hash >> 32
         index += 8
