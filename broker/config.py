@@ -140,7 +140,7 @@ class Shutdown(Struct, frozen=True, kw_only=True):
 
     drain_s: Annotated[
         float, Meta(ge=0, le=3600, description="Time that unsent bytes get to leave after clients were told to go.")
-    ] = 2.0
+    ] = 1.5
 
 
 class Config(Struct, frozen=True, kw_only=True):

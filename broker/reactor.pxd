@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     EVENTS_MAX = 512
+    TURNS_KEPT = 1000            # durations of so many last turns, for a dump
     TURN_BUCKETS = 24            # bucket i: turns of 2^i to 2^(i+1) microseconds
     SLOW_TURN_US = 10000
 
@@ -25,6 +26,7 @@ cdef class Reactor(Hub):
     cdef readonly uint64_t turns
     cdef readonly uint64_t guest_ticks
     cdef uint64_t[TURN_BUCKETS] turn_times
+    cdef uint32_t[TURNS_KEPT] last_turns     # microseconds, by turn number modulo TURNS_KEPT
     cdef readonly uint64_t turn_us_total
 
     cdef int read_sockets(self, int count) except -1

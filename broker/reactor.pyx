@@ -305,6 +305,7 @@ cdef class Reactor(Hub):
         cdef int64_t spent_us = (ended_ns - started_ns) // 1000
         cdef int bucket = 0
         self.turn_us_total += spent_us
+        self.last_turns[self.turns % TURNS_KEPT] = <uint32_t>spent_us
         if spent_us >= SLOW_TURN_US:
             self.controller.slow_turn({"turn_us": spent_us, "read_us": (read_ns - started_ns) // 1000,
                                        "guest_us": (guest_ns - read_ns) // 1000,
@@ -314,6 +315,11 @@ cdef class Reactor(Hub):
             bucket += 1
         self.turn_times[bucket] += 1
         return 0
+
+    def recent_turns_us(self) -> list[int]:
+        """Durations of the last turns, at most 1,000, the oldest first, in microseconds."""
+        cdef uint64_t number, first = self.turns - TURNS_KEPT + 1 if self.turns >= TURNS_KEPT else 1
+        return [self.last_turns[number % TURNS_KEPT] for number in range(first, self.turns + 1)]
 
     def turn_histogram(self) -> list[int]:
         """Turns by duration: entry i counts turns of 2**i to 2**(i+1) microseconds, entry 0 all shorter ones."""

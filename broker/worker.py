@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import resource
 import secrets
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -37,6 +39,7 @@ ROUTES_SWEPT_MAX = 32_768        # places of the route cache looked at per house
 PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
 DRAIN_POLL_S = 0.02
 _last_summary: dict[str, int] = {}
+_unraisable = {"count": 0}
 
 
 class Worker:
@@ -118,6 +121,7 @@ class Worker:
         """What the worker has done since it started."""
         return {
             **self.reactor.counters(),
+            **({"unraisable": _unraisable["count"]} if _unraisable["count"] else {}),
             "connections": sum(self.controller.ends.values()) + self.reactor.connection_count,
             **{f"dropped_{reason}": count for reason, count in self.router.ledger.dropped().items()},
         }
@@ -154,6 +158,7 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
     reactor.guest = guest
     worker.listen()
     token: trio.lowlevel.TrioToken | None = None
+    root: trio.lowlevel.Task | None = None
     asked = 0
 
     def on_signal(number: int, frame: object) -> None:
@@ -164,8 +169,13 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
         if token is not None:
             token.run_sync_soon(worker.stop)
 
+    def on_dump(number: int, frame: object) -> None:
+        log.warning("dump", turns_us=reactor.recent_turns_us(), turn_histogram=reactor.turn_histogram(),
+                    tasks=sorted(_task_names(root)) if root is not None else [], **worker.counters())
+
     async def main() -> None:
-        nonlocal token
+        nonlocal token, root
+        root = trio.lowlevel.current_root_task()
         token = trio.lowlevel.current_trio_token()
         if asked:
             worker.stop()
@@ -182,6 +192,9 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
 
     # Before the guest starts, so that trio leaves SIGINT alone and KeyboardInterrupt never exists in a worker.
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, on_dump)
+    faulthandler.enable()
+    sys.unraisablehook = _on_unraisable
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -198,6 +211,21 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
     assert guest.outcome is not None
     guest.outcome.unwrap()
     return 0
+
+
+def _task_names(task: trio.lowlevel.Task) -> list[str]:
+    """Return the names of a task and of all below it."""
+    names = [task.name]
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            names += _task_names(child)
+    return names
+
+
+def _on_unraisable(unraisable: Any) -> None:
+    """An exception where none can be raised is our bug: it is counted and logged, and the worker goes on."""
+    _unraisable["count"] += 1
+    log.error("unraisable", where=repr(unraisable.object), exc_info=unraisable.exc_value)
 
 
 async def _collect_garbage() -> None:

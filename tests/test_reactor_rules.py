@@ -1,6 +1,7 @@
 """The rules of the reactor, each held by a test where a test can hold it."""
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -243,3 +244,19 @@ def test_a_client_that_spoke_while_we_were_stopped_survives(tmp_path: Path) -> N
         assert client.recv(2) == b"\xd0\0"
         client.sendall(b"\xc0\0")
         assert client.recv(2) == b"\xd0\0"
+
+
+def test_a_signal_dumps_the_last_turns_and_all_tasks(tmp_path: Path) -> None:
+    with running(tmp_path) as broker:
+        for number in range(3):
+            with socket.create_connection(("127.0.0.1", broker.port)) as client:
+                client.sendall(encode(Connect(4, b"c%d" % number), 4))
+                assert client.recv(4) == b"\x20\2\0\0"
+        broker.process.send_signal(signal.SIGUSR2)
+        with socket.create_connection(("127.0.0.1", broker.port)) as client:
+            client.sendall(encode(Connect(4, b"after"), 4))
+            assert client.recv(4) == b"\x20\2\0\0"
+    dump = next(json.loads(line) for line in broker.errors.read_text(encoding="utf-8").splitlines()
+                if '"dump"' in line)
+    assert 3 <= len(dump["turns_us"]) <= 1000
+    assert any("_keep_house" in task for task in dump["tasks"])

@@ -286,10 +286,12 @@ def test_limits_that_the_broker_has_named_are_kept(scripted):
 
 def test_what_the_options_say_is_what_is_sent(scripted):
     seen = []
+    done = threading.Event()
 
     def script(broker):
         seen.append(broker.accept())
         seen.append(broker.read())
+        done.set()
 
     result = run(
         pub, scripted(script), "-t", "a/b", "-m", "grün", "-r", "-i", "me", "-u", "ada", "-P", "secret", "-k", "7",
@@ -298,6 +300,7 @@ def test_what_the_options_say_is_what_is_sent(scripted):
         "--correlation-data", "c", "--response-topic", "r", "--message-expiry-interval", "9",
         "--user-property", "k", "1", "--user-property", "k", "2")
     assert result.exit_code == 0, result.output
+    assert done.wait(20)                # a QoS 0 publisher does not wait to be read
     assert seen == [
         p.Connect(
             5, b"me", False, 7, p.Will(b"w", b"bye", 2, True, {}, 5), "ada", b"secret",
