@@ -135,7 +135,8 @@ cdef class Protocol(Sink):
                     self.acknowledge(PUBREC, identifier, 0)
                 return 0
         if message.qos and self.version == 5:
-            if session.incoming_count + session.waiting_records >= self.turn.receive_maximum:
+            # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
+            if session.incoming_count + session.waiting_answers >= self.turn.receive_maximum:
                 raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
                                   f"more than {self.turn.receive_maximum} messages without their acknowledgement")
         if not self.route_allowed:

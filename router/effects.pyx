@@ -8,7 +8,7 @@ cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from router.sink cimport PUBREC
+from router.sink cimport PUBACK, PUBCOMP, PUBREC
 
 cdef enum:
     RING_MIN = 64
@@ -110,6 +110,8 @@ cdef class Effects:
         effect.qos = packet_type
         effect.flag = reason
         session.waiting_records += 1
+        if packet_type == PUBACK or packet_type == PUBCOMP:
+            session.waiting_answers += 1
         return 0
 
     def call(self, action) -> None:
@@ -144,6 +146,8 @@ cdef class Effects:
                         session.incoming_settle(effect.packet_identifier)
                     # On the connection that asked; a client that came back asks again.
                     if session.sink is <Sink>effect.argument:
+                        if effect.qos == PUBACK or effect.qos == PUBCOMP:
+                            session.waiting_answers -= 1
                         session.sink.acknowledge(effect.qos, effect.packet_identifier, effect.flag)
                 else:
                     (<object>effect.subject)()

@@ -21,6 +21,7 @@ cdef class Session(Receiver):
     cdef uint32_t incoming_count
     cdef readonly uint32_t expiry_interval_s # session expiry interval; 0: ends with its connection
     cdef int receive_maximum              # of the live connection
+    cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
     cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
     cdef public object will               # Will to publish, None if there is none
     cdef public uint64_t deadline_sequence   # of its newest deadline in the router; older ones mean nothing

@@ -71,6 +71,7 @@ cdef class Session(Receiver):
         self.sink = sink
         self.receive_maximum = receive_maximum
         self.ends_ms = 0
+        self.waiting_answers = 0
         if self.outgoing is not None:
             self.outgoing.attach(receive_maximum)
         return 0

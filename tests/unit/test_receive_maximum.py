@@ -1,0 +1,70 @@
+"""Our Receive Maximum towards a publisher while records are not yet durable."""
+
+from typing import Any
+
+import pytest
+from broker.hub import Hub
+from broker.pump import Pump
+from router.ledger import Ledger
+from router.router import Router
+
+from broker.acl import AllowAll
+from broker.auth import Anonymous
+from broker.config import Config
+from broker.control import Controller
+from broker.packets import Connect, Disconnect, Publish, decode, encode, next_frame
+from broker.reasons import Reason
+from tests.support.doubles import FakeLog
+
+RECEIVE_MAXIMUM = 4
+NOW_MS = 1_000_000
+
+
+class Publisher:
+    """One durable 5.0 client of a broker whose log syncs when the test says so."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        router = Router(Ledger())
+        controller = Controller(Config(), router, Anonymous(), AllowAll())
+        self.hub = Hub(router, controller, Pump(router, self.log), packet_bytes_max=1 << 20,
+                       receive_maximum=RECEIVE_MAXIMUM, alias_max=0, output_bytes_max=1 << 20,
+                       connect_timeout_ms=10_000, now_ms=NOW_MS)
+        self.connection: Any = None
+
+    def connect(self) -> None:
+        """Connect and wait for CONNACK."""
+        self.connection = self.hub.connect()
+        self.connection.feed_bytes(encode(
+            Connect(5, b"c", False, properties={"session_expiry_interval": 100}), 5))
+        self.turn()
+        self.log.sync()
+        self.turn()
+        self.connection.take_output()
+        assert self.connection.is_open
+
+    def publish(self, identifier: int, qos: int) -> None:
+        """Publish a retained message, which always rests on a record."""
+        self.connection.feed_bytes(encode(Publish(b"t", b"x", qos, True, False, identifier), 5))
+
+    def turn(self) -> None:
+        """One turn of the hub."""
+        self.hub.run_turn(NOW_MS)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_whole_window_of_messages_may_wait_for_the_log(qos: int) -> None:
+    # Proves: [MQTT-3.3.4-7]
+    publisher = Publisher()
+    publisher.connect()
+    for identifier in range(1, RECEIVE_MAXIMUM + 1):
+        publisher.publish(identifier, qos)
+    publisher.turn()
+    assert publisher.connection.is_open
+    publisher.publish(RECEIVE_MAXIMUM + 1, qos)
+    publisher.turn()
+    frame = next_frame(bytearray(publisher.connection.take_output()))
+    assert frame is not None
+    packet = decode(*frame, 5)
+    assert isinstance(packet, Disconnect)
+    assert packet.reason == Reason.RECEIVE_MAXIMUM_EXCEEDED
