@@ -279,6 +279,9 @@ class Handshake:
 
         def finish() -> None:
             if connection.is_closing:
+                # Gone before it was accepted: the session goes on, or ends, as if this connection had ended.
+                if session.connection is None and not session.gone:
+                    self.router.detach_session(session, False)
                 return
             if session.gone:
                 # Somebody else's clean start ended it while the record was under way.

@@ -260,3 +260,37 @@ def test_a_signal_dumps_the_last_turns_and_all_tasks(tmp_path: Path) -> None:
                 if '"dump"' in line)
     assert 3 <= len(dump["turns_us"]) <= 1000
     assert any("_keep_house" in task for task in dump["tasks"])
+
+
+def test_a_connect_that_is_cut_before_its_record_is_durable_leaves_no_session() -> None:
+    async def run() -> None:
+        log = FakeLog()
+        async with trio.open_nursery() as nursery:
+            broker = MemoryBroker(CONFIG, nursery, log, None, QuickAuthenticator())
+            broker.log = None                   # so that nothing syncs by itself
+            first = broker.hub.connect()
+            first.feed_bytes(encode(Connect(4, b"durable", False), 4))
+            await broker.settle()
+            log.sync()
+            await broker.settle()
+            assert first.is_open
+            first.close("connection_lost")
+            second = broker.hub.connect()
+            second.feed_bytes(encode(Connect(4, b"durable", True), 4))
+            second.close("connection_lost")
+            await broker.settle()
+            log.sync()
+            await broker.settle()
+            assert {name: session.connected for name, session in broker.router.sessions.items()} in (
+                {}, {b"durable": False})
+            third = broker.hub.connect()
+            third.feed_bytes(encode(Connect(4, b"clean", True), 4))
+            await broker.settle()
+            third.close("connection_lost")
+            await broker.settle()
+            log.sync()
+            await broker.settle()
+            assert b"clean" not in broker.router.sessions
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
