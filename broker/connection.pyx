@@ -455,11 +455,16 @@ cdef class Connection(Protocol):
         """The client's address as text, None if it has none any more."""
         if self.fd == NO_SOCKET:
             return None
-        with socket.socket(fileno=os.dup(self.fd)) as copy:
-            try:
-                return "{}:{}".format(*copy.getpeername()[:2])
-            except OSError:
-                return None
+        try:
+            borrowed = socket.socket(fileno=self.fd)        # no descriptor more: there may be none left
+        except OSError:
+            return None
+        try:
+            return "{}:{}".format(*borrowed.getpeername()[:2])
+        except OSError:
+            return None
+        finally:
+            borrowed.detach()
 
     def counters(self) -> dict[str, int]:
         """Messages and bytes in and out, messages dropped, of this connection."""

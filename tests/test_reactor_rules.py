@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -282,3 +283,55 @@ def test_a_session_whose_connect_was_cut_before_its_record_was_durable_still_exp
             nursery.cancel_scope.cancel()
 
     trio.run(run)
+
+
+def test_running_out_of_descriptors_pauses_accepting_and_it_recovers(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (60, 60))
+    clients = []
+    try:
+        for number in range(100):
+            client = socket.create_connection(("127.0.0.1", broker.port))
+            client.settimeout(20)
+            client.sendall(encode(Connect(4, b"c%d" % number), 4))
+            clients.append(client)
+        assert clients[0].recv(4) == b"\x20\2\0\0"
+        while '"accept_paused"' not in broker.errors.read_text(encoding="utf-8"):
+            threading.Event().wait(0.05)            # until the log says so
+        for client in clients[:60]:
+            client.close()
+        for client in clients[60:]:                 # those that waited in the backlog are served
+            assert client.recv(4) == b"\x20\2\0\0"
+    finally:
+        for client in clients:
+            client.close()
+        broker.stop()
+
+
+def test_sigterm_ends_it_under_full_load(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    enough = threading.Event()
+
+    def load(number: int) -> None:
+        with socket.create_connection(("127.0.0.1", broker.port)) as client:
+            client.sendall(encode(Connect(4, b"l%d" % number), 4))
+            client.recv(4)
+            data = encode(Publish(b"t", b"x" * 200), 4) * 200
+            for step in range(100_000):
+                try:
+                    client.sendall(data)
+                except OSError:
+                    return                          # the broker has ended
+                if step == 50:
+                    enough.set()
+
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    assert enough.wait(60)
+    assert "Shoal has stopped" in broker.stop()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
