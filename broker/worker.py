@@ -193,7 +193,7 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
     # Before the guest starts, so that trio leaves SIGINT alone and KeyboardInterrupt never exists in a worker.
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     previous[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, on_dump)
-    faulthandler.enable()
+    faulthandler.enable(2)               # the descriptor: sys.stderr is None if it was closed when we started
     sys.unraisablehook = _on_unraisable
     gc.disable()
     gc.collect()
