@@ -187,4 +187,5 @@ def main() -> None:
     sys.exit(1 if worse else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
