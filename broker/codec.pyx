@@ -246,7 +246,7 @@ cdef int parse_acknowledgement(const uint8_t* body, uint32_t length, uint8_t fir
     cdef uint8_t packet_type = first_byte >> 4
     cdef const uint8_t* data
     cdef bint reason_string = False
-    if first_byte & 0x0F != (2 if packet_type == 6 else 0):
+    if first_byte & 0x0F != (2 if packet_type == 6 else 0) and not (version == 3 and first_byte == 0x6A):
         raise _malformed("MQTT-2.1.3-1" if packet_type != 6 else "MQTT-3.6.1-1", "reserved bits of the fixed header")
     if length < 2 or (version < 5 and length != 2):
         raise _malformed("MQTT-2.2.1-2", f"acknowledgement of {length} bytes")

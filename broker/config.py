@@ -1,4 +1,4 @@
-"""Every setting of a broker: its name, default, range and meaning, and the four layers that it is read from."""
+"""Reading the settings of a broker: four layers, checked as a whole; broker.settings says what can be set."""
 
 import difflib
 import ipaddress
@@ -11,6 +11,26 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
+
+from broker.settings import Config, Limits, Log, Mqtt, Shutdown
+
+__all__ = [
+    "SECTIONS",
+    "SETTINGS",
+    "Address",
+    "Config",
+    "ConfigError",
+    "Limits",
+    "Log",
+    "Mqtt",
+    "Problem",
+    "Setting",
+    "Shutdown",
+    "is_loopback",
+    "load",
+    "parse_address",
+    "rendered",
+]
 
 ENVIRONMENT_PREFIX = "SHOAL_"
 
@@ -26,150 +46,6 @@ FOREIGN_VARIABLES = (
     "SHOAL_YARDSTICK",
 )
 FOREIGN_PREFIXES = ("SHOAL_SERVICE_", "SHOAL_PORT_")
-
-
-class Mqtt(Struct, frozen=True, kw_only=True):
-    """What is negotiated with a client, and what is kept for one."""
-
-    max_packet_size_bytes: Annotated[
-        int, Meta(ge=128, le=268_435_460, description="Largest packet that a client may send; 5.0 clients are told.")
-    ] = 2_097_152
-    receive_maximum: Annotated[
-        int, Meta(ge=1, le=65_535, description="QoS 1 and 2 messages that a client may have unanswered towards us.")
-    ] = 1024
-    topic_alias_maximum: Annotated[
-        int, Meta(ge=0, le=65_535, description="Topic aliases that a 5.0 client may set on its connection.")
-    ] = 64
-    topic_alias_maximum_out: Annotated[
-        int, Meta(ge=0, le=65_535, description="Topic aliases that we set towards a 5.0 client, if it allows as many.")
-    ] = 64
-    inflight_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=65_535,
-            description="QoS 1 and 2 messages unanswered by a client; a 5.0 client's Receive Maximum may lower it.",
-        ),
-    ] = 1000
-    session_expiry_interval_max_s: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=4_294_967_295,
-            description="Longest session expiry interval granted to a client; 4294967295 never expires.",
-        ),
-    ] = 4_294_967_295
-    server_keep_alive_s: Annotated[
-        int,
-        Meta(ge=0, le=65_535, description="Keep alive imposed on 5.0 clients; 0 leaves each client its own."),
-    ] = 0
-    queue_messages_max: Annotated[
-        int, Meta(ge=1, le=10_000_000, description="QoS 1 and 2 messages that wait for one session at most.")
-    ] = 10_000
-    queue_bytes_max: Annotated[
-        int, Meta(ge=1024, le=1 << 40, description="Bytes of QoS 1 and 2 messages that wait for one session at most.")
-    ] = 16_777_216
-    shared_subscription_strategy: Annotated[
-        Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"],
-        Meta(description="How a shared subscription picks the member that gets a message."),
-    ] = "round_robin"
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """Bounds that keep one client, or a crowd of them, from hurting the others."""
-
-    connections_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=10_000_000,
-            description="Connections open at once; the process's limit on open files may lower it.",
-        ),
-    ] = 1_000_000
-    connect_timeout_s: Annotated[
-        float, Meta(ge=0.25, le=3600, description="Time from accepting a connection to its CONNECT packet.")
-    ] = 10.0
-    pending_connects_max: Annotated[
-        int,
-        Meta(ge=1, le=1_000_000, description="CONNECTs that wait for authentication at once; then accepting pauses."),
-    ] = 1000
-    pending_bytes_max: Annotated[
-        int,
-        Meta(ge=1024, le=1 << 30, description="Bytes kept unparsed behind a CONNECT that waits; then reading pauses."),
-    ] = 65_536
-    output_buffer_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=4096,
-            le=1 << 40,
-            description="Bytes unsent to one connection, beyond which QoS 0 messages to it are dropped and counted.",
-        ),
-    ] = 1_048_576
-    route_cache_max: Annotated[
-        int, Meta(ge=8, le=100_000_000, description="Topic names whose receivers are remembered between messages.")
-    ] = 65_536
-    sockets_per_turn_max: Annotated[
-        int, Meta(ge=1, le=512, description="Ready sockets that one turn of the reactor serves at most.")
-    ] = 512
-    bytes_per_read_max: Annotated[
-        int, Meta(ge=4096, le=1 << 26, description="Bytes that one turn of the reactor reads from one socket at most.")
-    ] = 131_072
-
-
-class Log(Struct, frozen=True, kw_only=True):
-    """Where log lines go and how many may wait to be written."""
-
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severe lines that are written.")
-    ] = "info"
-    file: Annotated[
-        Annotated[str, Meta(min_length=1)] | None,
-        Meta(description="File to append to, reopened on SIGHUP; without it, standard error."),
-    ] = None
-    format: Annotated[
-        Literal["auto", "console", "json"],
-        Meta(description="Form of a line; auto is console on a terminal and JSON elsewhere."),
-    ] = "auto"
-    queue_max: Annotated[
-        int, Meta(ge=1, le=10_000_000, description="Lines that wait for the log writer; beyond it dropped and counted.")
-    ] = 10_000
-
-
-class Shutdown(Struct, frozen=True, kw_only=True):
-    """How a worker ends."""
-
-    drain_s: Annotated[
-        float, Meta(ge=0, le=3600, description="Time that unsent bytes get to leave after clients were told to go.")
-    ] = 1.5
-
-
-class Config(Struct, frozen=True, kw_only=True):
-    """One broker's settings. `load` is the way to a checked one."""
-
-    workers: Annotated[int, Meta(ge=1, le=1024, description="Worker processes; this version runs exactly 1.")] = 1
-    listen: Annotated[
-        tuple[str, ...],
-        Meta(
-            min_length=1,
-            description="Addresses to listen on: tcp://HOST:PORT, IPv6 in brackets; port 0 takes any free port.",
-        ),
-    ] = ("tcp://127.0.0.1:1883",)
-    data_dir: Annotated[
-        str, Meta(min_length=1, description="Folder that one broker locks for itself and keeps its data in.")
-    ] = "shoal-data"
-    allow_anonymous: Annotated[
-        bool | None,
-        Meta(
-            description="Whether clients need no authentication: true on every address, false nowhere, "
-            "unset on loopback addresses only."
-        ),
-    ] = None
-    mqtt: Annotated[Mqtt, Meta(description="What is negotiated with a client, and what is kept for one.")] = Mqtt()
-    limits: Annotated[
-        Limits, Meta(description="Bounds that keep one client, or a crowd of them, from hurting the others.")
-    ] = Limits()
-    log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
-    shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()
 
 
 class Setting(Struct, frozen=True):
@@ -467,8 +343,7 @@ def rendered(config: Config) -> str:
         lines += ["", f"# {setting.text}", f"# Expected: {setting.expected}{unit}. Default: {_default(setting)}."]
         name = setting.key.rpartition(".")[2]
         if value is None:
-            example = "true" if "bool" in str(setting.kind) else '"shoal.log"'
-            lines.append(f"#{name} = {example}")
+            lines.append(f"#{name} = {_toml(get_args(setting.kind)[1].examples[0])}")
         else:
             lines.append(f"{'#' if value == setting.default else ''}{name} = {_toml(value)}")
     return "\n".join(lines) + "\n"

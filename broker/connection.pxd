@@ -25,10 +25,15 @@ cdef class Connection(Protocol):
     cdef readonly int fd                  # NO_SOCKET in tests, and after the close
     cdef int epoll_fd
     cdef uint32_t interest                # epoll events asked for
+    cdef int64_t packet_started_ms        # when the packet that is not whole began to come; 0: there is none
+    cdef int64_t rate_due_us              # when what the client sent will have fitted its rate, monotonic
     cdef public bint publish_will         # the end of this connection publishes the session's will
     cdef readonly bint lingering          # closed by us: waits for the peer to have read our last packet
     cdef bint lingered                    # it has been granted that time
     cdef bint blocked                     # the socket took less than we had
+    cdef readonly bint throttled          # over its rate: not read from until rate_due_us
+    cdef readonly bint stuffed            # its output is over the limit: not read from until that has left
+    cdef public bint bridge               # its CONNECT had the bridge bit: see Controller
 
     cdef int readable(self, uint8_t* shared, size_t shared_size) except -1
     cdef int feed(self, uint8_t* data, size_t length) except -1
@@ -38,6 +43,9 @@ cdef class Connection(Protocol):
     cdef int send_pending(self) except -1
     cdef int send_transformed(self) except -1
     cdef int set_interest(self, uint32_t interest) except -1
+    cdef int update_reading(self) except -1             # read from the socket, or not, as the state wants it
+    cdef int watch_packet(self, bint finished_one) except -1
+    cdef int spend_rate(self, uint64_t messages, uint64_t received) except -1
     cdef int made_room(self) except -1
     cdef int on_deadline(self) except -1
     cdef int socket_failed(self, int error) except -1

@@ -3,7 +3,7 @@
 cimport cython
 from broker.buffers cimport list_push, output_clear, output_consume, chunk_data, Chunk
 from broker.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, call_for_turn
-from broker.reasons import ClientError, CloseReason
+from broker.reasons import ClientError, CloseReason, Reason
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
@@ -17,9 +17,20 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* data, size_t size, int flags)
     ssize_t send(int fd, const void* data, size_t size, int flags)
     int shutdown(int fd, int how)
+    ctypedef unsigned int socklen_t
+    int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
+    int SOL_SOCKET
+    int SO_KEEPALIVE
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
     int SHUT_WR
+
+cdef extern from "<netinet/in.h>" nogil:
+    int IPPROTO_TCP
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_KEEPIDLE
+    int TCP_KEEPINTVL
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
@@ -67,6 +78,7 @@ cdef class Connection(Protocol):
         cdef ssize_t received
         cdef size_t have = self.kept_length
         cdef size_t room
+        cdef uint64_t messages
         cdef uint8_t* grown
         if self.state == CLOSING:
             received = recv(self.fd, shared, shared_size, MSG_DONTWAIT)
@@ -81,6 +93,8 @@ cdef class Connection(Protocol):
             # A packet larger than half the shared buffer is gathered in its own buffer, which grows by the bytes
             # received, never to the length that was declared.
             if self.kept_capacity - have < shared_size // 4:
+                if self.router.ledger.memory_full and not self.guarded_memory():
+                    return 0
                 room = have + have // 2 + shared_size // 4
                 grown = <uint8_t*>realloc(self.kept, room)
                 if grown == NULL:
@@ -100,12 +114,63 @@ cdef class Connection(Protocol):
         self.heard_ms = self.turn.now_ms
         self.bytes_in += received
         self.turn.bytes_in += received
+        messages = self.messages_in
         if self.transform is not None:
-            return self._feed_transformed(shared if shared != NULL else self.kept, have + received)
-        if shared != NULL:
-            return self.feed(shared, have + received)
-        self.kept_length = have + received
-        return self.feed_kept()
+            self._feed_transformed(shared if shared != NULL else self.kept, have + received)
+        elif shared != NULL:
+            self.feed(shared, have + received)
+        else:
+            self.kept_length = have + received
+            self.feed_kept()
+        if self.turn.messages_per_second_max or self.turn.bytes_per_second_max:
+            self.spend_rate(self.messages_in - messages, received)
+        return 0
+
+    def guarded_memory(self) -> bool:
+        """The worker is at its limit of memory: this connection, which needs more, ends."""
+        self.controller.fail(self, ClientError(
+            Reason.QUOTA_EXCEEDED, "section 4.13", "no memory for a packet of this size", CloseReason.MEMORY_LIMIT))
+        return False
+
+    cdef int spend_rate(self, uint64_t messages, uint64_t received) except -1:
+        """Count what came against the client's rate; one second's worth may come at once.
+
+        The debt is kept as the time at which it is paid (GCRA). Until then the client is not read from.
+        """
+        cdef int64_t now_us = self.turn.now_ms * 1000
+        cdef int64_t cost_us = 0
+        if self.turn.messages_per_second_max:
+            cost_us = <int64_t>(messages * 1000000 // self.turn.messages_per_second_max)
+        if self.turn.bytes_per_second_max:
+            cost_us = max(cost_us, <int64_t>(received * 1000000 // self.turn.bytes_per_second_max))
+        self.rate_due_us = max(self.rate_due_us, now_us - 1000000) + cost_us
+        if self.rate_due_us > now_us and not self.throttled and self.state == OPEN:
+            self.throttled = True
+            self.turn.throttled_count += 1
+            list_push(&self.turn.throttled, <void*>self)
+            self.update_reading()
+        return 0
+
+    def take_up_reading(self) -> bool:
+        """Return whether a throttled client's rate has come down; it is read from again then."""
+        if self.rate_due_us > self.turn.now_ms * 1000:
+            return False
+        self.throttled = False
+        self.update_reading()
+        return True
+
+    cdef int watch_packet(self, bint finished_one) except -1:
+        """A packet is not whole: it has its own deadline, counted from its first byte."""
+        cdef int64_t due_ms
+        if self.parked or self.held or self.state != OPEN:
+            self.packet_started_ms = 0       # whole ones wait; or the time to CONNECT is running
+            return 0
+        if self.packet_started_ms == 0 or finished_one:
+            self.packet_started_ms = self.turn.now_ms
+            due_ms = self.turn.now_ms + self.turn.packet_timeout_ms
+            if self.timer.deadline_ms == 0 or self.timer.deadline_ms > due_ms:
+                self.wheel.arm(&self.timer, due_ms)
+        return 0
 
     cdef int _feed_transformed(self, uint8_t* data, size_t length) except -1:
         # `kept` holds what the filter let through and the protocol has not used; it comes first in data.
@@ -159,7 +224,9 @@ cdef class Connection(Protocol):
         cdef size_t used = 0
         self.guarded_receive(data, length, &used)
         if used < length and self.state != CLOSING:
+            self.watch_packet(used > 0)
             return self.keep_rest(data + used, length - used)
+        self.packet_started_ms = 0
         if self.kept != NULL:
             free(self.kept)
             self.kept = NULL
@@ -173,11 +240,14 @@ cdef class Connection(Protocol):
             free(self.kept)
             self.kept = NULL
             self.kept_length = self.kept_capacity = 0
-        elif used:
-            self.kept_length -= used
-            memmove(self.kept, self.kept + used, self.kept_length)
-        if self.kept_length >= self.turn.pending_bytes_max and (self.parked or self.held):
-            self.set_interest(self.interest & ~EPOLLIN)
+            self.packet_started_ms = 0
+        else:
+            if used:
+                self.kept_length -= used
+                memmove(self.kept, self.kept + used, self.kept_length)
+            self.watch_packet(used > 0)
+        if self.kept_length >= self.turn.pending_bytes_max:
+            self.update_reading()
         return 0
 
     cdef int keep_rest(self, uint8_t* data, size_t length) except -1:
@@ -190,8 +260,8 @@ cdef class Connection(Protocol):
             self.kept_capacity = length
         memcpy(self.kept, data, length)
         self.kept_length = length
-        if length >= self.turn.pending_bytes_max and (self.parked or self.held):
-            self.set_interest(self.interest & ~EPOLLIN)
+        if length >= self.turn.pending_bytes_max:
+            self.update_reading()
         return 0
 
     def unpark(self) -> None:
@@ -202,8 +272,7 @@ cdef class Connection(Protocol):
         self.parked_body = None
         if self.held and self.session.waiting_records < self.turn.receive_maximum:
             self.held = False
-        if self.fd != NO_SOCKET:
-            self.set_interest(self.interest | EPOLLIN)
+        self.update_reading()
         if self.kept_length and not self.held:
             self.feed_kept()
 
@@ -291,6 +360,9 @@ cdef class Connection(Protocol):
         if not self.writable and self.out.pending * 2 <= self.turn.output_bytes_max and self.state == OPEN:
             self.writable = True
             list_push(&self.turn.waiting, <void*>self)
+            if self.stuffed:
+                self.stuffed = False
+                self.update_reading()
         return 0
 
     def take_output(self) -> bytes:
@@ -304,6 +376,12 @@ cdef class Connection(Protocol):
         if self.fd == NO_SOCKET and not self.writable:
             self.made_room()
         return b"".join(pieces)
+
+    cdef int update_reading(self) except -1:
+        if self.throttled or self.stuffed or (
+                (self.parked or self.held) and self.kept_length >= self.turn.pending_bytes_max):
+            return self.set_interest(self.interest & ~EPOLLIN)
+        return self.set_interest(self.interest | EPOLLIN)
 
     cdef int set_interest(self, uint32_t interest) except -1:
         cdef epoll_event event
@@ -322,18 +400,18 @@ cdef class Connection(Protocol):
         """Append whole encoded packets to the output."""
         self.write(data)
 
-    def choose_version(self, version: int) -> None:
-        """CONNECT has named the protocol level: 3, 4 or 5."""
+    def choose_version(self, version: int, packet_bytes_max: int = 0) -> None:
+        """CONNECT has named the protocol level, 3, 4 or 5, and the client's Maximum Packet Size, 0 for no limit."""
         assert version in (3, 4, 5), version
         self.version = version
+        self.packet_bytes_max = packet_bytes_max or 0xFFFFFFFF
 
-    def open(self, Session session not None, receive_maximum: int, packet_bytes_max: int, alias_max_in: int,
-             alias_max_out: int, keep_alive_s: int, acl, salt: int) -> None:
+    def open(self, Session session not None, receive_maximum: int, alias_max_in: int, alias_max_out: int,
+             keep_alive_s: int, acl, salt: int) -> None:
         """The CONNECT is accepted: from here on the session delivers here, once `resume()` is called.
 
         Args:
             receive_maximum: the client's, 1..65535.
-            packet_bytes_max: the client's Maximum Packet Size in bytes, 0 for no limit.
             alias_max_in: aliases granted to the client; alias_max_out: how many we may use towards it.
             keep_alive_s: in force, seconds; 0 for none.
             acl: object with may_publish(identity, topic_name), or None if everything is allowed.
@@ -341,7 +419,6 @@ cdef class Connection(Protocol):
         """
         assert self.state == CONNECTING, self.state
         self.state = OPEN
-        self.packet_bytes_max = packet_bytes_max or 0xFFFFFFFF
         self.alias_max_in = alias_max_in
         self.alias_max_out = alias_max_out
         self.keep_alive_ms = keep_alive_s * 1500
@@ -397,11 +474,18 @@ cdef class Connection(Protocol):
         if self.state == CLOSING:
             return self.end_input()
         if self.state == OPEN:
-            due_ms = self.heard_ms + self.keep_alive_ms
-            if due_ms > self.turn.now_ms:
-                self.wheel.arm(&self.timer, due_ms)
-            else:
+            due_ms = self.heard_ms + self.keep_alive_ms if self.keep_alive_ms else 0
+            if due_ms and due_ms <= self.turn.now_ms:
                 self.controller.keep_alive_timeout(self)
+                return 0
+            if self.packet_started_ms:
+                if self.packet_started_ms + self.turn.packet_timeout_ms <= self.turn.now_ms:
+                    self.controller.packet_timeout(self)
+                    return 0
+                if due_ms == 0 or self.packet_started_ms + self.turn.packet_timeout_ms < due_ms:
+                    due_ms = self.packet_started_ms + self.turn.packet_timeout_ms
+            if due_ms:
+                self.wheel.arm(&self.timer, due_ms)
             return 0
         self.controller.connect_timeout(self)
         return 0
@@ -449,6 +533,17 @@ cdef class Connection(Protocol):
         """Forget the ACL's answers for this connection: its identity has changed."""
         self.salt = salt
         self.route = None
+
+    def watch_peer(self, idle_s: int) -> None:
+        """Let TCP look after a client that has no keep alive: probe it after so many seconds of silence."""
+        cdef int value = 1
+        if self.fd == NO_SOCKET or idle_s == 0:
+            return
+        setsockopt(self.fd, SOL_SOCKET, SO_KEEPALIVE, &value, sizeof(value))
+        value = idle_s
+        setsockopt(self.fd, IPPROTO_TCP, TCP_KEEPIDLE, &value, sizeof(value))
+        value = max(1, idle_s // 4)
+        setsockopt(self.fd, IPPROTO_TCP, TCP_KEEPINTVL, &value, sizeof(value))
 
     @property
     def peer(self) -> str | None:

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Any
 from router.topics import check_topic_filter, parse_shared
 
 from broker.handshake import Handshake
+from broker.limits import topic_problem
 from broker.logs import get
-from broker.packets import Auth, Disconnect, Suback, Subscribe, Unsuback, Unsubscribe, decode, encode, encode_connack
+from broker.packets import (
+    Auth,
+    Connack,
+    Disconnect,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    decode,
+    encode,
+    encode_fitting,
+)
 from broker.properties import PacketType
 from broker.reasons import ClientError, CloseReason, Reason, disconnect_reason_to_close
 
@@ -24,7 +36,16 @@ if TYPE_CHECKING:
 
 log = get("connections")
 
-LEVEL_5 = b"\0\x04MQTT\x05"       # how the CONNECT of a 5.0 client begins
+QOS_BITS, NO_LOCAL_BIT, RETAIN_AS_PUBLISHED_BIT = 0x03, 0x04, 0x08      # of Subscription Options (3.8.3.1)
+
+# Whoever comes to this port with another protocol is told in that protocol's words.
+OTHER_PROTOCOLS = {
+    # An alert record of TLS 1.0 (RFC 5246, 7.2): fatal, handshake_failure.
+    CloseReason.TLS_ON_PLAIN_PORT: b"\x15\x03\x01\x00\x02\x02\x28",
+    CloseReason.HTTP_ON_PLAIN_PORT: (
+        b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 59\r\n\r\n"
+        b"This port speaks MQTT over plain TCP, not HTTP or WebSocket"),
+}
 
 # Ends that are a client's everyday business; all others are worth a line at level info.
 QUIET_ENDS = frozenset({CloseReason.CLIENT_DISCONNECT})
@@ -38,10 +59,13 @@ class Controller:
 
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, acl: Acl,
                  admission: Admission | None = None) -> None:
+        self.mqtt = config.mqtt
+        self.limits = config.limits
         self.router = router
         self.acl = acl
         self.handshake = Handshake(config, router, authenticator, admission, acl, self.on_end, self.fail)
         self.ends: Counter[str] = Counter()
+        self.refused_subscriptions: Counter[str] = Counter()
         self.slow_turns = 0
 
     # Packets -------------------------------------------------------------------------------------------------------
@@ -69,14 +93,24 @@ class Controller:
         identifier: int = packet.properties.get("subscription_identifier", 0)
         reasons = []
         backlog: deque[tuple[Any, int, int]] = deque()
+        if identifier and not self.mqtt.subscription_identifiers_available:
+            raise ClientError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "section 3.2.2.3.12",
+                              "a Subscription Identifier, and none are available")
+        in_use = session.has_incoming(packet.packet_identifier)
         for subscription in packet.subscriptions:
-            reason = self._refusal(connection, subscription)
+            reason = Reason.PACKET_IDENTIFIER_IN_USE if in_use else self._refusal(connection, subscription)
             if reason is None:
-                reason = Reason(subscription.qos)
-                retained = self.router.subscribe(session, subscription.topic_filter, subscription.options, identifier)
-                backlog.extend((message, subscription.qos, identifier) for message in retained)
-            elif connection.version < 5:
-                reason = Reason.UNSPECIFIED_ERROR       # 3.1.1 knows one failure, 0x80
+                qos = min(subscription.qos, self.mqtt.maximum_qos)
+                reason = Reason(qos)
+                retained = self.router.subscribe(
+                    session, subscription.topic_filter, self._options(connection, subscription, qos), identifier)
+                backlog.extend((message, qos, identifier) for message in retained)
+            else:
+                self.refused_subscriptions[reason.name.lower()] += 1
+                if connection.version == 4:
+                    reason = Reason.UNSPECIFIED_ERROR       # 3.1.1 knows one failure, 0x80
+                elif connection.version == 3:
+                    reason = Reason(subscription.qos)       # 3.1 knows none: what was asked for is said
             reasons.append(reason)
         suback = encode(Suback(packet.packet_identifier, tuple(reasons)), connection.version)
 
@@ -93,6 +127,18 @@ class Controller:
 
         return self._answer(connection, answer)
 
+    def _options(self, connection: Connection, subscription: Subscription, qos: int) -> int:
+        """Return the Subscription Options byte in force (3.8.3.1): at most the QoS that is available.
+
+        To a bridge, messages go as they were published and never back; before 5.0 it cannot ask for it.
+        """
+        options = subscription.options & ~QOS_BITS | qos
+        if connection.bridge:
+            options |= RETAIN_AS_PUBLISHED_BIT
+            if not subscription.topic_filter.startswith(b"$share/"):
+                options |= NO_LOCAL_BIT
+        return options
+
     def _answer(self, connection: Connection, answer: Any) -> bool:
         """Let an answer leave now, or when the record of what it answers is durable."""
         if self.router.recording and connection.session.durable:
@@ -108,6 +154,8 @@ class Controller:
     def _refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
         """Return why a subscription is refused, or None. Raises ClientError for what 3.x or 5.0 call an error."""
         topic_filter = subscription.topic_filter
+        if topic_problem(topic_filter, self.limits.topic_levels_max, self.limits.topic_bytes_max) is not None:
+            return Reason.TOPIC_FILTER_INVALID
         problem = check_topic_filter(topic_filter)
         shared = None
         if problem is None:
@@ -123,9 +171,22 @@ class Controller:
             if subscription.no_local:
                 raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.8.3-4", "No Local on a shared subscription")
             topic_filter = shared[1]
+            if not self.mqtt.shared_subscriptions_available:
+                return self._unavailable(connection, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
+        if not self.mqtt.wildcard_subscriptions_available and (b"+" in topic_filter or b"#" in topic_filter):
+            return self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
+        if connection.session.entry_count >= self.limits.subscriptions_per_client_max and not self.router.tree.has(
+                connection.session, subscription.topic_filter):
+            return Reason.QUOTA_EXCEEDED
         if not self.acl.may_subscribe(connection.identity, topic_filter):
             return Reason.NOT_AUTHORIZED
         return None
+
+    def _unavailable(self, connection: Connection, reason: Reason) -> Reason:
+        """Return a SUBACK's reason for what the settings exclude; a 5.0 client was told in its CONNACK, and ends."""
+        if connection.version == 5:
+            raise ClientError(reason, "section 3.2.2.3", "a subscription of a kind that is not available")
+        return reason
 
     def send_backlog(self, connection: Connection) -> None:
         """Send retained messages as far as the output and the window allow; the rest goes on when there is room.
@@ -146,9 +207,12 @@ class Controller:
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> bool:
         session = connection.session
         reasons = []
+        in_use = session.has_incoming(packet.packet_identifier)
         for topic_filter in packet.topic_filters:
             problem = check_topic_filter(topic_filter)
-            if problem is None:
+            if in_use:
+                reasons.append(Reason.PACKET_IDENTIFIER_IN_USE)
+            elif problem is None:
                 removed = self.router.unsubscribe(session, topic_filter)
                 reasons.append(Reason.SUCCESS if removed else Reason.NO_SUBSCRIPTION_EXISTED)
             elif connection.version < 5:
@@ -183,7 +247,10 @@ class Controller:
         """End a connection by its client's fault: the reason code where the version has one, then the close."""
         log.info("client_error", client=client_of(connection), reason=error.close, clause=error.clause,
                  detail=error.detail)
-        self._last_words(connection, error.reason, error.detail)
+        if error.close in OTHER_PROTOCOLS:
+            connection.write_packet(OTHER_PROTOCOLS[error.close])
+        else:
+            self._last_words(connection, error.reason, error.detail)
         connection.close(error.close)
 
     def _last_words(self, connection: Connection, reason: Reason, detail: str = "") -> None:
@@ -192,14 +259,10 @@ class Controller:
         if connection.is_open:
             if connection.version == 5:
                 properties = {"reason_string": detail} if detail else {}
-                packet = encode(Disconnect(reason, properties), 5)
-                if len(packet) > connection.packet_bytes_max:
-                    packet = encode(Disconnect(reason), 5)
-                connection.write_packet(packet)
+                connection.write_packet(encode_fitting(Disconnect(reason, properties), 5, connection.packet_bytes_max))
         elif connection.is_connecting:
-            # A level that we do not speak is answered in the form that all levels up to 4 share (3.1.2.2).
-            version = connection.version or (5 if connection.parked_body.startswith(LEVEL_5) else 4)
-            connection.write_packet(encode_connack(version, False, reason, {}))
+            version = connection.version or _answering_version(connection.parked_body)
+            connection.write_packet(encode_fitting(Connack(False, reason), version, connection.packet_bytes_max))
 
     def internal_error(self, connection: Connection, error: BaseException) -> None:
         """End a connection by our own fault; the traceback is in the log."""
@@ -211,6 +274,11 @@ class Controller:
         """One and a half times the keep alive passed in silence [MQTT-3.1.2-22]."""
         self._last_words(connection, Reason.KEEP_ALIVE_TIMEOUT)
         connection.close(CloseReason.KEEP_ALIVE_TIMEOUT)
+
+    def packet_timeout(self, connection: Connection) -> None:
+        """A packet was begun and is not whole after `packet_timeout_s`."""
+        self._last_words(connection, Reason.KEEP_ALIVE_TIMEOUT, "a packet was not finished in time")
+        connection.close(CloseReason.PACKET_TIMEOUT)
 
     def connect_timeout(self, connection: Connection) -> None:
         """No CONNECT, or no end of its authentication, in time."""
@@ -233,6 +301,7 @@ class Controller:
         session = connection.session
         self.handshake.forget(connection)
         if session is not None:
+            self.handshake.open_connections -= 1
             connection.leave_session()
             self.router.detach_session(session, connection.publish_will)
 
@@ -240,6 +309,15 @@ class Controller:
         """A turn took longer than 10 ms."""
         self.slow_turns += 1
         log.warning("slow_turn", **phases)
+
+
+def _answering_version(connect_body: bytes) -> int:
+    """Return the version whose CONNACK answers a CONNECT that could not be decoded, from its first bytes.
+
+    Levels of MQTT above 5 are answered in 5.0's form, which their clients can be expected to know; any other in the
+    form that all levels up to 4 share (3.1.2.2).
+    """
+    return 5 if connect_body[:6] == b"\0\x04MQTT" and 5 <= connect_body[6] < 0x80 else 4
 
 
 def client_of(connection: Connection) -> str:

@@ -10,8 +10,9 @@ import trio
 from router.message import message as make_message
 
 from broker.auth import Accepted, Outcome, Pending, Refused
+from broker.limits import Rate, check_topic_size
 from broker.logs import get
-from broker.packets import Auth, Connect, Disconnect, Will, decode_connect, encode, encode_connack
+from broker.packets import Auth, Connack, Connect, Disconnect, Will, decode_connect, encode, encode_fitting
 from broker.properties import encode_properties
 from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
 
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
 log = get("handshake")
 
 NEVER_S = 0xFFFFFFFF
-IDENTIFIER_LENGTH_MAX_3_1 = 23
 
 
 class PendingWill:
     """A session's will message, until it is published or cancelled (3.1.2.5)."""
 
-    __slots__ = ("delay_interval_s", "expiry_interval_s", "expiry_offset", "properties", "will")
+    __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "identity", "properties", "will")
 
-    def __init__(self, will: Will) -> None:
+    def __init__(self, will: Will, acl: Acl, identity: object) -> None:
         self.will = will
+        self.acl = acl
+        self.identity = identity
         self.delay_interval_s = will.delay_interval_s
         self.properties = b""
         self.expiry_offset = -1
@@ -51,8 +53,13 @@ class PendingWill:
                 self.expiry_offset = 3 if "payload_format_indicator" in will.properties else 1
                 assert self.properties[self.expiry_offset - 1] == 0x02, self.properties
 
-    def message(self, now_ms: int) -> Message:
-        """Return the will as an application message that is published now; its expiry counts from here."""
+    def message(self, now_ms: int) -> Message | None:
+        """Return the will as an application message that is published now; its expiry counts from here.
+
+        None if the ACL does not let its client publish there now.
+        """
+        if not self.acl.may_publish(self.identity, self.will.topic):
+            return None
         expires_ms = 0 if self.expiry_interval_s is None else now_ms + self.expiry_interval_s * 1000
         return make_message(
             self.will.topic, self.will.payload, self.will.qos, self.will.retain, self.properties, self.expiry_offset,
@@ -135,11 +142,27 @@ class Handshake:
         self._connack["maximum_packet_size"] = mqtt.max_packet_size_bytes
         if mqtt.topic_alias_maximum:
             self._connack["topic_alias_maximum"] = mqtt.topic_alias_maximum
+        if mqtt.maximum_qos < 2:
+            self._connack["maximum_qos"] = mqtt.maximum_qos
+        for name, available in (
+                ("retain_available", mqtt.retain_available),
+                ("wildcard_subscription_available", mqtt.wildcard_subscriptions_available),
+                ("subscription_identifier_available", mqtt.subscription_identifiers_available),
+                ("shared_subscription_available", mqtt.shared_subscriptions_available)):
+            if not available:
+                self._connack[name] = 0
+        self.open_connections = 0
+        self.connections_max = config.limits.connections_max
+        self._rate = Rate(config.limits.connects_per_second_max, 2 * config.limits.connects_per_second_max or 1)
 
     def on_connect(self, connection: Connection, body: bytes) -> bool:
         """Deal with a CONNECT. Returns whether the connection may be parsed on."""
         connect = decode_connect(body)
-        connection.choose_version(connect.version)
+        connection.choose_version(connect.version, connect.properties.get("maximum_packet_size", 0))
+        connection.bridge = connect.bridge
+        no_room = self._no_room(connect)
+        if no_room is not None:
+            return self._refuse(connection, *no_room)
         if self.admission is not None:
             refusal = self.admission.admit(connect, connection.peer)
             if refusal is not None:
@@ -229,14 +252,39 @@ class Handshake:
         if self.pending.connections.pop(id(connection), None) is not None and self.on_pending_room is not None:
             self.on_pending_room()
 
-    def _refuse(self, connection: Connection, refused: Refused) -> bool:
+    def _no_room(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
+        """Return why a client cannot come in at all, and the close reason if it is not the code's own; None: it can."""
+        mqtt = self.config.mqtt
+        if mqtt.server_reference is not None and mqtt.server_reference_use != "full":
+            return Refused(Reason.SERVER_MOVED if mqtt.server_reference_use == "moved" else Reason.USE_ANOTHER_SERVER,
+                           server_reference=mqtt.server_reference), None
+        if not self._rate.take(self.router.ledger.now_ms):
+            return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients connect at once; try again later"), None
+        if self.router.ledger.memory_full:
+            return Refused(Reason.SERVER_BUSY, "the server is out of memory"), CloseReason.MEMORY_LIMIT
+        return self._full(connect)
+
+    def _full(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
+        """Return a refusal if all places are taken; one that takes over an open connection takes its place."""
+        if self.open_connections < self.connections_max:
+            return None
+        holder = self.router.sessions.get(connect.client_identifier)
+        if holder is not None and holder.connection is not None:
+            return None
+        reference = self.config.mqtt.server_reference
+        if reference is not None:
+            return Refused(Reason.USE_ANOTHER_SERVER, "the server is full", reference), CloseReason.CONNECTIONS_MAX
+        return Refused(Reason.QUOTA_EXCEEDED, "the server is full"), CloseReason.CONNECTIONS_MAX
+
+    def _refuse(self, connection: Connection, refused: Refused, close: CloseReason | None = None) -> bool:
         properties: dict[str, Any] = {}
         if refused.text:
             properties["reason_string"] = refused.text
         if refused.server_reference:
             properties["server_reference"] = refused.server_reference
-        connection.write_packet(encode_connack(connection.version, False, refused.reason, properties))
-        connection.close(reason_to_close(refused.reason))
+        connection.write_packet(encode_fitting(
+            Connack(False, refused.reason, properties), connection.version, connection.packet_bytes_max))
+        connection.close(close or reason_to_close(refused.reason))
         return False
 
     def _new_salt(self) -> int:
@@ -250,11 +298,21 @@ class Handshake:
             return self._refuse(connection, outcome)
         if exchange.method is not None:
             self.exchanges[id(connection)] = exchange       # its method is that of every later AUTH
+        refusal = self._full(connect)
+        if refusal is not None:
+            self.exchanges.pop(id(connection), None)
+            return self._refuse(connection, *refusal)
         connection.identity = outcome.identity
         identifier = connect.client_identifier
         properties = self._connack
+        self._check_will(connect)
+        characters_max = self.config.mqtt.client_identifier_3_1_max
+        if connect.version == 3 and len(identifier.decode()) > characters_max:
+            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "section 3.1 of 3.1",
+                              f"a client identifier of more than {characters_max} characters")
         if not identifier:
-            if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
+            if (connect.version == 3 or (connect.version == 4 and not connect.clean_start)
+                    or not self.config.mqtt.empty_client_identifier):
                 raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
             identifier = b"auto-" + secrets.token_hex(10).encode()
             properties = {**properties, "assigned_client_identifier": identifier.decode()}
@@ -266,13 +324,16 @@ class Handshake:
             if self.config.mqtt.server_keep_alive_s:
                 keep_alive_s = self.config.mqtt.server_keep_alive_s
                 properties = {**properties, "server_keep_alive": keep_alive_s}
+            if self.config.mqtt.response_information and connect.properties.get("request_response_information"):
+                information = self.config.mqtt.response_information.replace("{client_identifier}", identifier.decode())
+                properties = {**properties, "response_information": information}
             if exchange.method is not None:
                 properties = {**properties, "authentication_method": exchange.method}
                 if outcome.authentication_data is not None:
                     properties["authentication_data"] = outcome.authentication_data
         self._take_over(self.router.sessions.get(identifier))
         session, present = self.router.open_session(identifier, connect.clean_start, expiry_s)
-        session.will = PendingWill(connect.will) if connect.will is not None else None
+        session.will = (PendingWill(connect.will, self.acl, outcome.identity) if connect.will is not None else None)
         if not self.router.recording:
             self._finish(connection, connect, session, present, keep_alive_s, properties)
             return True
@@ -294,6 +355,17 @@ class Handshake:
         self.router.effects.call(finish)
         return False
 
+    def _check_will(self, connect: Connect) -> None:
+        """Raise ClientError for a will that could not be published (3.2.2.3.4, 3.2.2.3.5)."""
+        will, mqtt, limits = connect.will, self.config.mqtt, self.config.limits
+        if will is None:
+            return
+        if will.qos > mqtt.maximum_qos:
+            raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", f"a will of QoS {will.qos}")
+        if will.retain and not mqtt.retain_available:
+            raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "a will with RETAIN 1")
+        check_topic_size(will.topic, limits.topic_levels_max, limits.topic_bytes_max)
+
     def _take_over(self, session: Session | None) -> None:
         """Close the connection that holds a session [MQTT-3.1.4-3]."""
         if session is None or session.connection is None:
@@ -311,14 +383,17 @@ class Handshake:
         connection.open(
             session,
             asked.get("receive_maximum", 65_535),
-            asked.get("maximum_packet_size", 0),
             mqtt.topic_alias_maximum if connect.version == 5 else 0,
             min(asked.get("topic_alias_maximum", 0), mqtt.topic_alias_maximum_out),
             keep_alive_s,
             self.acl,
             self._new_salt(),
         )
-        connection.write_packet(encode_connack(connect.version, present, Reason.SUCCESS, properties))
+        self.open_connections += 1
+        if keep_alive_s == 0:
+            connection.watch_peer(self.config.limits.tcp_keepalive_s)
+        connection.write_packet(encode_fitting(
+            Connack(present, Reason.SUCCESS, properties), connect.version, connection.packet_bytes_max))
         connection.resume()
 
     def _expiry_interval(self, connect: Connect) -> int:

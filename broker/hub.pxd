@@ -25,6 +25,8 @@ cdef class Hub:
     cdef PointerList work                # the list being worked through
     cdef uint32_t ended                  # how many of turn.closing the controller has heard of
     cdef uint32_t connect_timeout_ms
+    cdef public object memory            # broker.limits.MemoryGuard, or None
+    cdef uint64_t memory_checked_bytes   # turn.bytes_in when it last looked
 
     cdef Connection make(self, int fd, int epoll_fd)
     cdef bint unfinished(self) noexcept
@@ -32,6 +34,7 @@ cdef class Hub:
     cdef int deal_with_parked(self) except -1
     cdef int take_up_waiting(self) except -1
     cdef int tick(self) except -1
+    cdef int take_up_throttled(self) except -1
     cdef int end_closing(self) except -1
     cdef int flush_dirty(self) except -1
     cdef int reap(self) except -1

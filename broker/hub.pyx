@@ -6,9 +6,10 @@ The reactor adds epoll and sockets. Tests and the simulator use the hub as it is
 
 cimport cython
 from broker.buffers cimport list_push, output_clear
+from broker.buffers import trim_pools
 from broker.codec cimport PUBLISH
 from broker.connection cimport LINGER_MS, NO_SOCKET
-from broker.protocol cimport CLOSING, Protocol, VERDICTS
+from broker.protocol cimport CLOSING, OPEN, Protocol, VERDICTS
 from broker.reasons import BY_CLIENT
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, realloc
@@ -16,8 +17,12 @@ from libc.string cimport memset
 import os
 
 
+cdef extern from "<malloc.h>" nogil:
+    int malloc_trim(size_t pad)
+
 cdef enum:
     ROUNDS_MAX = 64
+    MEMORY_CHECK_BYTES = 16777216        # received between two looks at the memory that is used
 
 
 cdef void forget(PointerList* items, void* item) noexcept:
@@ -37,7 +42,9 @@ cdef class Hub:
         router: the worker's.
         controller: deals with control packets and ends (broker.control.Controller).
         pump: the router's pump.
-        packet_bytes_max, receive_maximum, alias_max, output_bytes_max, pending_bytes_max: the terms of every connection.
+        packet_bytes_max, receive_maximum, alias_max, output_bytes_max, pending_bytes_max, connect_bytes_max,
+        topic_levels_max, topic_bytes_max, maximum_qos, retain_available, packet_timeout_ms, messages_per_second_max,
+        bytes_per_second_max: the terms of every connection, as in broker.config; a rate of 0 is none.
         connect_timeout_ms: from accept to CONNECT, and to the end of authentication.
         now_ms: monotonic milliseconds at the start.
     """
@@ -49,7 +56,9 @@ cdef class Hub:
 
     def __init__(self, Router router not None, controller, Pump pump not None, *, packet_bytes_max: int,
                  receive_maximum: int, alias_max: int, output_bytes_max: int, pending_bytes_max: int = 65_536,
-                 connect_timeout_ms: int, now_ms: int):
+                 connect_timeout_ms: int, now_ms: int, connect_bytes_max: int = 65_536, topic_levels_max: int = 128,
+                 topic_bytes_max: int = 65_535, maximum_qos: int = 2, retain_available: bool = True,
+                 packet_timeout_ms: int = 60_000, messages_per_second_max: int = 0, bytes_per_second_max: int = 0):
         self.router = router
         self.controller = controller
         self.pump = pump
@@ -61,6 +70,13 @@ cdef class Hub:
         self.turn.alias_max = alias_max
         self.turn.output_bytes_max = output_bytes_max
         self.turn.pending_bytes_max = pending_bytes_max
+        self.turn.connect_bytes_max = connect_bytes_max
+        self.turn.topic_levels_max = topic_levels_max
+        self.turn.topic_bytes_max = topic_bytes_max
+        self.turn.publish_bits_refused = (0x06, 0x04, 0x00)[maximum_qos] | (0x00 if retain_available else 0x01)
+        self.turn.packet_timeout_ms = packet_timeout_ms
+        self.turn.messages_per_second_max = messages_per_second_max
+        self.turn.bytes_per_second_max = bytes_per_second_max
         self.turn.now_ms = now_ms
         self.turn.wake_fd = -1
         self.connect_timeout_ms = connect_timeout_ms
@@ -77,6 +93,7 @@ cdef class Hub:
         free(self.turn.parked.items)
         free(self.turn.closing.items)
         free(self.turn.waiting.items)
+        free(self.turn.throttled.items)
         free(self.due.items)
         free(self.work.items)
 
@@ -140,6 +157,9 @@ cdef class Hub:
         self.end_closing()
         if self.turn.closing.count:
             self.reap()
+        if self.memory is not None and self.turn.bytes_in - self.memory_checked_bytes > MEMORY_CHECK_BYTES:
+            self.memory_checked_bytes = self.turn.bytes_in
+            self.memory.check()
         return 0
 
     cdef int swap(self, PointerList* items) noexcept:
@@ -201,6 +221,9 @@ cdef class Hub:
                 connection.send_pending()
             if connection.out.pending > self.turn.output_bytes_max:
                 connection.writable = False
+                if not connection.stuffed and connection.state == OPEN:
+                    connection.stuffed = True       # who does not read our answers is not given more to answer
+                    connection.update_reading()
         self.turn.dirty.count = 0
         return 0
 
@@ -230,6 +253,8 @@ cdef class Hub:
         forget(&self.turn.parked, <void*>connection)
         forget(&self.turn.waiting, <void*>connection)
         forget(&self.turn.dirty, <void*>connection)
+        if connection.throttled:
+            forget(&self.turn.throttled, <void*>connection)
         if fd != NO_SOCKET:             # in memory, the last words are still to be taken
             output_clear(&connection.out)
         free(connection.kept)
@@ -262,11 +287,41 @@ cdef class Hub:
             self.before_deadlines(connection)
             if connection.timer.deadline_ms == 0:
                 connection.on_deadline()
+        if self.turn.throttled.count:
+            self.take_up_throttled()
+        if self.memory is not None:
+            self.memory_checked_bytes = self.turn.bytes_in
+            self.memory.check()
         if self.router.deadline_count:
             self.turn.in_router = True
             self.router.expire()
             self.turn.in_router = False
         return 0
+
+    cdef int take_up_throttled(self) except -1:
+        """Read again from those whose rate has come down; the others stay in the list, in order."""
+        cdef uint32_t index, kept = 0
+        cdef PointerList* throttled = &self.turn.throttled
+        for index in range(throttled.count):
+            if not (<Connection>throttled.items[index]).take_up_reading():
+                throttled.items[kept] = throttled.items[index]
+                kept += 1
+        throttled.count = kept
+        return 0
+
+    def trim(self) -> None:
+        """Give memory that a burst needed back to the system."""
+        trim_pools()
+        malloc_trim(0)
+
+    @property
+    def output_bytes_max(self) -> int:
+        """Bytes unsent to one connection over which QoS 0 is dropped and QoS 1/2 waits."""
+        return self.turn.output_bytes_max
+
+    @output_bytes_max.setter
+    def output_bytes_max(self, value: int) -> None:
+        self.turn.output_bytes_max = value
 
     # Driven by hand: tests, the simulator ---------------------------------------------------------------------------
 
@@ -296,4 +351,5 @@ cdef class Hub:
     def counters(self) -> dict[str, int]:
         """Messages and bytes of all connections since the start."""
         return {"messages_in": self.turn.messages_in, "messages_out": self.turn.messages_out,
-                "bytes_in": self.turn.bytes_in, "bytes_out": self.turn.bytes_out}
+                "bytes_in": self.turn.bytes_in, "bytes_out": self.turn.bytes_out,
+                "throttled": self.turn.throttled_count}

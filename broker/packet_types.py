@@ -37,6 +37,7 @@ class Connect:
     user_name: str | None = None
     password: bytes | None = None
     properties: Properties = field(default_factory=dict)
+    bridge: bool = False                # the high bit of the level, by which brokers that bridge say so (3.1, 3.1.1)
 
 
 @dataclass(frozen=True, slots=True)

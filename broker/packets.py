@@ -9,6 +9,7 @@ business. Where a packet has `properties`, they are as `properties.decode_proper
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from broker.packet_types import (
@@ -45,28 +46,9 @@ from broker.properties import (
 from broker.reasons import ClientError, ConnectReturn, Reason, connect_return
 
 __all__ = [
-    "Ack",
-    "Auth",
-    "Connack",
-    "Connect",
-    "Disconnect",
-    "Packet",
-    "Pingreq",
-    "Pingresp",
-    "Properties",
-    "Publish",
-    "Suback",
-    "Subscribe",
-    "Subscription",
-    "Unsuback",
-    "Unsubscribe",
-    "Will",
-    "decode",
-    "decode_connect",
-    "encode",
-    "encode_connack",
-    "next_frame",
-    "subscription",
+    "Ack", "Auth", "Connack", "Connect", "Disconnect", "Packet", "Pingreq", "Pingresp", "Properties", "Publish",
+    "Suback", "Subscribe", "Subscription", "Unsuback", "Unsubscribe", "Will", "decode", "decode_connect", "encode",
+    "encode_connack", "encode_fitting", "next_frame", "subscription",
 ]
 
 # Which reason codes a packet may carry (the table in the section of each packet), as values.
@@ -91,6 +73,9 @@ _ACKS: Mapping[PacketType, tuple[int, frozenset[int], str]] = {      # first byt
 _LEVEL_5 = b"\0\x04MQTT\x05"
 _LEVEL_4 = b"\0\x04MQTT\x04"
 _LEVEL_3 = b"\0\x06MQIsdp\x03"
+# A bridge sets the level's high bit; it is a convention of brokers, not of the standard.
+_LEVEL_4_BRIDGE = b"\0\x04MQTT\x84"
+_LEVEL_3_BRIDGE = b"\0\x06MQIsdp\x83"
 
 
 # ---------------------------------------------------------------------------------------------------------- decoding
@@ -156,8 +141,13 @@ def decode_connect(body: bytes) -> Connect:
         version, position = 5, 7
     elif body.startswith(_LEVEL_3):
         version, position = 3, 9
+    elif body.startswith(_LEVEL_4_BRIDGE):
+        version, position = 4, 7
+    elif body.startswith(_LEVEL_3_BRIDGE):
+        version, position = 3, 9
     else:
         raise _other_protocol(body)
+    bridge = body[position - 1] >= 0x80
     size = len(body)
     if size < position + 3:
         raise malformed("section 3.1.2", "the CONNECT ends inside its variable header")
@@ -195,7 +185,7 @@ def decode_connect(body: bytes) -> Connect:
     if position != size:
         raise malformed("section 3.1.3", "bytes behind the end of CONNECT")
     return Connect(
-        version, client_identifier, flags & 0x02 != 0, keep_alive_s, will, user_name, password, properties)
+        version, client_identifier, flags & 0x02 != 0, keep_alive_s, will, user_name, password, properties, bridge)
 
 
 def _other_protocol(body: bytes) -> ClientError:
@@ -464,6 +454,19 @@ def encode_connack(
     return bytes((0x20, 2, session_present and version == 4, code))
 
 
+def encode_fitting(packet: Connack | Disconnect, version: int, packet_bytes_max: int) -> bytes:
+    """Return the frame of a packet, without Reason String and User Properties if it would be too large with them.
+
+    Returns nothing if it is too large even so: such a packet is not sent [MQTT-3.2.2-19], [MQTT-3.14.2-3].
+    """
+    frame = encode(packet, version)
+    if len(frame) > packet_bytes_max:
+        fewer = {name: value for name, value in packet.properties.items()
+                 if name not in ("reason_string", "user_property")}
+        frame = encode(replace(packet, properties=fewer), version)
+    return frame if len(frame) <= packet_bytes_max else b""
+
+
 def _frame(first_byte: int, body: bytes) -> bytes:
     assert len(body) <= VARIABLE_BYTE_INTEGER_MAX, len(body)
     return bytes((first_byte,)) + encode_varint(len(body)) + body
@@ -483,6 +486,9 @@ def _encode_connect(packet: Connect, version: int) -> bytes:
         assert will.qos in (0, 1, 2), will
         flags |= 0x04 | will.qos << 3 | will.retain << 5
     body = bytearray({5: _LEVEL_5, 4: _LEVEL_4, 3: _LEVEL_3}[version])
+    if packet.bridge:
+        assert version < 5, packet
+        body[-1] |= 0x80
     body.append(flags)
     body += packet.keep_alive_s.to_bytes(2, "big")
     if version == 5:

@@ -31,6 +31,15 @@ cdef struct Turn:
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
     uint32_t receive_maximum     # Receive Maximum that we accept
     uint32_t alias_max           # Topic Alias Maximum that we accept
+    uint32_t connect_bytes_max   # largest packet before authentication has succeeded
+    uint32_t topic_levels_max
+    uint32_t topic_bytes_max
+    uint8_t publish_bits_refused # of PUBLISH's first byte: RETAIN, QoS 1 or QoS 2 if they are not available
+    uint32_t packet_timeout_ms   # from a packet's first byte to its last
+    uint32_t messages_per_second_max    # of one client; 0: any number
+    uint64_t bytes_per_second_max
+    uint64_t throttled_count     # how often a client was over its rate
+    PointerList throttled        # Protocol that is not read from until its rate has come down
     uint32_t pending_bytes_max   # kept unparsed behind a packet that waits for an answer; then reading stops
     uint64_t output_bytes_max    # per connection; over it QoS 0 is dropped and QoS 1/2 waits
     uint64_t messages_in
@@ -75,7 +84,9 @@ cdef class Protocol(Sink):
     cdef int on_publish(self, const uint8_t* frame, uint32_t header_length, uint32_t body_length) except -1
     cdef int resolve_alias(self, Message message, uint16_t alias) except -1
     cdef int find_route(self, Message message) except -1
-    cdef int refuse_publish(self, Message message, uint16_t packet_identifier) except -1
+    cdef int check_available(self, Message message) except -1
+    cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell
+    cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1
     cdef int on_acknowledgement(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int touch(self) except -1                    # there is output

@@ -16,12 +16,13 @@ from broker.codec cimport (
     parse_acknowledgement, parse_publish, read_varint, varint_length, write_acknowledgement, write_publish,
 )
 from broker.reasons import ClientError, CloseReason, Reason
-from router.ledger cimport DROP_NOT_AUTHORIZED
+from router.ledger cimport DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL
 from router.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
 from router.sink cimport (
     PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult,
 )
 from router.topics cimport valid_topic_name
+from broker.limits import check_topic_size
 
 cdef extern from *:
     """
@@ -36,7 +37,12 @@ cdef extern from *:
 cdef enum:
     NO_MATCHING_SUBSCRIBERS = 0x10
     NOT_AUTHORIZED = 0x87
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    QUOTA_EXCEEDED = 0x97
     PACKET_IDENTIFIER_NOT_FOUND = 0x92
+
+
+HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
 
 
 cdef int call_for_turn(Turn* turn) except -1:
@@ -60,6 +66,9 @@ cdef class Protocol(Sink):
         while length - offset >= 2 and not self.parked and self.state != CLOSING and not self.held:
             first = data[offset]
             packet_type = first >> 4
+            if self.state == AWAITING_CONNECT and packet_type != CONNECT:
+                if self.check_first_bytes(data + offset, length - offset):
+                    break
             if data[offset + 1] < 0x80:
                 remaining = data[offset + 1]
                 size = 1
@@ -69,13 +78,15 @@ cdef class Protocol(Sink):
                     break
                 if size < 0 or <uint32_t>size != varint_length(remaining):
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-1.5.5-1", "Remaining Length of too many bytes")
-            if self.state == AWAITING_CONNECT and packet_type != CONNECT:
-                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {packet_type} before CONNECT")
             if self.state == CONNECTING and packet_type != AUTH and packet_type != DISCONNECT:
                 raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.2-30", "another packet during authentication")
             if 1 + size + remaining > self.turn.packet_bytes_max:
                 raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.2.2-15",
                                   f"a packet of {1 + size + remaining} bytes, {self.turn.packet_bytes_max} are allowed")
+            if self.state != OPEN and 1 + size + remaining > self.turn.connect_bytes_max:
+                raise ClientError(
+                    Reason.PACKET_TOO_LARGE, "section 4.13",
+                    f"{1 + size + remaining} bytes before authentication, {self.turn.connect_bytes_max} are allowed")
             if length - offset - 1 - size < remaining:
                 break
             if packet_type == PUBLISH:
@@ -94,8 +105,23 @@ cdef class Protocol(Sink):
             offset += 1 + size + remaining
         return offset
 
+    cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1:
+        """The first packet is no CONNECT: say what it is instead. Returns 1 if more bytes are needed to tell."""
+        if data[0] == 0x16 and data[1] == 0x03:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "a TLS ClientHello on a port without TLS",
+                              CloseReason.TLS_ON_PLAIN_PORT)
+        if 0x41 <= data[0] <= 0x5A and 0x41 <= data[1] <= 0x5A:
+            if length < 4:
+                return 1
+            if data[:4] in HTTP_BEGINNINGS:
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "an HTTP request on an MQTT port",
+                                  CloseReason.HTTP_ON_PLAIN_PORT)
+        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {data[0] >> 4} before CONNECT")
+
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1:
         cdef uint8_t packet_type = first >> 4
+        if self.version == 3 and (first == 0x8A or first == 0xAA):
+            first &= ~<uint8_t>0x08      # 3.1 lets SUBSCRIBE and UNSUBSCRIBE be marked as sent again (its section 2.1)
         if packet_type == CONNECT:
             if self.state != AWAITING_CONNECT:
                 raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-2", "second CONNECT")
@@ -124,6 +150,8 @@ cdef class Protocol(Sink):
                                              self.turn.now_ms, &alias)
         if alias:
             self.resolve_alias(message, alias)
+        if frame[0] & self.turn.publish_bits_refused:
+            self.check_available(message)
         self.find_route(message)
         self.messages_in += 1
         self.turn.messages_in += 1
@@ -134,13 +162,21 @@ cdef class Protocol(Sink):
                 if known == 2:
                     self.acknowledge(PUBREC, identifier, 0)
                 return 0
+        elif message.qos and session.incoming_count and session.incoming_state(identifier):
+            if self.version < 5:
+                raise ClientError(Reason.PACKET_IDENTIFIER_IN_USE, "MQTT3-2.3.1-2",
+                                  f"packet identifier {identifier} belongs to a QoS 2 message under way")
+            self.acknowledge(PUBACK, identifier, PACKET_IDENTIFIER_IN_USE)
+            return 0
         if message.qos and self.version == 5:
             # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
             if session.incoming_count + session.waiting_answers >= self.turn.receive_maximum:
                 raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
                                   f"more than {self.turn.receive_maximum} messages without their acknowledgement")
         if not self.route_allowed:
-            return self.refuse_publish(message, identifier)
+            return self.refuse_publish(message, identifier, NOT_AUTHORIZED, DROP_NOT_AUTHORIZED)
+        if message.retain and not self.router.may_retain(message):
+            return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_RETAINED_FULL)
         self.turn.in_router = True
         reached = self.router.publish(session, message, self.route)
         if message.qos:
@@ -189,6 +225,9 @@ cdef class Protocol(Sink):
             return 0
         if not valid_topic_name(message.topic, message.topic_length):
             raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
+        if message.topic_length >= self.turn.topic_levels_max or message.topic_length > self.turn.topic_bytes_max:
+            check_topic_size(message.topic[:message.topic_length], self.turn.topic_levels_max,
+                             self.turn.topic_bytes_max)
         route = self.router.tree.route(message.topic, message.topic_length)
         self.route = route
         if self.acl is None:
@@ -204,16 +243,22 @@ cdef class Protocol(Sink):
         remembered[0] = (verdict & ~<uint64_t>1) | (1 if self.route_allowed else 0)
         return 0
 
-    cdef int refuse_publish(self, Message message, uint16_t packet_identifier) except -1:
-        """The ACL says no: 5.0 is told (0x87), 3.x is acknowledged and not delivered; both are counted."""
-        self.router.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
+    cdef int check_available(self, Message message) except -1:
+        """The PUBLISH has RETAIN or a QoS that the settings do not allow, as its CONNACK said."""
+        if message.retain and self.turn.publish_bits_refused & 0x01:
+            raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "a PUBLISH with RETAIN 1")
+        raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"a PUBLISH of QoS {message.qos}")
+
+    cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1:
+        """The message goes nowhere: 5.0 is told why, 3.x is acknowledged; both are counted."""
+        self.router.ledger.dropped_messages[drop] += 1
         self.messages_dropped += 1
         if message.qos == 1:
-            self.acknowledge(PUBACK, packet_identifier, NOT_AUTHORIZED if self.version == 5 else 0)
+            self.acknowledge(PUBACK, packet_identifier, reason if self.version == 5 else 0)
         elif message.qos == 2:
             if self.version < 5:
                 self.session.incoming_add(packet_identifier, True)
-            self.acknowledge(PUBREC, packet_identifier, NOT_AUTHORIZED if self.version == 5 else 0)
+            self.acknowledge(PUBREC, packet_identifier, reason if self.version == 5 else 0)
         return 0
 
     # Acknowledgements in --------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ cdef class Reactor(Hub):
     cdef uint32_t[TURNS_KEPT] last_turns     # microseconds, by turn number modulo TURNS_KEPT
     cdef readonly uint64_t turn_us_total
 
+    cdef bint needs_ticks(self) noexcept
     cdef int read_sockets(self, int count) except -1
     cdef int wait(self, bint block) except -1
     cdef int gather(self, int count) except -1

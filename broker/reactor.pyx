@@ -6,7 +6,6 @@ receivers' outputs, and ends with one send per connection that has output. trio 
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from broker.buffers import trim_pools
 from broker.connection cimport NO_SOCKET
 from broker.protocol cimport CLOSING
 from broker.wheel cimport TICK_MS
@@ -55,14 +54,11 @@ cdef extern from "<time.h>" nogil:
     int clock_gettime(int clock, timespec* time)
     int CLOCK_MONOTONIC
 
-cdef extern from "<malloc.h>" nogil:
-    int malloc_trim(size_t pad)
-
 cdef enum:
     GATHER_EVENTS = 4            # a turn that read at least so many sockets looks for more before it flushes,
     GATHER_ROUNDS = 1            # so often;
     GATHER_OUTPUTS = 16          # a turn with at least so many connections to flush looks, as long as there is more,
-    GATHER_ROUNDS_WIDE = 4       # so often at most
+    GATHER_ROUNDS_WIDE = 8       # so often at most
 
 cdef epoll_event[EVENTS_MAX] events
 
@@ -141,12 +137,7 @@ cdef class Reactor(Hub):
     @property
     def idle_s(self) -> float:
         """Seconds after which turn_once() has to be called although nothing is readable."""
-        return TICK_MS / 1000 if self.wheel.armed_count or self.router.deadline_count else float("inf")
-
-    def trim(self) -> None:
-        """Give memory that a burst needed back to the system."""
-        trim_pools()
-        malloc_trim(0)
+        return TICK_MS / 1000 if self.needs_ticks() else float("inf")
 
     def close(self) -> None:
         """End every connection and close all descriptors at once; what is unsent is lost. The last call."""
@@ -248,7 +239,7 @@ cdef class Reactor(Hub):
         cdef int timeout_ms = 0
         count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
         if count == 0 and block and not self.guest_due and self.running and not self.unfinished() and not self.turn.dirty.count:
-            timeout_ms = TICK_MS if self.wheel.armed_count or self.router.deadline_count else -1
+            timeout_ms = TICK_MS if self.needs_ticks() else -1
             with nogil:
                 count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, timeout_ms)
         if count < 0:
@@ -256,6 +247,11 @@ cdef class Reactor(Hub):
                 raise OSError(errno, os.strerror(errno))
             count = 0
         return count
+
+    cdef bint needs_ticks(self) noexcept:
+        """Something may fall due though no socket becomes ready."""
+        return (self.wheel.armed_count != 0 or self.router.deadline_count != 0 or self.turn.throttled.count != 0
+                or self.router.ledger.memory_full)
 
     cdef int read_sockets(self, int count) except -1:
         """Read every ready socket once. Returns how many were clients."""

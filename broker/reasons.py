@@ -97,6 +97,7 @@ class CloseReason(StrEnum):
     # The client was silent.
     KEEP_ALIVE_TIMEOUT = "keep_alive_timeout"
     CONNECT_TIMEOUT = "connect_timeout"                               # no whole CONNECT in time
+    PACKET_TIMEOUT = "packet_timeout"                                 # a packet was begun and not finished in time
     # The client broke the protocol or a limit.
     MALFORMED_PACKET = "malformed_packet"
     PROTOCOL_ERROR = "protocol_error"
@@ -117,7 +118,10 @@ class CloseReason(StrEnum):
     SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = "shared_subscriptions_not_supported"
     SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = "subscription_identifiers_not_supported"
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = "wildcard_subscriptions_not_supported"
+    TLS_ON_PLAIN_PORT = "tls_on_plain_port"
+    HTTP_ON_PLAIN_PORT = "http_on_plain_port"
     # The client was refused.
+    CONNECTIONS_MAX = "connections_max"
     CLIENT_IDENTIFIER_NOT_VALID = "client_identifier_not_valid"
     BAD_USER_NAME_OR_PASSWORD = "bad_user_name_or_password"
     BAD_AUTHENTICATION = "bad_authentication"                         # wrong method or broken exchange
@@ -127,8 +131,8 @@ class CloseReason(StrEnum):
     TAKEN_OVER = "taken_over"
     KICKED = "kicked"                                                 # an administrator's action
     REDIRECTED = "redirected"                                         # use another server, or server moved
-    OUTPUT_OVERFLOW = "output_overflow"                               # the client did not read for too long
     MAXIMUM_CONNECT_TIME = "maximum_connect_time"
+    MEMORY_LIMIT = "memory_limit"                                     # the worker is at its limit of memory
     SERVER_BUSY = "server_busy"
     SERVER_UNAVAILABLE = "server_unavailable"
     SERVER_SHUTDOWN = "server_shutdown"

@@ -23,6 +23,7 @@ from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.control import Controller
 from broker.guest import Guest
+from broker.limits import MemoryGuard
 from broker.logs import get
 from broker.pump import Pump
 from broker.reactor import Reactor
@@ -38,6 +39,7 @@ HOUSEKEEPING_S = 5.0
 ROUTES_SWEPT_MAX = 32_768        # places of the route cache looked at per housekeeping
 PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
 DRAIN_POLL_S = 0.02
+CONNECTIONS_BEYOND = 256         # over connections_max, so that who comes too late can be told
 _last_summary: dict[str, int] = {}
 _unraisable = {"count": 0}
 
@@ -59,15 +61,17 @@ class Worker:
         mqtt, limits = config.mqtt, config.limits
         self.config = config
         self.router = Router(
-            Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max),
-            seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy, routes_max=limits.route_cache_max)
+            ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
+            routes_max=limits.route_cache_max)
         self.controller = Controller(config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission)
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max,
             packet_bytes_max=mqtt.max_packet_size_bytes, receive_maximum=mqtt.receive_maximum,
             alias_max=mqtt.topic_alias_maximum, output_bytes_max=limits.output_buffer_bytes_max,
-            pending_bytes_max=limits.pending_bytes_max, connect_timeout_ms=int(limits.connect_timeout_s * 1000))
+            pending_bytes_max=limits.pending_bytes_max, connect_timeout_ms=int(limits.connect_timeout_s * 1000),
+            **terms(config))
+        self.reactor.memory = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
         self.reactor.transform_factory = transform
         if log_store is not None:
             log_store.on_durable = self.reactor.wake
@@ -77,8 +81,9 @@ class Worker:
     def listen(self) -> None:
         """Bind and accept. Raises OSError if an address cannot be bound."""
         handshake = self.controller.handshake
+        handshake.connections_max = _connections_max(self.config)
         self.acceptor = Acceptor(
-            self.reactor, bind(self.config.listen), _connections_max(self.config), handshake.pending)
+            self.reactor, bind(self.config.listen), handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending)
         self.reactor.on_acceptable = self.acceptor.on_acceptable
         handshake.on_pending_room = self.acceptor.resume
         self.acceptor.resume()
@@ -88,6 +93,8 @@ class Worker:
         if self.acceptor is not None:
             self.acceptor.close()
         self.reactor.close()
+        self.reactor.memory.close()
+        self.reactor.memory = None
 
     def stop(self) -> None:
         """Ask serve() to end. From trio's thread."""
@@ -123,8 +130,32 @@ class Worker:
             **self.reactor.counters(),
             **({"unraisable": _unraisable["count"]} if _unraisable["count"] else {}),
             "connections": sum(self.controller.ends.values()) + self.reactor.connection_count,
+            **{f"refused_subscription_{reason}": count
+               for reason, count in self.controller.refused_subscriptions.items()},
             **{f"dropped_{reason}": count for reason, count in self.router.ledger.dropped().items()},
         }
+
+
+def ledger(config: Config) -> Ledger:
+    """Return the limits and counters that a worker's router starts with."""
+    mqtt, limits = config.mqtt, config.limits
+    return Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max, mqtt.queue_qos0,
+                  limits.retained_messages_max, limits.retained_bytes_max)
+
+
+def terms(config: Config) -> dict[str, Any]:
+    """Return the keyword arguments of a Hub that come from settings alone."""
+    mqtt, limits = config.mqtt, config.limits
+    return {
+        "connect_bytes_max": limits.connect_bytes_max,
+        "topic_levels_max": limits.topic_levels_max,
+        "topic_bytes_max": limits.topic_bytes_max,
+        "maximum_qos": mqtt.maximum_qos,
+        "retain_available": mqtt.retain_available,
+        "packet_timeout_ms": int(limits.packet_timeout_s * 1000),
+        "messages_per_second_max": limits.messages_per_second_max,
+        "bytes_per_second_max": limits.bytes_per_second_max,
+    }
 
 
 def _connections_max(config: Config) -> int:
@@ -132,7 +163,7 @@ def _connections_max(config: Config) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    reserved = 64                # listening sockets, log, epoll, trio, data folder
+    reserved = 64 + CONNECTIONS_BEYOND       # listening sockets, log, epoll, trio, data folder
     limit = min(config.limits.connections_max, max(hard - reserved, 1))
     log.info("connections_limit", connections_max=limit, open_files_max=hard)
     return limit

@@ -12,7 +12,9 @@ cdef enum:                       # why a message did not reach a receiver; names
     DROP_SESSION_ENDED = 6       # owed to a session that ended
     DROP_NO_MEMBER = 7           # a shared subscription without a member to take it
     DROP_NOT_AUTHORIZED = 8      # refused by the ACL when published
-    DROP_REASON_COUNT = 9
+    DROP_RETAINED_FULL = 9       # to be retained, but there is no room for one more
+    DROP_MEMORY = 10             # would have been queued, but the worker is at its limit of memory
+    DROP_REASON_COUNT = 11
 
 
 cdef class Ledger:
@@ -20,5 +22,9 @@ cdef class Ledger:
     cdef public uint32_t queue_messages_max
     cdef public uint64_t queue_bytes_max
     cdef public int inflight_max         # outgoing QoS 1/2 under way per session, also below a larger Receive Maximum
+    cdef public bint queue_qos0          # QoS 0 waits for a session that is away, as QoS 1 and 2 do
+    cdef public bint memory_full         # at the limit of memory: nothing more is stored
+    cdef public uint64_t retained_messages_max
+    cdef public uint64_t retained_bytes_max
     cdef uint64_t[DROP_REASON_COUNT] dropped_messages
-    cdef public uint64_t queued_messages # QoS 1/2 waiting in queues, over all sessions
+    cdef public uint64_t queued_messages # waiting in queues, over all sessions

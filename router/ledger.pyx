@@ -2,15 +2,20 @@
 
 DROP_REASONS = (
     "offline", "queue_full", "expired", "too_large", "output_full", "refused", "session_ended", "no_member",
-    "not_authorized",
+    "not_authorized", "retained_full", "memory",
 )
 assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
 
 
 cdef class Ledger:
-    """Shared by a router and all its sessions; whoever hosts the router moves `now_ms`."""
+    """Shared by a router and all its sessions; whoever hosts the router moves `now_ms` and sets `memory_full`."""
 
-    def __init__(self, queue_messages_max: int = 10_000, queue_bytes_max: int = 16_777_216, inflight_max: int = 1000):
+    def __init__(self, queue_messages_max: int = 10_000, queue_bytes_max: int = 16_777_216, inflight_max: int = 1000,
+                 queue_qos0: bool = False, retained_messages_max: int = 1_000_000,
+                 retained_bytes_max: int = 268_435_456):
+        self.queue_qos0 = queue_qos0
+        self.retained_messages_max = retained_messages_max
+        self.retained_bytes_max = retained_bytes_max
         self.queue_messages_max = queue_messages_max
         self.queue_bytes_max = queue_bytes_max
         self.inflight_max = inflight_max

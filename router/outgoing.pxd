@@ -23,7 +23,7 @@ cdef struct Delivery:
     void* group                  # SharedGroup, owned reference; NULL if not from a shared subscription
     uint8_t* ids                 # encoded Subscription Identifiers, owned; NULL if none
     uint32_t ids_length
-    uint8_t qos                  # 1 or 2
+    uint8_t qos                  # 1 or 2; 0 for one that waited for its session's connection
     uint8_t state                # DeliveryState
     uint8_t retain
     uint32_t connection          # on which of the session's connections it last used send quota
@@ -40,6 +40,7 @@ cdef class Outgoing:
     cdef uint64_t end_number              # one past the newest
     cdef uint64_t queued_bytes            # payload and topic of what is QUEUED
     cdef uint32_t queued_count
+    cdef uint32_t queued_qos0             # of those; while there are any, later QoS 0 messages wait behind them
     cdef uint32_t connection              # counts the session's connections
     cdef int send_quota                   # PUBLISH packets that may still be sent; 0 <= send_quota <= receive_maximum
     cdef int receive_maximum

@@ -1,4 +1,4 @@
-"""What one session is owed at QoS 1 and 2: deliveries in flight, then deliveries that wait.
+"""What one session is owed at QoS 1 and 2: deliveries in flight, then deliveries that wait (QoS 0 too, if asked for).
 
 A delivery gets its number when the session first owes it, and its packet identifier follows from the number. Numbers
 are freed in any order; the ring's start moves over freed ones. Only a new connection resends, in the first order
@@ -9,8 +9,10 @@ cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from router.ledger cimport DROP_EXPIRED, DROP_QUEUE_FULL, DROP_REFUSED, DROP_TOO_LARGE
-from router.receiver cimport DELIVERED, DROPPED, QUEUED
+from router.ledger cimport (
+    DROP_EXPIRED, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_REFUSED, DROP_TOO_LARGE,
+)
+from router.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
 from router.sink cimport PUBREL, SINK_EXPIRED, SINK_SENT, SINK_TOO_LARGE, SinkResult
 
 cdef enum:
@@ -102,14 +104,14 @@ cdef class Outgoing:
         cdef SinkResult result
         cdef uint64_t number = self.end_number
         cdef uint64_t size
-        if (sink is not None and sink.writable and self.next_number == number and self.resend_number == number
+        if (qos and sink is not None and sink.writable and self.next_number == number and self.resend_number == number
                 and self.send_quota > 0 and number - self.oldest_open < PACKET_IDENTIFIERS):
             self.append()
             result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS), qos, retain, False,
                                   ids, ids_length)
             if result != SINK_SENT:
                 self._count(result)
-                return DROPPED
+                return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
             self._fill(self.slot(number), message, durable or group != NULL, qos, retain, ids, ids_length, group, DELIVERY_SENT)
             self.send_quota -= 1
             self.end_number = self.next_number = self.resend_number = number + 1
@@ -119,10 +121,14 @@ cdef class Outgoing:
                 or self.queued_bytes + size > self.ledger.queue_bytes_max):
             self.ledger.dropped_messages[DROP_QUEUE_FULL] += 1
             return DROPPED
+        if self.ledger.memory_full:
+            self.ledger.dropped_messages[DROP_MEMORY] += 1
+            return DROPPED
         self.append()
         self._fill(self.slot(number), message, True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
         self.end_number = number + 1
         self.queued_count += 1
+        self.queued_qos0 += qos == 0
         self.queued_bytes += size
         self.ledger.queued_messages += 1
         return QUEUED
@@ -132,11 +138,14 @@ cdef class Outgoing:
             self.ledger.dropped_messages[DROP_TOO_LARGE] += 1
         elif result == SINK_EXPIRED:
             self.ledger.dropped_messages[DROP_EXPIRED] += 1
+        else:
+            self.ledger.dropped_messages[DROP_OUTPUT_FULL] += 1
         return 0
 
     cdef int _unqueue(self, Delivery* delivery) noexcept:
         cdef Message message = <Message>delivery.message
         self.queued_count -= 1
+        self.queued_qos0 -= delivery.qos == 0
         self.queued_bytes -= <uint64_t>message.topic_length + message.payload_length + message.properties_length
         self.ledger.queued_messages -= 1
         return 0
@@ -172,25 +181,29 @@ cdef class Outgoing:
                 sent += 1
             # free_slot may have moved the start past it
             self.resend_number = max(number + 1, self.oldest_open)
-        while (self.next_number < self.end_number and self.send_quota > 0 and sink.writable
+        while (self.next_number < self.end_number and sink.writable
                and self.next_number - self.oldest_open < PACKET_IDENTIFIERS
                and self.resend_number == self.next_number):
             number = self.next_number
             delivery = self.slot(number)
+            if delivery.qos and self.send_quota <= 0:
+                break
             self.next_number = self.resend_number = number + 1
             if delivery.state == DELIVERY_QUEUED:
                 self._unqueue(delivery)
                 result = sink.publish(<Message>delivery.message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
                                       delivery.qos, delivery.retain, False, delivery.ids, delivery.ids_length)
-                if result == SINK_SENT:
-                    delivery.state = DELIVERY_SENT
-                    delivery.connection = self.connection
-                    self.send_quota -= 1
+                if result != SINK_SENT:
+                    self._count(result)
+                else:
                     sent += 1
-                    if not durable and delivery.group == NULL:
-                        self._release(delivery)
-                    continue
-                self._count(result)
+                    if delivery.qos:
+                        delivery.state = DELIVERY_SENT
+                        delivery.connection = self.connection
+                        self.send_quota -= 1
+                        if not durable and delivery.group == NULL:
+                            self._release(delivery)
+                        continue
             self.free_slot(number)
         return sent
 

@@ -13,6 +13,7 @@ cdef enum Verdict:               # what became of one delivery
     DELIVERED = 0                # it is in the receiver's output, or in its in-flight window
     QUEUED = 1                   # it waits in the session's queue
     DROPPED = 2                  # it is gone, counted under its reason by whoever dropped it
+    TOO_LARGE = 3                # the same, because this receiver takes nothing so large; another one may
 
 
 cdef struct Entry:
@@ -28,7 +29,7 @@ cdef struct Entry:
 cdef class Receiver:
     # The tree's bookkeeping, touched by router.subscriptions alone.
     cdef Entry* entries          # subscriptions of this receiver; NULL while it has none
-    cdef uint32_t entry_count
+    cdef readonly uint32_t entry_count
     cdef uint32_t entry_capacity
     cdef void* tree              # the SubscriptionTree that it is in; NULL while it has no subscription
     cdef uint32_t match_stamp    # the match that last met this receiver (overlapping subscriptions are one copy)

@@ -36,6 +36,7 @@ cdef class Router:
     cdef _redispatch(self, Session session)
     cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s)
     cdef int retain(self, Message message) except -1
+    cdef bint may_retain(self, Message message) except -1       # there is room for it among the retained messages
     # An acknowledgement of the publisher's packet: now, or in its place behind what waits.
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason, bint recorded) except -1

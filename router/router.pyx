@@ -9,8 +9,8 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from heapq import heappop, heappush
 
-from router.receiver cimport DELIVERED, DROPPED, QUEUED, RETAIN_HANDLING_MASK, Verdict
-from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
+from router.receiver cimport QUEUED, RETAIN_HANDLING_MASK
+from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL, DROP_SESSION_ENDED
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
 from router.session cimport EXPIRY_NEVER
@@ -70,14 +70,14 @@ cdef class Router:
                     try:
                         if publisher.deliver(message, min(message.qos, own.qos),
                                              message.retain and own.retain_as_published,
-                                             own.ids, own.ids_length, NULL) != DROPPED:
+                                             own.ids, own.ids_length, NULL) <= QUEUED:
                             reached += 1
                     finally:
                         free(own.ids)
                 continue
             if (<Receiver>target.receiver).deliver(message, min(message.qos, target.qos),
                                                    message.retain and target.retain_as_published,
-                                                   target.ids, target.ids_length, NULL) != DROPPED:
+                                                   target.ids, target.ids_length, NULL) <= QUEUED:
                 reached += 1
         for index in range(route.group_count):
             if (<SharedGroup>route.groups[index]).publish(publisher, message):
@@ -139,17 +139,41 @@ cdef class Router:
         cdef uint8_t qos = min(owned.qos, target.qos)
         cdef bint retain = owned.retain and target.retain_as_published
         if qos == 0:
-            return receiver.deliver(owned, 0, retain, target.ids, target.ids_length, NULL) != DROPPED
+            return receiver.deliver(owned, 0, retain, target.ids, target.ids_length, NULL) <= QUEUED
         self.effects.deliver(receiver, owned, qos, retain, target.ids, target.ids_length, NULL)
         return 1
 
     cdef int retain(self, Message message) except -1:
         """Replace the topic's retained message; an empty payload removes it [MQTT-3.3.1-5], [MQTT-3.3.1-6]."""
-        if message.payload_length:
+        if message.payload_length == 0:
+            self.retained.clear(message.topic, message.topic_length)
+        elif self.may_retain(message):
             self.retained.store(message.keep())
         else:
-            self.retained.clear(message.topic, message.topic_length)
+            self.ledger.dropped_messages[DROP_RETAINED_FULL] += 1
         return 0
+
+    cdef bint may_retain(self, Message message) except -1:
+        """Return whether the limits on retained messages let this one in; one that replaces another counts its growth.
+
+        Whoever publishes for a client asks before; what is published all the same goes out and is not kept.
+        """
+        cdef Ledger ledger = self.ledger
+        cdef Message older
+        cdef uint64_t size, older_size = 0
+        if message.payload_length == 0:
+            return True
+        size = <uint64_t>message.topic_length + message.properties_length + message.payload_length
+        if (self.retained.count < ledger.retained_messages_max and not ledger.memory_full
+                and self.retained.size_bytes + size <= ledger.retained_bytes_max):
+            return True
+        older = self.retained.get(message.topic, message.topic_length)
+        if older is not None:
+            older_size = <uint64_t>older.topic_length + older.properties_length + older.payload_length
+        return older is not None and (
+            size <= older_size
+            or (not ledger.memory_full
+                and self.retained.size_bytes - older_size + size <= ledger.retained_bytes_max))
 
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason, bint recorded) except -1:
@@ -233,9 +257,14 @@ cdef class Router:
         session.outgoing = None
 
     def _publish_will(self, Session session not None) -> None:
+        """Publish a session's will, if it has one; `will.message` returns None for one that its client may not publish."""
         will, session.will = session.will, None
         if will is not None:
-            self.publish_message(will.message(self.ledger.now_ms), session)
+            message = will.message(self.ledger.now_ms)
+            if message is None:
+                self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
+            else:
+                self.publish_message(message, session)
 
     cdef _redispatch(self, Session session):
         cdef Outgoing outgoing = session.outgoing

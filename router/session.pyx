@@ -3,8 +3,8 @@
 cimport cython
 from libc.stdlib cimport calloc, free
 from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE
-from router.receiver cimport DELIVERED, DROPPED
-from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, SinkResult
+from router.receiver cimport DELIVERED, DROPPED, TOO_LARGE
+from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult
 from router.message cimport topic_hash
 from cpython.bytes cimport PyBytes_AS_STRING
 
@@ -39,7 +39,8 @@ cdef class Session(Receiver):
     cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED:
         cdef SinkResult result
-        if qos == 0:
+        if qos == 0 and (self.sink is not None or not self.ledger.queue_qos0 or not self.durable) and (
+                self.outgoing is None or self.outgoing.queued_qos0 == 0):
             if self.sink is None:
                 self.ledger.dropped_messages[DROP_OFFLINE] += 1
                 return DROPPED
@@ -49,7 +50,7 @@ cdef class Session(Receiver):
             self.ledger.dropped_messages[
                 DROP_OUTPUT_FULL if result == SINK_FULL
                 else DROP_EXPIRED if result == SINK_EXPIRED else DROP_TOO_LARGE] += 1
-            return DROPPED
+            return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
         if self.outgoing is None:
             self.outgoing = Outgoing(self.ledger)
             if self.sink is not None:
@@ -165,6 +166,10 @@ cdef class Session(Receiver):
         self.incoming = NULL
         self.incoming_capacity = 0
         return 0
+
+    def has_incoming(self, packet_identifier: int) -> bool:
+        """Whether a QoS 2 message of the client's is under way with this packet identifier."""
+        return self.incoming_state(packet_identifier) != 0
 
     @property
     def connected(self) -> bool:

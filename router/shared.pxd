@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from router.message cimport Message
-from router.receiver cimport Entry, Receiver
+from router.receiver cimport DROPPED, Entry, Receiver, Verdict
 
 cdef enum Strategy:              # how a shared subscription chooses among its members
     ROUND_ROBIN = 0
@@ -30,4 +30,4 @@ cdef class SharedGroup:
     # The caller does this for unsent messages and sent QoS 1, never for sent QoS 2 [MQTT-4.8.2-5].
     cpdef int redispatch(self, Receiver gone, Message message) except -1
     cdef int pick(self, Receiver publisher, Receiver gone, Message message) noexcept
-    cdef int hand_over(self, int index, Message message) except -1
+    cdef Verdict hand_over(self, int index, Message message) except? DROPPED

@@ -4,7 +4,7 @@ cimport cython
 from libc.stdlib cimport free
 
 from router.message cimport topic_hash
-from router.receiver cimport DROPPED, QOS_MASK, RETAIN_AS_PUBLISHED
+from router.receiver cimport DROPPED, QOS_MASK, QUEUED, RETAIN_AS_PUBLISHED, TOO_LARGE, Verdict
 from router.routes cimport write_identifier
 
 STRATEGIES = {"round_robin": 0, "random": 1, "sticky": 2, "hash_client": 3, "hash_topic": 4}
@@ -86,8 +86,8 @@ cdef class SharedGroup:
                 self.next_member = <uint32_t>best
         return best
 
-    cdef int hand_over(self, int index, Message message) except -1:
-        """Deliver to one member; 1 delivered or queued, 0 dropped."""
+    cdef Verdict hand_over(self, int index, Message message) except? DROPPED:
+        """Deliver to one member, at the QoS and with the options of its subscription."""
         cdef uint8_t[5] ids
         cdef uint32_t ids_length = 0
         cdef uint8_t qos = self.members[index].options & QOS_MASK
@@ -97,18 +97,29 @@ cdef class SharedGroup:
             ids_length = <uint32_t>(write_identifier(ids, self.members[index].identifier) - ids)
         if qos > message.qos:
             qos = message.qos
-        return member.deliver(message, qos, retain, ids, ids_length, <void*>self) != DROPPED
+        return member.deliver(message, qos, retain, ids, ids_length, <void*>self)
 
     cpdef int publish(self, Receiver publisher, Message message) except -1:
-        """Deliver to one member; 1 delivered or queued, 0 nobody. The publisher may be None."""
+        """Deliver to one member; 1 delivered or queued, 0 nobody. The publisher may be None.
+
+        If it is too large for the first, another member may get it (3.1.2.11.4).
+        """
         cdef int index = self.pick(publisher, None, message)
-        return self.hand_over(index, message) if index >= 0 else 0
+        cdef Verdict verdict
+        if index < 0:
+            return 0
+        verdict = self.hand_over(index, message)
+        if verdict == TOO_LARGE:
+            index = self.pick(publisher, <Receiver>self.members[index].partner, message)
+            if index >= 0:
+                verdict = self.hand_over(index, message)
+        return verdict <= QUEUED
 
     cpdef int redispatch(self, Receiver gone, Message message) except -1:
         """Deliver an owned message to another member than one whose session ends; 0: nobody is left."""
         assert message.owned
         cdef int index = self.pick(None, gone, message)
-        return self.hand_over(index, message) if index >= 0 else 0
+        return index >= 0 and self.hand_over(index, message) <= QUEUED
 
     @property
     def size(self) -> int:

@@ -7,6 +7,10 @@ from router.receiver cimport Entry, Receiver
 from router.routes cimport Route, RouteCache, Target
 from router.shared cimport SharedGroup
 
+cdef enum:
+    NOT_FOUND = 0xFFFFFFFF       # no such entry
+
+
 cdef class SubscriptionTree:
     cdef uint32_t generation_all
     cdef uint32_t[1024] generation_level
@@ -27,6 +31,7 @@ cdef class SubscriptionTree:
     # Options as on the wire (5.0, 3.8.3.1), identifier 1..268,435,455 or 0 for none. True: new; False: replaced in
     # place [MQTT-3.8.4-3]. Raises ValueError for a malformed filter or option. Cost: about a microsecond.
     cpdef bint subscribe(self, Receiver receiver, bytes topic_filter, int options, int identifier=*) except -1
+    cdef uint32_t entry_of(self, Receiver receiver, bytes topic_filter) except? 0xFFFFFFFF
     cpdef bint unsubscribe(self, Receiver receiver, bytes topic_filter) except -1      # False: there was none
     cpdef int remove_receiver(self, Receiver receiver) except -1     # all of its subscriptions; returns how many
 

@@ -20,7 +20,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     LEVEL_SLOTS = 1024
-    NOT_FOUND = 0xFFFFFFFF
     IDENTIFIER_MAX = 268435455
 
 ROUTES_MAX = 65536
@@ -205,25 +204,31 @@ cdef class SubscriptionTree:
 
     cpdef bint unsubscribe(self, Receiver receiver, bytes topic_filter) except -1:
         """End a subscription; False: there was none."""
-        cdef SharedGroup group
-        cdef Node* node
-        cdef uint32_t index
-        if receiver.tree != <void*>self:
-            return False
-        if topic_filter.startswith(b"$share/"):
-            group = self.groups.get(topic_filter[7:])
-            if group is None:
-                return False
-            index = position(receiver, <void*>group, group.members, group.member_count)
-        else:
-            node = self.filters.find(topic_filter)
-            if node == NULL:
-                return False
-            index = position(receiver, node, node.entries, node.entry_count)
+        cdef uint32_t index = self.entry_of(receiver, topic_filter)
         if index == NOT_FOUND:
             return False
         self.remove_entry(receiver, index)
         return True
+
+    def has(self, Receiver receiver not None, bytes topic_filter not None) -> bool:
+        """Whether a receiver has a subscription with this filter, $share/name/ included."""
+        return self.entry_of(receiver, topic_filter) != NOT_FOUND
+
+    cdef uint32_t entry_of(self, Receiver receiver, bytes topic_filter) except? 0xFFFFFFFF:
+        """Return the index of a receiver's entry for a filter, or NOT_FOUND."""
+        cdef SharedGroup group
+        cdef Node* node
+        if receiver.tree != <void*>self:
+            return NOT_FOUND
+        if topic_filter.startswith(b"$share/"):
+            group = self.groups.get(topic_filter[7:])
+            if group is None:
+                return NOT_FOUND
+            return position(receiver, <void*>group, group.members, group.member_count)
+        node = self.filters.find(topic_filter)
+        if node == NULL:
+            return NOT_FOUND
+        return position(receiver, node, node.entries, node.entry_count)
 
     cpdef int remove_receiver(self, Receiver receiver) except -1:
         """End every subscription of a receiver, O(1) each, and return how many there were."""

@@ -6,6 +6,10 @@ A line is `name> PACKET ...` (the client sends), `name< PACKET ...` (the client 
     name< nothing         a PINGREQ is answered before anything else arrives
     name> hex 10 0f ...   raw bytes            name> cut     the network connection breaks
     wait 1500ms           virtual time moves   (such a script runs in memory only)
+    setting key=value     a setting of [mqtt] or [limits] that the script runs with
+    ended reason=2        so many connections have ended for this reason by now
+    dropped reason=2      so many messages have been dropped for this reason by now
+    refused reason=2      so many topic filters have been refused with this reason code by now
 
 `[5.0]` or `[3.1.1]` before a line keeps it to that version; `versions 5.0` in front keeps the whole script to it.
 A word `key=value` sets a property or a field, see _OPTIONS. Of a packet received, what the line names is compared.
@@ -23,10 +27,10 @@ import trio
 import trio.testing
 from broker.hub import Hub
 from broker.pump import Durability, Pump
-from router.ledger import Ledger
 from router.router import Router
 
-from broker.config import Config, Limits, Mqtt, Shutdown
+from broker.config import SETTINGS, Config
+from broker.config import load as load_config
 from broker.control import Controller
 from broker.packets import (
     Ack,
@@ -49,7 +53,7 @@ from broker.packets import (
 )
 from broker.properties import PacketType
 from broker.reasons import Reason
-from broker.worker import open_broker
+from broker.worker import ledger, open_broker, terms
 from tests.support.doubles import (
     FakeFollower,
     FakeLog,
@@ -65,8 +69,10 @@ ANSWER_TIMEOUT_S = 20
 INTEGERS = frozenset({
     "session_expiry_interval", "receive_maximum", "maximum_packet_size", "topic_alias_maximum", "topic_alias",
     "message_expiry_interval", "subscription_identifier", "payload_format_indicator", "server_keep_alive",
-    "request_response_information", "request_problem_information",
+    "request_response_information", "request_problem_information", "maximum_qos", "retain_available",
+    "wildcard_subscription_available", "subscription_identifier_available", "shared_subscription_available",
 })
+COUNTS = ("ended", "dropped", "refused")
 BINARY = frozenset({"correlation_data", "authentication_data"})
 ACKS = {"PUBACK": PacketType.PUBACK, "PUBREC": PacketType.PUBREC, "PUBREL": PacketType.PUBREL,
         "PUBCOMP": PacketType.PUBCOMP}
@@ -101,7 +107,7 @@ class Line:
             elif key in BINARY:
                 properties[key] = value.encode()
             elif key in ("content_type", "response_topic", "server_reference", "authentication_method",
-                         "assigned_client_identifier", "reason_string"):
+                         "assigned_client_identifier", "reason_string", "response_information"):
                 properties[key] = value
             else:
                 self.options[key] = value
@@ -126,10 +132,10 @@ class Script:
         return any(line.direction == "wait" for _, line in self.lines)
 
     @property
-    def settings(self) -> dict[str, int]:
-        """Limits of [mqtt] that the script asks for with `setting key=value`."""
-        return {key: int(value) for _, line in self.lines if line.direction == "setting"
-                for key, value in line.options.items()}
+    def settings(self) -> dict[str, str]:
+        """Flags for the configuration that the script asks for with `setting key=value`."""
+        return {("mqtt." if f"mqtt.{key}" in SETTINGS else "limits.") + key: value
+                for _, line in self.lines if line.direction == "setting" for key, value in line.options.items()}
 
 
 def load(path: Path) -> Script:
@@ -148,10 +154,10 @@ def load(path: Path) -> Script:
             only, body = match[1], body[match.end():]
         if match := re.match(r"wait (\d+)ms$", body):
             lines.append((only, Line(number, "", "wait", ["wait", f"ms={match[1]}"], text)))
-        elif body.startswith("setting "):
-            words = ["setting", *(word.replace("=", "=", 1) for word in body.split()[1:])]
-            line = Line(number, "", "setting", ["setting"], text)
-            line.options = dict(word.split("=") for word in words[1:])
+        elif body.split()[0] in ("setting", *COUNTS):
+            kind, *words = body.split()
+            line = Line(number, "", kind, [kind], text)
+            line.options = dict(word.split("=") for word in words)
             lines.append((only, line))
         else:
             match = re.match(r"(\w+)([<>])\s+(.+)$", body)
@@ -180,7 +186,8 @@ def build(line: Line, version: int) -> bytes:
         user = line.options.get("user")
         return encode(Connect(
             version, line.options.get("id", line.name).encode(), line.options.get("clean", "1") == "1",
-            line.number_of("keep_alive"), will, user, b"pw" if user else None, properties), version)
+            line.number_of("keep_alive"), will, user, b"pw" if user else None, properties, "bridge" in arguments),
+            version)
     if kind == "PUBLISH":
         topic = b"" if arguments[0] == "-" else arguments[0].encode()
         payload = arguments[1].encode() if len(arguments) > 1 and arguments[1] not in ("retain", "dup") else b""
@@ -254,7 +261,7 @@ class MemoryBroker:
                  authenticator: Any) -> None:
         self.log, self.follower = log, follower
         mqtt = config.mqtt
-        self.router = Router(Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max), seed=1)
+        self.router = Router(ledger(config), seed=1)
         self.controller = Controller(config, self.router, authenticator, TopicAcl(), Gatekeeper())
         self.controller.handshake.spawn = nursery.start_soon
         durability = Durability(log, [follower], 1) if follower is not None else None
@@ -263,7 +270,7 @@ class MemoryBroker:
             self.router, self.controller, Pump(self.router, log, durability),
             packet_bytes_max=mqtt.max_packet_size_bytes, receive_maximum=mqtt.receive_maximum,
             alias_max=mqtt.topic_alias_maximum, output_bytes_max=config.limits.output_buffer_bytes_max,
-            connect_timeout_ms=int(config.limits.connect_timeout_s * 1000), now_ms=self.now_ms)
+            connect_timeout_ms=int(config.limits.connect_timeout_s * 1000), now_ms=self.now_ms, **terms(config))
 
     async def connect(self) -> MemoryClient:
         """Open a connection."""
@@ -353,21 +360,33 @@ class SocketClient:
         await trio.aclose_forcefully(self.stream)
 
 
-async def talk(script: Script, version: int, connect: Any, wait: Any, piecewise: bool) -> None:
-    """Run a script's lines against whatever `connect()` connects to."""
+async def talk(script: Script, version: int, broker: Any, connect: Any, wait: Any, piecewise: bool) -> None:
+    """Run a script's lines against a broker to which `connect()` connects."""
     clients: dict[str, Any] = {}
     try:
-        await _talk(script, version, connect, wait, piecewise, clients)
+        await _talk(script, version, broker, connect, wait, piecewise, clients)
     finally:
         for client in clients.values():
             await client.cut()
 
 
-async def _talk(script: Script, version: int, connect: Any, wait: Any, piecewise: bool,
+def counts(broker: Any, kind: str) -> dict[str, int]:
+    """Return what a line `ended`, `dropped` or `refused` is compared with."""
+    if kind == "ended":
+        return dict(broker.controller.ends)
+    return broker.router.ledger.dropped() if kind == "dropped" else dict(broker.controller.refused_subscriptions)
+
+
+async def _talk(script: Script, version: int, broker: Any, connect: Any, wait: Any, piecewise: bool,
                 clients: dict[str, Any]) -> None:
     name_of_version = next(name for name, level in VERSIONS.items() if level == version)
     for only, line in script.lines:
         if only not in (None, name_of_version) or line.direction == "setting":
+            continue
+        if line.direction in COUNTS:
+            found = counts(broker, line.direction)
+            for reason, count in line.options.items():
+                assert found.get(reason, 0) == int(count), f"{script.path.name}:{line.number}: {line.text}; is {found}"
             continue
         if line.direction == "wait":
             await wait(line.number_of("ms"))
@@ -399,8 +418,9 @@ async def _talk(script: Script, version: int, connect: Any, wait: Any, piecewise
 
 def config_for(script: Script) -> Config:
     """Return the settings that a script runs with."""
-    return Config(listen=("tcp://127.0.0.1:0",), mqtt=Mqtt(**script.settings), limits=Limits(connect_timeout_s=5.0),
-                  shutdown=Shutdown(drain_s=0.5))
+    flags = {"limits.connect_timeout_s": "5.0", **script.settings}
+    settings = {f"SHOAL_{key.upper().replace('.', '__')}": value for key, value in flags.items()}
+    return load_config(None, {**settings, "SHOAL_LISTEN": "tcp://127.0.0.1:0", "SHOAL_SHUTDOWN__DRAIN_S": "0.5"}, {})
 
 
 async def run_in_memory(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
@@ -411,7 +431,7 @@ async def run_in_memory(script: Script, version: int, *, piecewise: bool = False
     async with trio.open_nursery() as nursery:
         broker = MemoryBroker(config_for(script), nursery, log, follower,
                               SlowAuthenticator() if slow else QuickAuthenticator())
-        await talk(script, version, broker.connect, broker.wait, piecewise)
+        await talk(script, version, broker, broker.connect, broker.wait, piecewise)
         nursery.cancel_scope.cancel()
     assert "internal_error" not in broker.controller.ends, broker.controller.ends
     return broker
@@ -444,5 +464,5 @@ async def run_over_sockets(script: Script, version: int, *, piecewise: bool = Fa
             log.on_append = lambda: nursery.start_soon(sync)
         assert worker.acceptor is not None
         port = worker.acceptor.addresses[0].port
-        await talk(script, version, connect, wait, piecewise)
+        await talk(script, version, worker, connect, wait, piecewise)
     assert "internal_error" not in worker.controller.ends, worker.controller.ends

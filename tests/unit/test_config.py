@@ -243,8 +243,12 @@ def test_the_deployed_file_shows_every_setting_with_its_default() -> None:
 def test_every_line_of_the_deployed_file_may_be_uncommented(tmp_path: Path) -> None:
     text = DEPLOYED.read_text(encoding="utf-8")
     config = load(written(tmp_path, re.sub(r"^#(?=\w)", "", text, flags=re.MULTILINE)), {}, {})
-    # The two that have no default show an example instead.
-    assert config == Config(allow_anonymous=True, log=Log(file="shoal.log"))
+    # Those that have no default show an example instead.
+    assert config == Config(
+        allow_anonymous=True,
+        log=Log(file="shoal.log"),
+        mqtt=Mqtt(response_information="answers/{client_identifier}", server_reference="mqtt.example.org:1883"),
+    )
 
 
 @given(st.integers(1, 65_535), st.text(min_size=1, max_size=20), st.floats(0.25, 3600), st.booleans())

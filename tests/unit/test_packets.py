@@ -137,7 +137,7 @@ def test_the_three_versions_are_told_apart():
 @pytest.mark.parametrize(("protocol", "clause"), [
     (b"\0\x04MQTT\x03", "MQTT-3.1.2-2"),
     (b"\0\x04MQTT\x06", "MQTT-3.1.2-2"),
-    (b"\0\x04MQTT\x84", "MQTT-3.1.2-2"),
+    (b"\0\x04MQTT\x85", "MQTT-3.1.2-2"),
     (b"\0\x06MQIsdp\x04", "MQTT-3.1.2-2"),
     (b"\0\x04mqtt\x04", "MQTT-3.1.2-1"),
     (b"\0\x04HTTP\x01", "MQTT-3.1.2-1"),

@@ -1,0 +1,125 @@
+"""Limits that hold for a worker as a whole, and those on topics: what is counted, and what is said at the bound."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.logs import get
+from broker.reasons import ClientError, Reason
+
+if TYPE_CHECKING:
+    from router.ledger import Ledger
+
+    from broker.hub import Hub
+
+log = get("limits")
+
+RECOVERED = 0.9                  # of the limit: below it, the worker takes in again
+FULL_OUTPUT_BYTES_MAX = 65_536   # of one connection's output while the worker is at its limit
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+CONTROL_GROUP_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def topic_problem(topic: bytes, levels_max: int, bytes_max: int) -> str | None:
+    """Return which limit a topic name or topic filter breaks, in words; None if it breaks none."""
+    if len(topic) > bytes_max:
+        return f"{len(topic)} bytes of topic, {bytes_max} are allowed"
+    levels = topic.count(b"/") + 1
+    if levels > levels_max:
+        return f"{levels} topic levels, {levels_max} are allowed"
+    return None
+
+
+def check_topic_size(topic: bytes, levels_max: int, bytes_max: int) -> None:
+    """Raise ClientError for a topic name that breaks a limit."""
+    problem = topic_problem(topic, levels_max, bytes_max)
+    if problem is not None:
+        raise ClientError(Reason.TOPIC_NAME_INVALID, "section 4.7.3", problem)
+
+
+class Rate:
+    """So many events a second, and `burst` of them at once (the virtual scheduling form of a leaky bucket, GCRA).
+
+    Args:
+        per_second: 0 for any number.
+        burst: 1 or more.
+    """
+
+    __slots__ = ("_burst_us", "_due_us", "_step_us")
+
+    def __init__(self, per_second: int, burst: int) -> None:
+        self._step_us = 1_000_000 / per_second if per_second else 0.0
+        self._burst_us = self._step_us * burst
+        self._due_us = 0.0
+
+    def take(self, now_ms: int) -> bool:
+        """Return whether one more event fits at a time (monotonic ms), and count it if it does."""
+        now_us = now_ms * 1000.0
+        due_us = max(self._due_us, now_us) + self._step_us
+        if due_us - now_us > self._burst_us:
+            return False
+        self._due_us = due_us
+        return True
+
+
+def memory_available_bytes() -> int:
+    """Return the memory that this process may use: the machine's, or less if its control group has less."""
+    available = PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
+    for file in CONTROL_GROUP_FILES:
+        try:
+            text = file.read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            available = min(available, int(text))
+    return available
+
+
+class MemoryGuard:
+    """Keeps a worker below its limit of memory by what it measures: its resident set.
+
+    At the limit nothing more is queued or retained, no client gets in, a packet of more than 64 KiB is not gathered,
+    and QoS 0 waits in outputs up to 64 KiB per connection only. Below nine tenths of the limit all goes on.
+
+    Args:
+        limit_bytes: 0 for three quarters of what the machine or its control group has.
+        hub, ledger: the worker's.
+    """
+
+    def __init__(self, limit_bytes: int, hub: Hub, ledger: Ledger) -> None:
+        self.limit_bytes = limit_bytes or memory_available_bytes() // 4 * 3
+        self.times_full = 0
+        self._hub = hub
+        self._ledger = ledger
+        self._output_bytes_max: int = hub.output_bytes_max
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the file that is measured by."""
+        if self._statm >= 0:
+            os.close(self._statm)
+            self._statm = -1
+
+    def resident_bytes(self) -> int:
+        """Return the resident set of this process. Costs about 3 microseconds."""
+        return int(os.pread(self._statm, 128, 0).split(maxsplit=2)[1]) * PAGE_BYTES
+
+    def check(self) -> None:
+        """Measure, and stop or take up what costs memory. Called every 250 ms, and after every 16 MiB received."""
+        resident_bytes = self.resident_bytes()
+        full = bool(self._ledger.memory_full)
+        if not full and resident_bytes > self.limit_bytes:
+            self.times_full += 1
+            log.warning("memory_full", resident_bytes=resident_bytes, limit_bytes=self.limit_bytes)
+        elif full and resident_bytes < self.limit_bytes * RECOVERED:
+            log.info("memory_available", resident_bytes=resident_bytes, limit_bytes=self.limit_bytes)
+        elif full:
+            self._hub.trim()
+            return
+        else:
+            return
+        self._ledger.memory_full = not full
+        self._hub.output_bytes_max = (
+            self._output_bytes_max if full else min(self._output_bytes_max, FULL_OUTPUT_BYTES_MAX))

@@ -1,0 +1,268 @@
+"""What can be set: every setting's name, default, range and meaning. broker.config reads and checks them."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+
+class Mqtt(Struct, frozen=True, kw_only=True):
+    """What is negotiated with a client, and what is kept for one."""
+
+    max_packet_size_bytes: Annotated[
+        int, Meta(ge=128, le=268_435_460, description="Largest packet that a client may send; 5.0 clients are told.")
+    ] = 2_097_152
+    receive_maximum: Annotated[
+        int, Meta(ge=1, le=65_535, description="QoS 1 and 2 messages that a client may have unanswered towards us.")
+    ] = 1024
+    topic_alias_maximum: Annotated[
+        int, Meta(ge=0, le=65_535, description="Topic aliases that a 5.0 client may set on its connection.")
+    ] = 64
+    topic_alias_maximum_out: Annotated[
+        int, Meta(ge=0, le=65_535, description="Topic aliases that we set towards a 5.0 client, if it allows as many.")
+    ] = 64
+    inflight_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_535,
+            description="QoS 1 and 2 messages unanswered by a client; a 5.0 client's Receive Maximum may lower it.",
+        ),
+    ] = 1000
+    session_expiry_interval_max_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=4_294_967_295,
+            description="Longest session expiry interval granted to a client; 4294967295 never expires.",
+        ),
+    ] = 4_294_967_295
+    server_keep_alive_s: Annotated[
+        int,
+        Meta(ge=0, le=65_535, description="Keep alive imposed on 5.0 clients; 0 leaves each client its own."),
+    ] = 0
+    maximum_qos: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2,
+            description="Highest QoS that a client may publish with; subscriptions are granted no more either.",
+        ),
+    ] = 2
+    retain_available: Annotated[bool, Meta(description="Whether clients may publish retained messages.")] = True
+    wildcard_subscriptions_available: Annotated[
+        bool, Meta(description="Whether topic filters may contain + and #.")
+    ] = True
+    subscription_identifiers_available: Annotated[
+        bool, Meta(description="Whether 5.0 clients may give their subscriptions an identifier.")
+    ] = True
+    shared_subscriptions_available: Annotated[
+        bool, Meta(description="Whether topic filters may begin with $share.")
+    ] = True
+    empty_client_identifier: Annotated[
+        bool, Meta(description="Whether a client may leave it to the broker to assign its client identifier.")
+    ] = True
+    client_identifier_3_1_max: Annotated[
+        int,
+        Meta(
+            ge=23,
+            le=65_535,
+            description="Characters in the client identifier of an MQTT 3.1 client; the standard allows 23.",
+        ),
+    ] = 23
+    response_information: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="Response Information for 5.0 clients that ask for it; {client_identifier} stands for theirs.",
+            examples=["answers/{client_identifier}"],
+        ),
+    ] = None
+    server_reference: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="Another server that 5.0 clients are told to use: HOST or HOST:PORT, several with blanks.",
+            examples=["mqtt.example.org:1883"],
+        ),
+    ] = None
+    server_reference_use: Annotated[
+        Literal["full", "always", "moved"],
+        Meta(
+            description="When clients are sent to server_reference: when connections_max is reached, always for now, "
+            "or always and for good."
+        ),
+    ] = "full"
+    queue_qos0: Annotated[
+        bool, Meta(description="Whether QoS 0 messages wait for a client that is away, as QoS 1 and 2 messages do.")
+    ] = False
+    queue_messages_max: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="Messages that wait for one session at most.")
+    ] = 10_000
+    queue_bytes_max: Annotated[
+        int, Meta(ge=1024, le=1 << 40, description="Bytes of messages that wait for one session at most.")
+    ] = 16_777_216
+    shared_subscription_strategy: Annotated[
+        Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"],
+        Meta(description="How a shared subscription picks the member that gets a message."),
+    ] = "round_robin"
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Bounds that keep one client, or a crowd of them, from hurting the others."""
+
+    connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000_000,
+            description="Connections open at once; the process's limit on open files may lower it.",
+        ),
+    ] = 1_000_000
+    connect_timeout_s: Annotated[
+        float, Meta(ge=0.25, le=3600, description="Time from accepting a connection to its CONNECT packet.")
+    ] = 10.0
+    connect_bytes_max: Annotated[
+        int,
+        Meta(ge=256, le=268_435_460, description="Largest packet that a client may send before it is authenticated."),
+    ] = 65_536
+    connects_per_second_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="CONNECTs accepted in a second, after a burst of twice as many; 0 for any number.",
+        ),
+    ] = 10_000
+    packet_timeout_s: Annotated[
+        float, Meta(ge=1, le=86_400, description="Time from the first byte of a packet to its last.")
+    ] = 60.0
+    tcp_keepalive_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=32_767,
+            description="Silence after which TCP probes a client that has no keep alive of its own; 0 never does.",
+        ),
+    ] = 60
+    pending_connects_max: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="CONNECTs that wait for authentication at once; then accepting pauses."),
+    ] = 1000
+    pending_bytes_max: Annotated[
+        int,
+        Meta(ge=1024, le=1 << 30, description="Bytes kept unparsed behind a CONNECT that waits; then reading pauses."),
+    ] = 65_536
+    output_buffer_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=4096,
+            le=1 << 40,
+            description="Bytes unsent to one connection, beyond which QoS 0 messages to it are dropped and counted.",
+        ),
+    ] = 1_048_576
+    subscriptions_per_client_max: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="Subscriptions that one session may have.")
+    ] = 10_000
+    topic_levels_max: Annotated[
+        int, Meta(ge=1, le=65_536, description="Levels that a topic name or a topic filter may have.")
+    ] = 128
+    topic_bytes_max: Annotated[
+        int, Meta(ge=16, le=65_535, description="Length of a topic name or a topic filter.")
+    ] = 65_535
+    retained_messages_max: Annotated[
+        int, Meta(ge=0, le=1_000_000_000, description="Topics that may have a retained message.")
+    ] = 1_000_000
+    retained_bytes_max: Annotated[
+        int, Meta(ge=0, le=1 << 40, description="Topic names, properties and payloads of all retained messages.")
+    ] = 268_435_456
+    messages_per_second_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000_000,
+            description="Messages that one client may publish in a second; beyond it, it is not read from for a "
+            "while. 0 for any number.",
+        ),
+    ] = 0
+    bytes_per_second_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 40,
+            description="Bytes that one client may send in a second; beyond it, it is not read from for a while. "
+            "0 for any number.",
+        ),
+    ] = 0
+    memory_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 50,
+            description="Memory of a worker beyond which nothing more is queued, retained or connected; 0 for three "
+            "quarters of what the machine or its control group has.",
+        ),
+    ] = 0
+    route_cache_max: Annotated[
+        int, Meta(ge=8, le=100_000_000, description="Topic names whose receivers are remembered between messages.")
+    ] = 65_536
+    sockets_per_turn_max: Annotated[
+        int, Meta(ge=1, le=512, description="Ready sockets that one turn of the reactor serves at most.")
+    ] = 512
+    bytes_per_read_max: Annotated[
+        int, Meta(ge=4096, le=1 << 26, description="Bytes that one turn of the reactor reads from one socket at most.")
+    ] = 131_072
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """Where log lines go and how many may wait to be written."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe lines that are written.")
+    ] = "info"
+    file: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="File to append to, reopened on SIGHUP; without it, standard error.", examples=["shoal.log"]),
+    ] = None
+    format: Annotated[
+        Literal["auto", "console", "json"],
+        Meta(description="Form of a line; auto is console on a terminal and JSON elsewhere."),
+    ] = "auto"
+    queue_max: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="Lines that wait for the log writer; beyond it dropped and counted.")
+    ] = 10_000
+
+
+class Shutdown(Struct, frozen=True, kw_only=True):
+    """How a worker ends."""
+
+    drain_s: Annotated[
+        float, Meta(ge=0, le=3600, description="Time that unsent bytes get to leave after clients were told to go.")
+    ] = 1.5
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """One broker's settings. `load` is the way to a checked one."""
+
+    workers: Annotated[int, Meta(ge=1, le=1024, description="Worker processes; this version runs exactly 1.")] = 1
+    listen: Annotated[
+        tuple[str, ...],
+        Meta(
+            min_length=1,
+            description="Addresses to listen on: tcp://HOST:PORT, IPv6 in brackets; port 0 takes any free port.",
+        ),
+    ] = ("tcp://127.0.0.1:1883",)
+    data_dir: Annotated[
+        str, Meta(min_length=1, description="Folder that one broker locks for itself and keeps its data in.")
+    ] = "shoal-data"
+    allow_anonymous: Annotated[
+        bool | None,
+        Meta(
+            description="Whether clients need no authentication: true on every address, false nowhere, "
+            "unset on loopback addresses only.",
+            examples=[True],
+        ),
+    ] = None
+    mqtt: Annotated[Mqtt, Meta(description="What is negotiated with a client, and what is kept for one.")] = Mqtt()
+    limits: Annotated[
+        Limits, Meta(description="Bounds that keep one client, or a crowd of them, from hurting the others.")
+    ] = Limits()
+    log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
+    shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()
