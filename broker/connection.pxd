@@ -21,6 +21,7 @@ cdef class Connection(Protocol):
     cdef bytes transformed                # what the filter made of our output and the socket has not taken
     cdef public bint ended                # the controller has dealt with the end
     cdef int64_t heard_ms                 # when bytes last came
+    cdef readonly int64_t opened_ms       # when its CONNECT was accepted; 0 before
     cdef readonly uint32_t keep_alive_ms  # 1.5 times the keep alive; 0: none
     cdef readonly int fd                  # NO_SOCKET in tests, and after the close
     cdef int epoll_fd

@@ -428,7 +428,7 @@ cdef class Connection(Protocol):
         self.session = session
         self.writable = True
         session.attach(self, receive_maximum)
-        self.heard_ms = self.turn.now_ms
+        self.heard_ms = self.opened_ms = self.turn.now_ms
         if self.keep_alive_ms:
             self.wheel.arm(&self.timer, self.turn.now_ms + self.keep_alive_ms)
         else:

@@ -22,6 +22,7 @@ from broker.packets import (
     encode,
     encode_fitting,
 )
+from broker.presence import Presence
 from broker.properties import PacketType
 from broker.reasons import ClientError, CloseReason, Reason, disconnect_reason_to_close
 
@@ -63,7 +64,9 @@ class Controller:
         self.limits = config.limits
         self.router = router
         self.acl = acl
-        self.handshake = Handshake(config, router, authenticator, admission, acl, self.on_end, self.fail)
+        self.presence = Presence()
+        self.handshake = Handshake(
+            config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail)
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
         self.slow_turns = 0
@@ -299,6 +302,8 @@ class Controller:
         if reason not in QUIET_ENDS:
             log.info("connection_ended", client=client_of(connection), reason=reason)
         session = connection.session
+        if session is not None and self.presence.watches:
+            self.presence.ended(connection)
         self.handshake.forget(connection)
         if session is not None:
             self.handshake.open_connections -= 1

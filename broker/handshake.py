@@ -13,7 +13,7 @@ from broker.auth import Accepted, Outcome, Pending, Refused
 from broker.limits import Rate, check_topic_size
 from broker.logs import get
 from broker.packets import Auth, Connack, Connect, Disconnect, Will, decode_connect, encode, encode_fitting
-from broker.properties import encode_properties
+from broker.properties import encode_message_block
 from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from broker.auth import Admission, Authenticator
     from broker.config import Config
     from broker.connection import Connection
+    from broker.presence import Presence
 
 log = get("handshake")
 
@@ -45,13 +46,8 @@ class PendingWill:
         self.expiry_offset = -1
         self.expiry_interval_s: int | None = None
         if will.properties:
-            encoded = encode_properties(will.properties)
-            # behind the length, whose bytes but the last have the high bit set
-            self.properties = encoded[next(index for index, byte in enumerate(encoded) if byte < 0x80) + 1:]
+            self.properties, self.expiry_offset = encode_message_block(will.properties)
             self.expiry_interval_s = will.properties.get("message_expiry_interval")
-            if self.expiry_interval_s is not None:
-                self.expiry_offset = 3 if "payload_format_indicator" in will.properties else 1
-                assert self.properties[self.expiry_offset - 1] == 0x02, self.properties
 
     def message(self, now_ms: int) -> Message | None:
         """Return the will as an application message that is published now; its expiry counts from here.
@@ -121,13 +117,14 @@ class Handshake:
     """Decides on CONNECTs: admission, authentication, session, CONNACK."""
 
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
-                 acl: Acl, end_now: Callable[[Connection], None],
+                 acl: Acl, presence: Presence, end_now: Callable[[Connection], None],
                  fail: Callable[[Connection, ClientError], None]) -> None:
         self.config = config
         self.router = router
         self.authenticator = authenticator
         self.admission = admission
         self.acl = acl
+        self.presence = presence
         self.pending = Pending(config.limits.pending_connects_max)
         self.exchanges: dict[int, Exchange] = {}
         self.spawn: Callable[..., Any] | None = None
@@ -395,6 +392,8 @@ class Handshake:
         connection.write_packet(encode_fitting(
             Connack(present, Reason.SUCCESS, properties), connect.version, connection.packet_bytes_max))
         connection.resume()
+        if self.presence.watches:
+            self.presence.opened(connection, self.router.ledger.now_ms)
 
     def _expiry_interval(self, connect: Connect) -> int:
         """Return the session expiry interval in force, seconds; a 3.x session that is not clean has the longest."""

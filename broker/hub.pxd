@@ -27,6 +27,7 @@ cdef class Hub:
     cdef uint32_t connect_timeout_ms
     cdef public object memory            # broker.limits.MemoryGuard, or None
     cdef uint64_t memory_checked_bytes   # turn.bytes_in when it last looked
+    cdef readonly list arrivals          # in-process clients (LocalClient) that got messages in this turn
 
     cdef Connection make(self, int fd, int epoll_fd)
     cdef bint unfinished(self) noexcept

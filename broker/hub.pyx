@@ -65,6 +65,7 @@ cdef class Hub:
         self.message = Message.__new__(Message)
         self.wheel = TimingWheel(now_ms)
         self.connections = {}
+        self.arrivals = []
         self.turn.packet_bytes_max = packet_bytes_max
         self.turn.receive_maximum = receive_maximum
         self.turn.alias_max = alias_max
@@ -160,6 +161,8 @@ cdef class Hub:
         if self.memory is not None and self.turn.bytes_in - self.memory_checked_bytes > MEMORY_CHECK_BYTES:
             self.memory_checked_bytes = self.turn.bytes_in
             self.memory.check()
+        if self.arrivals:
+            self.tell_arrivals()
         return 0
 
     cdef int swap(self, PointerList* items) noexcept:
@@ -336,6 +339,18 @@ cdef class Hub:
             self.router.ledger.now_ms = now_ms
         self.tick()
         self.end_turn()
+
+    def tell_arrivals(self) -> None:
+        """Tell in-process clients what came for them: at the end of a turn, or between turns."""
+        cdef list arrivals = self.arrivals
+        cdef Py_ssize_t index
+        for index in range(len(arrivals)):
+            arrivals[index].arrived()
+        arrivals.clear()
+
+    def look_at_clock(self) -> int:
+        """Return the time, monotonic ms. Without a clock of its own, time is what was last said."""
+        return self.turn.now_ms
 
     @property
     def now_ms(self) -> int:

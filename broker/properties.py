@@ -263,6 +263,21 @@ def encode_properties(properties: Mapping[str, Any]) -> bytes:
     return encode_varint(len(block)) + block
 
 
+def encode_message_block(properties: Mapping[str, Any]) -> tuple[bytes, int]:
+    """Return a message's properties without their length, and where in them the value of Message Expiry Interval lies.
+
+    The offset is -1 if there is none. That is how `router.message` holds them.
+    """
+    encoded = encode_properties(properties)
+    # behind the length, whose bytes but the last have the high bit set
+    block = encoded[next(index for index, byte in enumerate(encoded) if byte < 0x80) + 1:]
+    if "message_expiry_interval" not in properties:
+        return block, -1
+    offset = 3 if "payload_format_indicator" in properties else 1       # nothing else goes before it
+    assert block[offset - 1] == 0x02, block
+    return block, offset
+
+
 def _identifier(row: Property) -> int:
     return row.identifier
 

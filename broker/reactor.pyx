@@ -130,6 +130,12 @@ cdef class Reactor(Hub):
         """A tick of the guest waits; from this thread, where no wake is needed."""
         self.guest_due = True
 
+    def look_at_clock(self) -> int:
+        """Return the time, monotonic ms, which is the turn's from now on; for what comes from outside of a turn."""
+        self.turn.now_ms = monotonic_ns() // 1000000
+        self.router.ledger.now_ms = self.turn.now_ms
+        return self.turn.now_ms
+
     def fileno(self) -> int:
         """Readable when turn_once() has something to do."""
         return self.epoll_fd

@@ -24,7 +24,9 @@ from broker.auth import Anonymous
 from broker.control import Controller
 from broker.guest import Guest
 from broker.limits import MemoryGuard
+from broker.inprocess import INBOX_MAX, InProcess, InProcessClient
 from broker.logs import get
+from broker.presence import ClientInfo, Watch, describe
 from broker.pump import Pump
 from broker.reactor import Reactor
 
@@ -40,6 +42,7 @@ ROUTES_SWEPT_MAX = 32_768        # places of the route cache looked at per house
 PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
 DRAIN_POLL_S = 0.02
 CONNECTIONS_BEYOND = 256         # over connections_max, so that who comes too late can be told
+DESCRIBED_PER_STEP = 500         # clients described between two checkpoints: some 5 ms
 _last_summary: dict[str, int] = {}
 _unraisable = {"count": 0}
 
@@ -63,7 +66,8 @@ class Worker:
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max)
-        self.controller = Controller(config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission)
+        acl = acl or AllowAll()
+        self.controller = Controller(config, self.router, authenticator or Anonymous(), acl, admission)
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max,
@@ -75,6 +79,7 @@ class Worker:
         self.reactor.transform_factory = transform
         if log_store is not None:
             log_store.on_durable = self.reactor.wake
+        self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
         self.acceptor: Acceptor | None = None
         self._stop = trio.Event()
 
@@ -92,9 +97,11 @@ class Worker:
         """Close everything at once; what serve() left behind because it was cancelled."""
         if self.acceptor is not None:
             self.acceptor.close()
+        self.in_process.end()
         self.reactor.close()
         self.reactor.memory.close()
         self.reactor.memory = None
+        self.controller.presence.end()
 
     def stop(self) -> None:
         """Ask serve() to end. From trio's thread."""
@@ -110,6 +117,7 @@ class Worker:
             started()
             await self._stop.wait()
             self.acceptor.close()
+            self.in_process.end()
             for connection in self.reactor.connections_snapshot():
                 self.controller.shut_down(connection)
             with trio.move_on_after(self.config.shutdown.drain_s):
@@ -124,11 +132,79 @@ class Worker:
             self.router.tree.sweep_routes(ROUTES_SWEPT_MAX)
             self.reactor.trim()
 
+    def _router_failed(self, error: BaseException) -> None:
+        """An in-process client's call found the router broken: serve() raises what was found."""
+        spawn = self.controller.handshake.spawn
+        assert spawn is not None, "in-process clients live while serve() runs"
+        spawn(_raise, error)
+
+    # For programs that the broker is embedded in -------------------------------------------------------------------
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where clients can connect; port 0 of the configuration is the port that was free here."""
+        return [] if self.acceptor is None else self.acceptor.addresses
+
+    async def connect(self, client_identifier: str, *, identity: object = None,
+                      inbox_max: int = INBOX_MAX) -> InProcessClient:
+        """Connect a client inside this process. Whoever calls this disconnects it, or takes client() instead.
+
+        Its name belongs to in-process clients alone: it shares no session with a network client of the same client
+        identifier, and neither takes over the other. Its subscriptions end with it.
+
+        Args:
+            client_identifier: 1..65535 bytes of UTF-8; one client of a name at a time.
+            identity: what the ACL is asked about; None: a trusted client, which may do everything.
+            inbox_max: messages that wait to be taken, 1 or more; those beyond are dropped and counted, whatever their
+                QoS (`dropped` of the client, `dropped_inbox_full` of counters()).
+
+        Raises:
+            ValueError, TypeError: the name is in use, or an argument is wrong.
+            trio.ClosedResourceError: the broker has ended.
+        """
+        await trio.lowlevel.checkpoint()
+        return self.in_process.connect(client_identifier, identity, inbox_max)
+
+    @asynccontextmanager
+    async def client(self, client_identifier: str, *, identity: object = None,
+                     inbox_max: int = INBOX_MAX) -> AsyncIterator[InProcessClient]:
+        """connect(), and disconnect at the end of the block."""
+        async with await self.connect(client_identifier, identity=identity, inbox_max=inbox_max) as client:
+            yield client
+
+    async def clients(self) -> list[ClientInfo]:
+        """Return all connected clients, those of this process last.
+
+        It takes about 10 us per client, in steps between which the broker goes on: each entry is true for the moment
+        in which it was made. Who must not miss anybody listens to presence() first and asks then.
+        """
+        found = []
+        for index, connection in enumerate(self.reactor.connections_snapshot()):
+            if index % DESCRIBED_PER_STEP == 0:
+                await trio.lowlevel.checkpoint()
+            if connection.is_open:
+                found.append(describe(connection, self.reactor.look_at_clock()))
+        await trio.lowlevel.checkpoint()
+        return found + [client.describe() for client in self.in_process.clients.values()]
+
+    def presence(self, events_max: int = 1000) -> Watch:
+        """Return who comes and goes: `async with broker.presence() as events`, then `async for event in events`.
+
+        From the beginning of the block each client that is accepted gives a Connected, its end a Disconnected.
+
+        Args:
+            events_max: that wait to be taken, 1 or more; beyond that the oldest is dropped and counted (`dropped` of
+                the events, `presence_events_dropped` of counters()).
+        """
+        return Watch(self.controller.presence, events_max)
+
     def counters(self) -> dict[str, int]:
         """What the worker has done since it started."""
+        presence_dropped = self.controller.presence.dropped
         return {
             **self.reactor.counters(),
             **({"unraisable": _unraisable["count"]} if _unraisable["count"] else {}),
+            **({"presence_events_dropped": presence_dropped} if presence_dropped else {}),
             "connections": sum(self.controller.ends.values()) + self.reactor.connection_count,
             **{f"refused_subscription_{reason}": count
                for reason, count in self.controller.refused_subscriptions.items()},
@@ -156,6 +232,8 @@ def terms(config: Config) -> dict[str, Any]:
         "messages_per_second_max": limits.messages_per_second_max,
         "bytes_per_second_max": limits.bytes_per_second_max,
     }
+async def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _connections_max(config: Config) -> int:

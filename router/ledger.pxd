@@ -14,7 +14,8 @@ cdef enum:                       # why a message did not reach a receiver; names
     DROP_NOT_AUTHORIZED = 8      # refused by the ACL when published
     DROP_RETAINED_FULL = 9       # to be retained, but there is no room for one more
     DROP_MEMORY = 10             # would have been queued, but the worker is at its limit of memory
-    DROP_REASON_COUNT = 11
+    DROP_INBOX_FULL = 11         # the inbox of an in-process client is at its limit
+    DROP_REASON_COUNT = 12
 
 
 cdef class Ledger:

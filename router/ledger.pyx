@@ -2,7 +2,7 @@
 
 DROP_REASONS = (
     "offline", "queue_full", "expired", "too_large", "output_full", "refused", "session_ended", "no_member",
-    "not_authorized", "retained_full", "memory",
+    "not_authorized", "retained_full", "memory", "inbox_full",
 )
 assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
 
@@ -19,6 +19,10 @@ cdef class Ledger:
         self.queue_messages_max = queue_messages_max
         self.queue_bytes_max = queue_bytes_max
         self.inflight_max = inflight_max
+
+    def count_dropped(self, reason: str) -> None:
+        """Count a message dropped for a reason of DROP_REASONS: one that only Python saw."""
+        self.dropped_messages[DROP_REASONS.index(reason)] += 1
 
     def dropped(self) -> dict[str, int]:
         """Messages dropped since the start, by reason; reasons that never happened are left out."""

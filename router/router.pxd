@@ -23,7 +23,7 @@ cdef class Router:
     cdef readonly Effects effects
     cdef readonly dict sessions          # client identifier (bytes) -> Session
     cdef public bint recording           # a log is attached: what rests on a record waits for it in effects
-    cdef bint recorded                   # whether the last publish rests on a record
+    cdef readonly bint recorded          # whether the last publish rests on a record
     cdef list _deadlines                 # heap of (monotonic ms, sequence, kind, Session)
     cdef uint64_t _deadline_sequence
 

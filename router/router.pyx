@@ -303,28 +303,29 @@ cdef class Router:
                 self.end_session(session)
         return 0
 
-    def subscribe(self, Session session not None, bytes topic_filter not None, options: int, identifier: int = 0):
+    def subscribe(self, Receiver receiver not None, bytes topic_filter not None, options: int, identifier: int = 0):
         """Subscribe, or replace an identical subscription in place [MQTT-3.8.4-3].
 
         Args:
+            receiver: a Session, or an in-process client, which is never durable.
             topic_filter: valid, perhaps `$share/name/filter`.
             options: Subscription Options byte (3.8.3.1).
 
         Returns the retained messages to send now, by Retain Handling [MQTT-3.3.1-9..11]; none for a shared one.
         """
-        is_new = self.tree.subscribe(session, topic_filter, options, identifier)
-        if self.recording and session.durable:
-            self.effects.record(("subscribe", session.client_identifier, topic_filter, options, identifier))
+        is_new = self.tree.subscribe(receiver, topic_filter, options, identifier)
+        if self.recording and receiver.durable:
+            self.effects.record(("subscribe", (<Session?>receiver).client_identifier, topic_filter, options, identifier))
         handling = options & RETAIN_HANDLING_MASK
         if topic_filter.startswith(b"$share/") or handling == 0x20 or (handling == 0x10 and not is_new):
             return []
         return self.retained.match(topic_filter)
 
-    def unsubscribe(self, Session session not None, bytes topic_filter not None) -> bool:
+    def unsubscribe(self, Receiver receiver not None, bytes topic_filter not None) -> bool:
         """Remove a subscription; returns whether there was one. What is already owed stays owed [MQTT-3.10.4-3]."""
-        removed = self.tree.unsubscribe(session, topic_filter)
-        if removed and self.recording and session.durable:
-            self.effects.record(("unsubscribe", session.client_identifier, topic_filter))
+        removed = self.tree.unsubscribe(receiver, topic_filter)
+        if removed and self.recording and receiver.durable:
+            self.effects.record(("unsubscribe", (<Session?>receiver).client_identifier, topic_filter))
         return removed
 
     @property
