@@ -1,6 +1,31 @@
 """The public names of Shoal."""
 
+from broker.acl import Acl
+from broker.application import ReceivedMessage
+from broker.auth import Accepted, Admission, Authenticator, Refused
 from broker.config import Config, ConfigError, load
-from broker.worker import open_broker
+from broker.inprocess import InProcessClient, RefusedError
+from broker.presence import ClientInfo, Connected, Disconnected
+from broker.reasons import CloseReason, Reason
+from broker.worker import Worker, open_broker
 
-__all__ = ["Config", "ConfigError", "load", "open_broker"]
+__all__ = [
+    "Accepted",
+    "Acl",
+    "Admission",
+    "Authenticator",
+    "ClientInfo",
+    "CloseReason",
+    "Config",
+    "ConfigError",
+    "Connected",
+    "Disconnected",
+    "InProcessClient",
+    "Reason",
+    "ReceivedMessage",
+    "Refused",
+    "RefusedError",
+    "Worker",
+    "load",
+    "open_broker",
+]

@@ -352,7 +352,8 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
     """Run one worker inside somebody else's trio program; the block gets it once clients can connect.
 
     Installs no signal handler, freezes nothing, sets nothing process-wide but the limit on open files. At the end of
-    the block, or when it is cancelled, connections are told and closed.
+    the block, or when it is cancelled, connections are told and closed. An exception out of the block leaves as it is;
+    what ends the broker itself, which cancels the block, comes in an ExceptionGroup.
 
     Args:
         config: checked settings.
@@ -363,6 +364,7 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
     """
     worker = Worker(config, **seams)
     worker.listen()
+    failure: Exception | None = None
     try:
         async with trio.open_nursery() as driving:
             driving.start_soon(_drive, worker.reactor)
@@ -372,11 +374,15 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
                 await started.wait()
                 try:
                     yield worker
+                except Exception as error:
+                    failure = error              # the nurseries here are nobody's business: not in their groups
                 finally:
                     worker.stop()
             driving.cancel_scope.cancel()
     finally:
         worker.close()
+    if failure is not None:
+        raise failure
 
 
 async def _drive(reactor: Reactor) -> None:
