@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -62,6 +63,7 @@ class Acceptor:
         self.connections_max = connections_max
         self.pending = pending
         self._sockets = {listener.fileno(): listener for listener in sockets}
+        self.pauses: Counter[str] = Counter()       # how often accepting was paused, by reason
         self._watching = False
         self._closed = False
         self._trouble = trio.Event()
@@ -84,6 +86,7 @@ class Acceptor:
             self._watching = False
             for descriptor in self._sockets:
                 self.reactor.remove_listener(descriptor)
+            self.pauses[reason] += 1
             log.warning("accept_paused", reason=reason)
 
     def close(self) -> None:

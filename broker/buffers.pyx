@@ -22,10 +22,11 @@ ctypedef Chunk* ChunkPointer
 cdef ChunkPointer[SIZE_CLASSES] pool
 cdef uint64_t[SIZE_CLASSES] pooled_bytes
 cdef uint64_t chunks_out = 0     # taken and not given back
+cdef uint64_t bytes_out = 0      # that these hold
 
 
 cdef Chunk* take_chunk(size_t size) except NULL:
-    global chunks_out
+    global chunks_out, bytes_out
     cdef uint32_t size_class = 0
     cdef uint32_t capacity
     cdef Chunk* chunk
@@ -45,13 +46,15 @@ cdef Chunk* take_chunk(size_t size) except NULL:
     chunk.next = NULL
     chunk.start = chunk.end = 0
     chunks_out += 1
+    bytes_out += chunk.capacity
     return chunk
 
 
 cdef void give_chunk(Chunk* chunk) noexcept:
-    global chunks_out
+    global chunks_out, bytes_out
     cdef uint32_t size_class = chunk.size_class
     chunks_out -= 1
+    bytes_out -= chunk.capacity
     if size_class < SIZE_CLASSES and pooled_bytes[size_class] + chunk.capacity <= POOL_BYTES_MAX:
         chunk.next = pool[size_class]
         pool[size_class] = chunk
@@ -106,12 +109,12 @@ cdef void output_clear(Output* output) noexcept:
 
 
 def chunk_counts() -> dict[str, int]:
-    """Chunks in use, and bytes that the pools hold ready."""
+    """Chunks in use and their bytes, and bytes that the pools hold ready; of the whole process."""
     cdef uint64_t total = 0
     cdef int index
     for index in range(SIZE_CLASSES):
         total += pooled_bytes[index]
-    return {"in_use": chunks_out, "pooled_bytes": total}
+    return {"in_use": chunks_out, "in_use_bytes": bytes_out, "pooled_bytes": total}
 
 
 def trim_pools() -> None:

@@ -24,7 +24,7 @@ from broker.packets import (
 )
 from broker.presence import Presence
 from broker.properties import PacketType
-from broker.reasons import ClientError, CloseReason, Reason, disconnect_reason_to_close
+from broker.reasons import BY_CLIENT, ClientError, CloseReason, Reason, disconnect_reason_to_close
 
 if TYPE_CHECKING:
     from router.router import Router
@@ -69,6 +69,7 @@ class Controller:
             config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail)
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
         self.slow_turns = 0
 
     # Packets -------------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Controller:
         A topic whose retained message changed since the SUBSCRIBE is passed over: the new one came live.
         """
         backlog = connection.backlog
-        current = self.router.retained.message_of
+        current = self.router.retained_message
         while backlog:
             message, qos, identifier = backlog[0]
             if not connection.can_take(min(qos, message.quality_of_service)):
@@ -304,6 +305,8 @@ class Controller:
         session = connection.session
         if session is not None and self.presence.watches:
             self.presence.ended(connection)
+        if session is None and reason not in BY_CLIENT:
+            self.refused[reason] += 1
         self.handshake.forget(connection)
         if session is not None:
             self.handshake.open_connections -= 1

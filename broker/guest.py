@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ class Guest:
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
-        self._queue: deque[Callable[[], object]] = deque()
+        self._queue: deque[tuple[Callable[[], object], int]] = deque()      # what to call, since when (monotonic ns)
         self.outcome: Outcome[Any] | None = None
 
     def start(self, main: Callable[[], Awaitable[Any]]) -> None:
@@ -35,11 +36,11 @@ class Guest:
         )
 
     def _soon_from_thread(self, function: Callable[[], object]) -> None:
-        self._queue.append(function)
+        self._queue.append((function, time.monotonic_ns()))
         self._reactor.wake()
 
     def _soon(self, function: Callable[[], object]) -> None:
-        self._queue.append(function)
+        self._queue.append((function, time.monotonic_ns()))
         self._reactor.guest_is_due()
 
     def _done(self, outcome: Outcome[Any]) -> None:
@@ -53,5 +54,7 @@ class Guest:
     def tick(self) -> bool:
         """Run one tick; returns whether another one waits."""
         if self._queue:
-            self._queue.popleft()()
+            function, due_ns = self._queue.popleft()
+            self._reactor.note_guest_lag(time.monotonic_ns() - due_ns)
+            function()
         return bool(self._queue)

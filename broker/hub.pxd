@@ -2,6 +2,7 @@
 
 from broker.buffers cimport PointerList
 from broker.connection cimport Connection
+from broker.durations cimport Durations
 from broker.protocol cimport Turn
 from broker.pump cimport Pump
 from broker.wheel cimport TimingWheel
@@ -9,9 +10,26 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from router.message cimport Message
 from router.router cimport Router
 
+cdef enum Phase:                         # what a turn's time goes to; names in hub.PHASES
+    PHASE_INPUT = 0                      # receiving, parsing, routing
+    PHASE_CONTROL = 1                    # control packets, deadlines, ends, in Python
+    PHASE_PUMP = 2                       # the log, the mesh, and what they let leave
+    PHASE_FLUSH = 3                      # sending
+    PHASE_GUEST = 4                      # trio
+    PHASE_COUNT = 5
+
 
 cdef class Hub:
     cdef Turn turn
+    cdef int64_t mark_ns                 # when the phase under way began
+    cdef int64_t[PHASE_COUNT] phase_ns   # since the start
+    cdef Durations turn_times
+    cdef Durations turn_lags             # how long before its turn a ready socket may have waited, by turn
+    cdef Durations guest_lags            # how long a tick of the guest was due
+    cdef int64_t sampled_input_ns        # PHASE_INPUT of sampled turns
+    cdef readonly uint64_t connections_made
+    cdef readonly uint64_t guest_ticks
+    cdef readonly int64_t started_ms
     cdef readonly Router router
     cdef readonly Pump pump
     cdef public object controller
@@ -41,4 +59,6 @@ cdef class Hub:
     cdef int reap(self) except -1
     cdef int dispose(self, Connection connection) except -1
     cdef int swap(self, PointerList* items) noexcept
+    cdef int64_t clock_ns(self) noexcept
+    cdef int lap(self, int phase) noexcept     # what passed since the last lap was this phase's
     cdef int before_deadlines(self, Connection connection) except -1

@@ -5,10 +5,13 @@ The reactor adds epoll and sockets. Tests and the simulator use the hub as it is
 """
 
 cimport cython
+from broker.buffers import chunk_counts
 from broker.buffers cimport list_push, output_clear
 from broker.buffers import trim_pools
 from broker.codec cimport PUBLISH
 from broker.connection cimport LINGER_MS, NO_SOCKET
+from broker.durations cimport durations_of
+from broker.properties import PacketType
 from broker.protocol cimport CLOSING, OPEN, Protocol, VERDICTS
 from broker.reasons import BY_CLIENT
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -23,6 +26,10 @@ cdef extern from "<malloc.h>" nogil:
 cdef enum:
     ROUNDS_MAX = 64
     MEMORY_CHECK_BYTES = 16777216        # received between two looks at the memory that is used
+
+PHASES = ("input", "control", "pump", "flush", "guest")
+assert len(PHASES) == PHASE_COUNT, PHASES
+PACKET_NAMES = {int(packet_type): packet_type.name.lower() for packet_type in PacketType if packet_type}
 
 
 cdef void forget(PointerList* items, void* item) noexcept:
@@ -78,7 +85,7 @@ cdef class Hub:
         self.turn.packet_timeout_ms = packet_timeout_ms
         self.turn.messages_per_second_max = messages_per_second_max
         self.turn.bytes_per_second_max = bytes_per_second_max
-        self.turn.now_ms = now_ms
+        self.turn.now_ms = self.started_ms = now_ms
         self.turn.wake_fd = -1
         self.connect_timeout_ms = connect_timeout_ms
         router.ledger.now_ms = now_ms
@@ -128,6 +135,7 @@ cdef class Hub:
             Py_INCREF(connection)
             self.by_fd[fd] = <void*>connection
         self.connection_count += 1
+        self.connections_made += 1
         self.wheel.arm(&connection.timer, self.turn.now_ms + self.connect_timeout_ms)
         return connection
 
@@ -146,23 +154,39 @@ cdef class Hub:
         """
         cdef int rounds = 0
         while True:
-            while self.unfinished() and rounds < ROUNDS_MAX:
-                rounds += 1
-                self.deal_with_parked()
-                self.take_up_waiting()
-                self.end_closing()
-            self.pump.run()
+            if self.unfinished():
+                while self.unfinished() and rounds < ROUNDS_MAX:
+                    rounds += 1
+                    self.deal_with_parked()
+                    self.take_up_waiting()
+                    self.end_closing()
+                self.lap(PHASE_CONTROL)
+            if self.router.recording:
+                self.pump.run()
+                self.lap(PHASE_PUMP)
             self.flush_dirty()
             if rounds >= ROUNDS_MAX or not self.unfinished():
                 break
-        self.end_closing()
+            self.lap(PHASE_FLUSH)
         if self.turn.closing.count:
+            self.lap(PHASE_FLUSH)
+            self.end_closing()
             self.reap()
+            self.lap(PHASE_CONTROL)
         if self.memory is not None and self.turn.bytes_in - self.memory_checked_bytes > MEMORY_CHECK_BYTES:
             self.memory_checked_bytes = self.turn.bytes_in
             self.memory.check()
         if self.arrivals:
             self.tell_arrivals()
+        return 0
+
+    cdef int64_t clock_ns(self) noexcept:
+        return self.turn.now_ms * 1000000        # without a reactor, time is what the host says
+
+    cdef int lap(self, int phase) noexcept:
+        cdef int64_t now_ns = self.clock_ns()
+        self.phase_ns[phase] += now_ns - self.mark_ns
+        self.mark_ns = now_ns
         return 0
 
     cdef int swap(self, PointerList* items) noexcept:
@@ -337,6 +361,7 @@ cdef class Hub:
         if now_ms is not None:
             self.turn.now_ms = now_ms
             self.router.ledger.now_ms = now_ms
+        self.mark_ns = self.clock_ns()
         self.tick()
         self.end_turn()
 
@@ -363,8 +388,41 @@ cdef class Hub:
         return {"packet_bytes_max": self.turn.packet_bytes_max, "receive_maximum": self.turn.receive_maximum,
                 "alias_max": self.turn.alias_max}
 
-    def counters(self) -> dict[str, int]:
-        """Messages and bytes of all connections since the start."""
-        return {"messages_in": self.turn.messages_in, "messages_out": self.turn.messages_out,
+    def counters(self) -> dict:
+        """Numbers of this worker, under the names that broker.metrics.Metrics gives them, with their meaning and unit."""
+        cdef int qos
+        messages_in = [self.turn.publishes_in[qos] for qos in range(3)]
+        messages_out = [self.turn.publishes_out[qos] for qos in range(3)]
+        return {"messages_in": sum(messages_in), "messages_out": sum(messages_out),
                 "bytes_in": self.turn.bytes_in, "bytes_out": self.turn.bytes_out,
+                "payload_bytes_in": self.turn.payload_bytes_in, "payload_bytes_out": self.turn.payload_bytes_out,
+                "messages_in_by_qos": tuple(messages_in), "messages_out_by_qos": tuple(messages_out),
+                "connections": self.connections_made, "connections_open": self.connection_count,
+                "uptime_ms": self.turn.now_ms - self.started_ms,
+                "output_buffer_bytes": chunk_counts()["in_use_bytes"], "guest_ticks": self.guest_ticks,
                 "throttled": self.turn.throttled_count}
+
+    def packets(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Packets received and sent since the start, by the name of their type in lower case."""
+        received = {name: self.turn.packets_in[number] for number, name in PACKET_NAMES.items()}
+        sent = {name: self.turn.packets_out[number] for number, name in PACKET_NAMES.items()}
+        received["publish"] = self.turn.publishes_in[0] + self.turn.publishes_in[1] + self.turn.publishes_in[2]
+        sent["publish"] = self.turn.publishes_out[0] + self.turn.publishes_out[1] + self.turn.publishes_out[2]
+        return received, sent
+
+    def phase_times_us(self) -> dict[str, int]:
+        """Microseconds spent since the start, by phase of the turn.
+
+        What reading and parsing take together is measured in every turn; how it divides into `receive`, the calls of
+        the operating system, and `route`, parsing and routing, is measured in one turn of 61.
+        """
+        times = {name: self.phase_ns[index] // 1000 for index, name in enumerate(PHASES)}
+        share = <double>self.turn.receive_ns / self.sampled_input_ns if self.sampled_input_ns else 0.0
+        total = times.pop("input")
+        received = min(int(total * share), total)
+        return {"receive": received, "route": total - received, **times}
+
+    def durations(self) -> dict[str, tuple]:
+        """(count, total_us, max_us, counts by power of two) of turns, and of how late they and the guest's ticks were."""
+        return {"turns": durations_of(&self.turn_times), "turn_lags": durations_of(&self.turn_lags),
+                "guest_lags": durations_of(&self.guest_lags)}

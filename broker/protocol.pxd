@@ -42,10 +42,17 @@ cdef struct Turn:
     PointerList throttled        # Protocol that is not read from until its rate has come down
     uint32_t pending_bytes_max   # kept unparsed behind a packet that waits for an answer; then reading stops
     uint64_t output_bytes_max    # per connection; over it QoS 0 is dropped and QoS 1/2 waits
-    uint64_t messages_in
-    uint64_t messages_out
-    uint64_t bytes_in
+    # Counters of the worker, since it started.
+    uint64_t[3] publishes_in     # PUBLISH packets by QoS
+    uint64_t[3] publishes_out
+    uint64_t payload_bytes_in    # of PUBLISH packets
+    uint64_t payload_bytes_out
+    uint64_t[16] packets_in      # other packets, by packet type
+    uint64_t[16] packets_out
+    uint64_t bytes_in            # received from and taken by sockets
     uint64_t bytes_out
+    int64_t receive_ns           # spent in recv() during sampled turns
+    bint sampled                 # this turn is one of them
     bint turning                 # a turn is under way: what is listed now is dealt with before it ends
     int wake_fd                  # eventfd that makes the reactor turn; -1 without a reactor
     bint in_router               # an exception now is the router's: it ends the worker
@@ -67,7 +74,7 @@ cdef class Protocol(Sink):
     cdef readonly bytes parked_body       # of the control packet that waits for Python
     cdef public object backlog            # retained messages still to be sent, or None
     cdef uint64_t salt                    # of this connection's verdicts
-    cdef uint64_t messages_in, messages_out, bytes_in, bytes_out, messages_dropped
+    cdef uint64_t messages_in, messages_out, bytes_in, bytes_out
     cdef readonly uint32_t packet_bytes_max   # the client's Maximum Packet Size
     cdef uint16_t alias_max_in            # what the CONNACK granted the client
     cdef uint16_t alias_max_out           # what we use of the client's Topic Alias Maximum

@@ -16,12 +16,12 @@ from broker.codec cimport (
     parse_acknowledgement, parse_publish, read_varint, varint_length, write_acknowledgement, write_publish,
 )
 from broker.reasons import ClientError, CloseReason, Reason
-from router.ledger cimport DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL
+from router.ledger cimport DROP_NOT_AUTHORIZED, DROP_REFUSED, DROP_RETAINED_FULL
 from router.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
 from router.sink cimport (
-    PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult,
+    PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop,
 )
-from router.topics cimport valid_topic_name
+from router.topics cimport is_sys_topic, valid_topic_name
 from broker.limits import check_topic_size
 
 cdef extern from *:
@@ -92,11 +92,14 @@ cdef class Protocol(Sink):
             if packet_type == PUBLISH:
                 self.on_publish(data + offset, 1 + size, remaining)
             elif PUBACK <= packet_type <= PUBCOMP:
+                self.turn.packets_in[packet_type] += 1
                 self.on_acknowledgement(first, data + offset + 1 + size, remaining)
             elif packet_type == PINGREQ:
                 if first != 0xC0 or remaining:
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-2.1.3-1", "PINGREQ with flags or a body")
                 memcpy(output_room(&self.out, 2), b"\xD0\x00", 2)     # PINGRESP
+                self.turn.packets_in[PINGREQ] += 1
+                self.turn.packets_out[PINGREQ + 1] += 1
                 self.touch()
             else:
                 self.park(first, data + offset + 1 + size, remaining)
@@ -130,6 +133,7 @@ cdef class Protocol(Sink):
                   or (packet_type == AUTH and self.version == 5)):
             raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-2.1.2-1",
                               f"packet type {packet_type} is not a client's to send")
+        self.turn.packets_in[packet_type] += 1
         self.parked = True
         self.parked_first = first
         self.parked_body = PyBytes_FromStringAndSize(<const char*>body, length)
@@ -154,7 +158,8 @@ cdef class Protocol(Sink):
             self.check_available(message)
         self.find_route(message)
         self.messages_in += 1
-        self.turn.messages_in += 1
+        self.turn.publishes_in[message.qos] += 1
+        self.turn.payload_bytes_in += message.payload_length
         if message.qos == 2:
             known = session.incoming_state(identifier)
             if known:
@@ -230,6 +235,9 @@ cdef class Protocol(Sink):
                              self.turn.topic_bytes_max)
         route = self.router.tree.route(message.topic, message.topic_length)
         self.route = route
+        if is_sys_topic(message.topic, message.topic_length):
+            self.route_allowed = False       # the broker's own [section 4.7.2]
+            return 0
         if self.acl is None:
             self.route_allowed = True
             return 0
@@ -251,8 +259,7 @@ cdef class Protocol(Sink):
 
     cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1:
         """The message goes nowhere: 5.0 is told why, 3.x is acknowledged; both are counted."""
-        self.router.ledger.dropped_messages[drop] += 1
-        self.messages_dropped += 1
+        count_drop(self.router.ledger, self, drop)
         if message.qos == 1:
             self.acknowledge(PUBACK, packet_identifier, reason if self.version == 5 else 0)
         elif message.qos == 2:
@@ -286,7 +293,7 @@ cdef class Protocol(Sink):
         answer = ANSWER_UNKNOWN
         if session.outgoing is not None:
             if packet_type == PUBACK:
-                answer = session.outgoing.on_puback(identifier, reason >= 0x80)
+                answer = session.outgoing.on_puback(identifier)
             elif packet_type == PUBREC:
                 answer = session.outgoing.on_pubrec(identifier, reason >= 0x80)
             else:
@@ -298,6 +305,8 @@ cdef class Protocol(Sink):
         if answer != ANSWER_UNKNOWN and self.router.recording and session.durable:
             self.router.effects.record(("acknowledged", session.client_identifier, packet_type, identifier, reason))
             recorded = True
+        if answer == ANSWER_FREED and reason >= 0x80 and packet_type != PUBCOMP:
+            count_drop(self.router.ledger, self, DROP_REFUSED)
         if answer == ANSWER_RELEASE:
             self.router.acknowledge(session, self, PUBREL, identifier, 0, recorded)
         elif packet_type == PUBREC and answer == ANSWER_UNKNOWN and reason < 0x80:
@@ -325,9 +334,19 @@ cdef class Protocol(Sink):
     cdef int write(self, bytes data) except -1:
         """Append whole packets that Python encoded."""
         cdef size_t size = len(data)
+        cdef const uint8_t* frames = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef size_t offset = 0
+        cdef uint32_t remaining = 0
+        cdef int length_size
         if size:
-            memcpy(output_room(&self.out, size), PyBytes_AS_STRING(data), size)
+            memcpy(output_room(&self.out, size), frames, size)
             self.touch()
+        while offset + 2 <= size:
+            length_size = read_varint(frames + offset + 1, size - offset - 1, &remaining)
+            if length_size <= 0:
+                break
+            self.turn.packets_out[frames[offset] >> 4] += 1
+            offset += 1 + length_size + remaining
         return 0
 
     cdef SinkResult publish(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
@@ -336,10 +355,8 @@ cdef class Protocol(Sink):
         cdef bint with_topic = True
         cdef uint32_t size
         if qos == 0 and self.out.pending > self.turn.output_bytes_max:
-            self.messages_dropped += 1
             return SINK_FULL
         if message.expires_ms and not dup and self.turn.now_ms > message.expires_ms:
-            self.messages_dropped += 1
             return SINK_EXPIRED
         if self.alias_max_out:
             alias = self.pick_alias(message, &with_topic)
@@ -348,13 +365,13 @@ cdef class Protocol(Sink):
         size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids, ids_length,
                              alias, with_topic, self.packet_bytes_max, self.turn.now_ms)
         if size == 0:
-            self.messages_dropped += 1
             return SINK_TOO_LARGE
         if alias and with_topic:
             self.aliases_out[PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)] = alias
         self.messages_out += 1
         self.bytes_out += size
-        self.turn.messages_out += 1
+        self.turn.publishes_out[qos] += 1
+        self.turn.payload_bytes_out += message.payload_length
         if not self.dirty:
             self.touch()
         if self.out.pending >= LARGE_CHUNK:
@@ -377,6 +394,7 @@ cdef class Protocol(Sink):
 
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
         self.bytes_out += write_acknowledgement(&self.out, packet_type, packet_identifier, reason, self.version)
+        self.turn.packets_out[packet_type] += 1
         if not self.dirty:
             self.touch()
         if self.held:

@@ -1,13 +1,13 @@
 """epoll and the sockets of a worker: one turn after another."""
 
 from broker.connection cimport Connection
-from broker.hub cimport Hub
+from broker.hub cimport Hub, PHASE_COUNT
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     EVENTS_MAX = 512
     TURNS_KEPT = 1000            # durations of so many last turns, for a dump
-    TURN_BUCKETS = 24            # bucket i: turns of 2^i to 2^(i+1) microseconds
+    SAMPLE_TURNS = 61            # in one turn of so many, recv() is timed by itself; odd, so that no rhythm hides from it
     SLOW_TURN_US = 10000
 
 
@@ -24,14 +24,15 @@ cdef class Reactor(Hub):
     cdef bint running
     cdef int64_t next_tick_ms
     cdef readonly uint64_t turns
-    cdef readonly uint64_t guest_ticks
-    cdef uint64_t[TURN_BUCKETS] turn_times
+    cdef int64_t started_ns              # when the last turn began
+    cdef int64_t[PHASE_COUNT] phase_start_ns     # phase_ns as that turn began
+    cdef bint at_once                    # its first look found events: their sockets may have waited
+    cdef bint busy                       # it left something to do
     cdef uint32_t[TURNS_KEPT] last_turns     # microseconds, by turn number modulo TURNS_KEPT
-    cdef readonly uint64_t turn_us_total
 
     cdef bint needs_ticks(self) noexcept
     cdef int read_sockets(self, int count) except -1
     cdef int wait(self, bint block) except -1
     cdef int gather(self, int count) except -1
     cdef int drain_wake(self) except -1
-    cdef int after_turn(self, int64_t started_ns, int64_t read_ns, int64_t guest_ns, int64_t ended_ns) except -1
+    cdef int after_turn(self) except -1

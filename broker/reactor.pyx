@@ -7,10 +7,14 @@ receivers' outputs, and ends with one send per connection that has output. trio 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from broker.connection cimport NO_SOCKET
+from broker.durations cimport monotonic_ns, note_duration
+from broker.hub cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
+from broker.hub import PHASES
 from broker.protocol cimport CLOSING
 from broker.wheel cimport TICK_MS
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 import os
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -47,12 +51,6 @@ cdef extern from "<netinet/in.h>" nogil:
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
 
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* time)
-    int CLOCK_MONOTONIC
 
 cdef enum:
     GATHER_EVENTS = 4            # a turn that read at least so many sockets looks for more before it flushes,
@@ -61,12 +59,6 @@ cdef enum:
     GATHER_ROUNDS_WIDE = 8       # so often at most
 
 cdef epoll_event[EVENTS_MAX] events
-
-
-cdef inline int64_t monotonic_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
 @cython.final
@@ -211,10 +203,17 @@ cdef class Reactor(Hub):
 
         Raises what went wrong in the router or in the guest: neither can be survived.
         """
-        cdef int64_t started_ns, read_ns, guest_ns
+        cdef int64_t started_ns
         cdef int count
         count = self.wait(block)
         started_ns = monotonic_ns()
+        if count:
+            # Ready since the last turn's look, at most. A wait that blocked, or a driver that waited, is no lag.
+            note_duration(&self.turn_lags, (started_ns - self.started_ns) // 1000
+                          if self.at_once and (block or self.busy) else 0)
+            self.turn.sampled = self.turn_lags.count % SAMPLE_TURNS == 0
+        self.started_ns = self.mark_ns = started_ns
+        memcpy(self.phase_start_ns, self.phase_ns, sizeof(self.phase_ns))
         self.turn.turning = True
         self.turn.now_ms = started_ns // 1000000
         self.router.ledger.now_ms = self.turn.now_ms
@@ -224,26 +223,35 @@ cdef class Reactor(Hub):
                 self.gather(GATHER_ROUNDS_WIDE)
             elif count >= GATHER_EVENTS:
                 self.gather(GATHER_ROUNDS)
-        read_ns = monotonic_ns()
+        self.lap(PHASE_INPUT)
+        if self.turn.sampled:
+            self.turn.sampled = False
+            self.sampled_input_ns += self.mark_ns - started_ns
         if self.guest_due:
             self.guest_due = self.guest.tick()
             self.guest_ticks += 1
-        guest_ns = monotonic_ns()
+            self.lap(PHASE_GUEST)
         if self.turn.now_ms >= self.next_tick_ms:
             self.next_tick_ms = self.turn.now_ms + TICK_MS
             self.tick()
+            self.lap(PHASE_CONTROL)
         self.end_turn()
         self.turn.turning = False
         PyErr_CheckSignals()
         self.turns += 1
-        self.after_turn(started_ns, read_ns, guest_ns, monotonic_ns())
-        return count > 0 or self.guest_due or self.unfinished() or self.turn.dirty.count > 0
+        self.after_turn()
+        self.busy = count > 0 or self.guest_due or self.unfinished() or self.turn.dirty.count > 0
+        return self.busy
+
+    cdef int64_t clock_ns(self) noexcept:
+        return monotonic_ns()
 
     cdef int wait(self, bint block) except -1:
         """Wait for events; without the GIL, if it blocks. Returns how many there are."""
         cdef int count
         cdef int timeout_ms = 0
         count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
+        self.at_once = count > 0
         if count == 0 and block and not self.guest_due and self.running and not self.unfinished() and not self.turn.dirty.count:
             timeout_ms = TICK_MS if self.needs_ticks() else -1
             with nogil:
@@ -303,20 +311,21 @@ cdef class Reactor(Hub):
             connection.readable(self.shared, self.shared_size)
         return 0
 
-    cdef int after_turn(self, int64_t started_ns, int64_t read_ns, int64_t guest_ns, int64_t ended_ns) except -1:
-        cdef int64_t spent_us = (ended_ns - started_ns) // 1000
-        cdef int bucket = 0
-        self.turn_us_total += spent_us
+    cdef int after_turn(self) except -1:
+        cdef int64_t spent_us
+        self.lap(PHASE_FLUSH)
+        spent_us = (self.mark_ns - self.started_ns) // 1000
         self.last_turns[self.turns % TURNS_KEPT] = <uint32_t>spent_us
+        note_duration(&self.turn_times, spent_us)
         if spent_us >= SLOW_TURN_US:
-            self.controller.slow_turn({"turn_us": spent_us, "read_us": (read_ns - started_ns) // 1000,
-                                       "guest_us": (guest_ns - read_ns) // 1000,
-                                       "end_us": (ended_ns - guest_ns) // 1000})
-        while spent_us > 1 and bucket < TURN_BUCKETS - 1:
-            spent_us >>= 1
-            bucket += 1
-        self.turn_times[bucket] += 1
+            self.controller.slow_turn({"turn_us": spent_us, **{
+                f"{name}_us": (self.phase_ns[index] - self.phase_start_ns[index]) // 1000
+                for index, name in enumerate(PHASES)}})
         return 0
+
+    def note_guest_lag(self, int64_t lag_ns) -> None:
+        """A tick of the guest that was due for so long runs now."""
+        note_duration(&self.guest_lags, lag_ns // 1000)
 
     def recent_turns_us(self) -> list[int]:
         """Durations of the last turns, at most 1,000, the oldest first, in microseconds."""
@@ -325,4 +334,4 @@ cdef class Reactor(Hub):
 
     def turn_histogram(self) -> list[int]:
         """Turns by duration: entry i counts turns of 2**i to 2**(i+1) microseconds, entry 0 all shorter ones."""
-        return [self.turn_times[index] for index in range(TURN_BUCKETS)]
+        return self.durations()["turns"][3]

@@ -103,6 +103,10 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"],
         Meta(description="How a shared subscription picks the member that gets a message."),
     ] = "round_robin"
+    sys_interval_s: Annotated[
+        float,
+        Meta(ge=0, le=86_400, description="How often the topics under $SYS are renewed; 0 leaves them out."),
+    ] = 10.0
 
 
 class Limits(Struct, frozen=True, kw_only=True):

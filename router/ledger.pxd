@@ -28,4 +28,9 @@ cdef class Ledger:
     cdef public uint64_t retained_messages_max
     cdef public uint64_t retained_bytes_max
     cdef uint64_t[DROP_REASON_COUNT] dropped_messages
-    cdef public uint64_t queued_messages # waiting in queues, over all sessions
+    cdef readonly uint64_t queued_messages   # waiting in queues, over all sessions
+    cdef readonly uint64_t queued_bytes      # topic names, properties and payloads of those
+    cdef readonly uint64_t inflight_messages # QoS 1/2 sent and not complete, over all sessions
+    cdef readonly uint64_t sessions_expired  # sessions whose session expiry interval passed, since the start
+    cdef readonly uint32_t sessions_online   # sessions with a connection
+    cdef readonly uint32_t sessions_online_max

@@ -50,7 +50,7 @@ cdef class Outgoing:
                          const uint8_t* ids, uint32_t ids_length, void* group) except? DROPPED
     cdef int drain(self, Sink sink, bint durable) except -1         # resend, then send what quota allows; how many
     cdef int attach(self, int receive_maximum) except -1            # a new connection: everything sent is doubtful
-    cdef Answer on_puback(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN
+    cdef Answer on_puback(self, uint16_t packet_identifier) except? ANSWER_UNKNOWN
     cdef Answer on_pubrec(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN
     cdef Answer on_pubcomp(self, uint16_t packet_identifier) except? ANSWER_UNKNOWN
     cdef bint waiting(self) noexcept                                # drain() has something to do once quota allows
@@ -62,5 +62,5 @@ cdef class Outgoing:
     cdef void _release(self, Delivery* delivery) noexcept
     cdef int _fill(self, Delivery* delivery, Message message, bint kept, uint8_t qos, bint retain,
                    const uint8_t* ids, uint32_t ids_length, void* group, uint8_t state) except -1
-    cdef int _count(self, SinkResult result) noexcept
+    cdef int _count(self, SinkResult result, Sink sink) noexcept
     cdef int _unqueue(self, Delivery* delivery) noexcept

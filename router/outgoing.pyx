@@ -10,10 +10,10 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from router.ledger cimport (
-    DROP_EXPIRED, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_REFUSED, DROP_TOO_LARGE,
+    DROP_EXPIRED, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE,
 )
 from router.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
-from router.sink cimport PUBREL, SINK_EXPIRED, SINK_SENT, SINK_TOO_LARGE, SinkResult
+from router.sink cimport PUBREL, SINK_EXPIRED, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
 
 cdef enum:
     PACKET_IDENTIFIERS = 65535
@@ -33,8 +33,11 @@ cdef class Outgoing:
         cdef uint64_t number
         if self.ring != NULL:
             for number in range(self.oldest_open, self.end_number):
+                if self.slot(number).state == DELIVERY_SENT or self.slot(number).state == DELIVERY_RELEASED:
+                    self.ledger.inflight_messages -= 1
                 self._release(self.slot(number))
             self.ledger.queued_messages -= self.queued_count
+            self.ledger.queued_bytes -= self.queued_bytes
             free(self.ring)
 
     cdef inline Delivery* slot(self, uint64_t number) noexcept:
@@ -110,19 +113,20 @@ cdef class Outgoing:
             result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS), qos, retain, False,
                                   ids, ids_length)
             if result != SINK_SENT:
-                self._count(result)
+                self._count(result, sink)
                 return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
             self._fill(self.slot(number), message, durable or group != NULL, qos, retain, ids, ids_length, group, DELIVERY_SENT)
             self.send_quota -= 1
+            self.ledger.inflight_messages += 1
             self.end_number = self.next_number = self.resend_number = number + 1
             return DELIVERED
         size = <uint64_t>message.topic_length + message.payload_length + message.properties_length
         if (self.queued_count >= self.ledger.queue_messages_max
                 or self.queued_bytes + size > self.ledger.queue_bytes_max):
-            self.ledger.dropped_messages[DROP_QUEUE_FULL] += 1
+            count_drop(self.ledger, sink, DROP_QUEUE_FULL)
             return DROPPED
         if self.ledger.memory_full:
-            self.ledger.dropped_messages[DROP_MEMORY] += 1
+            count_drop(self.ledger, sink, DROP_MEMORY)
             return DROPPED
         self.append()
         self._fill(self.slot(number), message, True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
@@ -131,23 +135,26 @@ cdef class Outgoing:
         self.queued_qos0 += qos == 0
         self.queued_bytes += size
         self.ledger.queued_messages += 1
+        self.ledger.queued_bytes += size
         return QUEUED
 
-    cdef int _count(self, SinkResult result) noexcept:
+    cdef int _count(self, SinkResult result, Sink sink) noexcept:
         if result == SINK_TOO_LARGE:
-            self.ledger.dropped_messages[DROP_TOO_LARGE] += 1
+            count_drop(self.ledger, sink, DROP_TOO_LARGE)
         elif result == SINK_EXPIRED:
-            self.ledger.dropped_messages[DROP_EXPIRED] += 1
+            count_drop(self.ledger, sink, DROP_EXPIRED)
         else:
-            self.ledger.dropped_messages[DROP_OUTPUT_FULL] += 1
+            count_drop(self.ledger, sink, DROP_OUTPUT_FULL)
         return 0
 
     cdef int _unqueue(self, Delivery* delivery) noexcept:
         cdef Message message = <Message>delivery.message
+        cdef uint64_t size = <uint64_t>message.topic_length + message.payload_length + message.properties_length
         self.queued_count -= 1
         self.queued_qos0 -= delivery.qos == 0
-        self.queued_bytes -= <uint64_t>message.topic_length + message.payload_length + message.properties_length
+        self.queued_bytes -= size
         self.ledger.queued_messages -= 1
+        self.ledger.queued_bytes -= size
         return 0
 
     cdef int drain(self, Sink sink, bint durable) except -1:
@@ -173,7 +180,7 @@ cdef class Outgoing:
                     self.send_quota -= 1
                     sent += 1
                 else:
-                    self._count(result)
+                    self._count(result, sink)
                     self.free_slot(number)
             elif delivery.state == DELIVERY_RELEASED:
                 # Uses no quota, and its PUBCOMP gives none back (4.9).
@@ -194,11 +201,12 @@ cdef class Outgoing:
                 result = sink.publish(<Message>delivery.message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
                                       delivery.qos, delivery.retain, False, delivery.ids, delivery.ids_length)
                 if result != SINK_SENT:
-                    self._count(result)
+                    self._count(result, sink)
                 else:
                     sent += 1
                     if delivery.qos:
                         delivery.state = DELIVERY_SENT
+                        self.ledger.inflight_messages += 1
                         delivery.connection = self.connection
                         self.send_quota -= 1
                         if not durable and delivery.group == NULL:
@@ -239,6 +247,8 @@ cdef class Outgoing:
     cdef int free_slot(self, uint64_t number) except -1:
         """The delivery is done: let go of what it holds and move the start over freed numbers."""
         cdef Delivery* delivery = self.slot(number)
+        if delivery.state == DELIVERY_SENT or delivery.state == DELIVERY_RELEASED:
+            self.ledger.inflight_messages -= 1
         self._release(delivery)
         delivery.state = DELIVERY_FREE
         while self.oldest_open < self.next_number and self.slot(self.oldest_open).state == DELIVERY_FREE:
@@ -257,15 +267,13 @@ cdef class Outgoing:
             self.send_quota += 1
         return 0
 
-    cdef Answer on_puback(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN:
+    cdef Answer on_puback(self, uint16_t packet_identifier) except? ANSWER_UNKNOWN:
         cdef uint64_t number = 0
         cdef Delivery* delivery = self.in_flight(packet_identifier, &number)
         if delivery == NULL:
             return ANSWER_UNKNOWN
         if delivery.qos != 1:
             return ANSWER_WRONG
-        if refused:
-            self.ledger.dropped_messages[DROP_REFUSED] += 1
         self.give_back_quota(delivery)
         self.free_slot(number)
         return ANSWER_FREED
@@ -279,7 +287,6 @@ cdef class Outgoing:
         if delivery.qos != 2:
             return ANSWER_WRONG
         if refused:
-            self.ledger.dropped_messages[DROP_REFUSED] += 1
             self.give_back_quota(delivery)
             self.free_slot(number)
             return ANSWER_FREED

@@ -22,6 +22,7 @@ cdef class Router:
     cdef readonly RetainedStore retained
     cdef readonly Effects effects
     cdef readonly dict sessions          # client identifier (bytes) -> Session
+    cdef public object sys_topics        # the broker's own topics, $SYS: match(), message_of(), bring_up_to_date(); or None
     cdef public bint recording           # a log is attached: what rests on a record waits for it in effects
     cdef readonly bint recorded          # whether the last publish rests on a record
     cdef list _deadlines                 # heap of (monotonic ms, sequence, kind, Session)

@@ -9,13 +9,14 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from heapq import heappop, heappush
 
-from router.receiver cimport QUEUED, RETAIN_HANDLING_MASK
+from router.receiver cimport DELIVERED, DROPPED, QUEUED, RETAIN_HANDLING_MASK, Verdict
 from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL, DROP_SESSION_ENDED
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
 from router.session cimport EXPIRY_NEVER
 from router.routes cimport Target
 from router.shared cimport SharedGroup
+from router.topics cimport is_sys_topic
 from libc.stdlib cimport free
 
 
@@ -184,8 +185,35 @@ cdef class Router:
         return 0
 
     def publish_message(self, Message message not None, Receiver publisher=None) -> int:
-        """Publish an owned message that no connection sent: a will, $SYS, an in-process client's."""
+        """Publish an owned message that no connection sent: a will, an in-process client's.
+
+        Topics under $SYS are the broker's own: such a message is dropped and counted as not authorized.
+        """
+        if is_sys_topic(message.topic, message.topic_length):
+            self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
+            return 0
         return self.publish(publisher, message, self.tree.route(message.topic, message.topic_length))
+
+    def announce(self, Message message not None) -> int:
+        """Give a message of the broker's own, one of $SYS, to whoever is connected now, at QoS 0.
+
+        It is not retained, queued, recorded or counted as dropped for those who are not. Returns how many were given it.
+        """
+        cdef Route route = self.tree.route(message.topic, message.topic_length)
+        cdef Receiver receiver
+        cdef Target* target
+        cdef uint32_t index
+        cdef int reached = 0
+        assert message.owned and message.qos == 0, message.topic_name
+        for index in range(route.target_count):
+            target = &route.targets[index]
+            receiver = <Receiver>target.receiver
+            if receiver.online():
+                reached += receiver.deliver(message, 0, message.retain and target.retain_as_published,
+                                            target.ids, target.ids_length, NULL) != DROPPED
+        for index in range(route.group_count):
+            reached += (<SharedGroup>route.groups[index]).publish(None, message)
+        return reached
 
     def settle(self, durable: int) -> int:
         """Let leave what rests on records up to number `durable`. Returns how many effects left."""
@@ -300,6 +328,7 @@ cdef class Router:
             if kind == DEADLINE_WILL:
                 self._publish_will(session)
             else:
+                self.ledger.sessions_expired += 1
                 self.end_session(session)
         return 0
 
@@ -313,13 +342,24 @@ cdef class Router:
 
         Returns the retained messages to send now, by Retain Handling [MQTT-3.3.1-9..11]; none for a shared one.
         """
+        cdef bint is_sys = is_sys_topic(<const uint8_t*>PyBytes_AS_STRING(topic_filter), len(topic_filter))
+        if is_sys and self.sys_topics is not None:
+            self.sys_topics.bring_up_to_date()
         is_new = self.tree.subscribe(receiver, topic_filter, options, identifier)
         if self.recording and receiver.durable:
             self.effects.record(("subscribe", (<Session?>receiver).client_identifier, topic_filter, options, identifier))
         handling = options & RETAIN_HANDLING_MASK
         if topic_filter.startswith(b"$share/") or handling == 0x20 or (handling == 0x10 and not is_new):
             return []
+        if is_sys:
+            return self.sys_topics.match(topic_filter) if self.sys_topics is not None else []
         return self.retained.match(topic_filter)
+
+    def retained_message(self, bytes topic_name not None) -> Message | None:
+        """Return what a new subscriber to a topic name would be sent now, None if it is nothing."""
+        if self.sys_topics is not None and topic_name.startswith(b"$SYS"):
+            return self.sys_topics.message_of(topic_name)
+        return self.retained.message_of(topic_name)
 
     def unsubscribe(self, Receiver receiver not None, bytes topic_filter not None) -> bool:
         """Remove a subscription; returns whether there was one. What is already owed stays owed [MQTT-3.10.4-3]."""

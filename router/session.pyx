@@ -4,7 +4,7 @@ cimport cython
 from libc.stdlib cimport calloc, free
 from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE
 from router.receiver cimport DELIVERED, DROPPED, TOO_LARGE
-from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult
+from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
 from router.message cimport topic_hash
 from cpython.bytes cimport PyBytes_AS_STRING
 
@@ -42,14 +42,14 @@ cdef class Session(Receiver):
         if qos == 0 and (self.sink is not None or not self.ledger.queue_qos0 or not self.durable) and (
                 self.outgoing is None or self.outgoing.queued_qos0 == 0):
             if self.sink is None:
-                self.ledger.dropped_messages[DROP_OFFLINE] += 1
+                count_drop(self.ledger, None, DROP_OFFLINE)
                 return DROPPED
             result = self.sink.publish(message, 0, 0, retain, False, ids, ids_length)
             if result == SINK_SENT:
                 return DELIVERED
-            self.ledger.dropped_messages[
-                DROP_OUTPUT_FULL if result == SINK_FULL
-                else DROP_EXPIRED if result == SINK_EXPIRED else DROP_TOO_LARGE] += 1
+            count_drop(self.ledger, self.sink,
+                       DROP_OUTPUT_FULL if result == SINK_FULL
+                       else DROP_EXPIRED if result == SINK_EXPIRED else DROP_TOO_LARGE)
             return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
         if self.outgoing is None:
             self.outgoing = Outgoing(self.ledger)
@@ -70,6 +70,9 @@ cdef class Session(Receiver):
         """A connection took the session: what is owed goes to it when drain() is called."""
         assert self.sink is None, self.client_identifier
         self.sink = sink
+        self.ledger.sessions_online += 1
+        if self.ledger.sessions_online > self.ledger.sessions_online_max:
+            self.ledger.sessions_online_max = self.ledger.sessions_online
         self.receive_maximum = receive_maximum
         self.ends_ms = 0
         self.waiting_answers = 0
@@ -79,7 +82,9 @@ cdef class Session(Receiver):
 
     cdef int detach(self) except -1:
         """The connection is gone; the subscriptions stay, messages queue from now on."""
-        self.sink = None
+        if self.sink is not None:
+            self.sink = None
+            self.ledger.sessions_online -= 1
         if self.outgoing is not None and self.outgoing.oldest_open == self.outgoing.end_number:
             # Owed nothing: hold nothing, but the next delivery number goes on where this one was.
             free(self.outgoing.ring)

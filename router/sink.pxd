@@ -1,6 +1,7 @@
 """Where a session's packets go: the seam that a connection implements."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from router.ledger cimport Ledger
 from router.message cimport Message
 
 cdef enum SinkResult:
@@ -17,8 +18,13 @@ cdef enum:                       # packet types of acknowledgements, as in the f
 
 
 cdef class Sink:
+    cdef uint64_t* drops         # messages that did not reach this connection, by drop reason; NULL until the first
     cdef bint writable           # false while the output is over its limit: QoS 1/2 then waits in the session's queue
 
     cdef SinkResult publish(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
                             const uint8_t* ids, uint32_t ids_length) except? SINK_FULL
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1
+
+
+# A message was dropped for one of ledger.DROP_REASONS: counted for the router and, unless sink is None, its connection.
+cdef int count_drop(Ledger ledger, Sink sink, int reason) noexcept

@@ -15,6 +15,7 @@ cdef class SubscriptionTree:
     cdef uint32_t generation_all
     cdef uint32_t[1024] generation_level
     cdef readonly uint64_t subscription_count
+    cdef readonly uint64_t shared_subscription_count     # of these, how many are $share/...
     # private state is declared below this line
     cdef FilterTree filters
     cdef dict groups             # "name/filter" -> SharedGroup

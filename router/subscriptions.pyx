@@ -198,6 +198,7 @@ cdef class SubscriptionTree:
             self.invalidate(node)
         else:
             group.member_count += 1
+            self.shared_subscription_count += 1
             if group.member_count == 1:
                 self.invalidate(node)
         return True
@@ -264,6 +265,7 @@ cdef class SubscriptionTree:
             self.invalidate(node)
         if group is not None:
             group.member_count -= 1
+            self.shared_subscription_count -= 1
             moved = &group.members[group.member_count]
             if group.next_member == group.member_count:
                 group.next_member = gone.index
@@ -552,6 +554,10 @@ cdef class SubscriptionTree:
         """Return the shared subscriptions that match a topic name."""
         cdef Route route = self.read_route(topic_name)
         return [<SharedGroup>route.groups[index] for index in range(route.group_count)]
+
+    def has_branch(self, bytes first_levels not None) -> bool:
+        """Return whether anybody subscribes to a filter that begins with these levels, shared or not; O(levels)."""
+        return self.filters.find(first_levels) != NULL
 
     @property
     def node_count(self) -> int:

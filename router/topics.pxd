@@ -1,6 +1,12 @@
 """Topic names and topic filters: validation and matching."""
 
 from libc.stdint cimport uint8_t
+from libc.string cimport memcmp
 
 cdef bint valid_topic_name(const uint8_t* data, size_t length) noexcept nogil      # 1..65535 bytes of UTF-8, no NUL + #
 cdef bint valid_utf8(const uint8_t* data, size_t length) noexcept nogil            # well formed, no U+0000 [MQTT-1.5.4-1, -2]
+
+
+cdef inline bint is_sys_topic(const uint8_t* topic, size_t length) noexcept nogil:
+    """Return whether a topic name or filter is $SYS or below it: what the broker alone publishes."""
+    return length >= 4 and topic[0] == 0x24 and memcmp(topic, b"$SYS", 4) == 0 and (length == 4 or topic[4] == 0x2F)

@@ -158,8 +158,10 @@ class World:
 
     def run(self, steps: int) -> None:
         """Let things happen, faults included."""
-        for _ in range(steps):
+        for number in range(steps):
             self.step()
+            if number % 50 == 0:
+                self.check_the_totals()
 
     def heal(self) -> None:
         """From here on nothing breaks, and everybody is connected."""
@@ -197,6 +199,15 @@ class World:
                 f"{list(getattr(c, 'in_flight', ()))}" for c in self.clients))
         self.check_the_end()
 
+    def check_the_totals(self) -> None:
+        """What the ledger keeps count of is what the sessions hold."""
+        ledger, sessions = self.router.ledger, self.router.sessions.values()
+        held = [state["outgoing"] for session in sessions if (state := session.state())["outgoing"] is not None]
+        counted = (ledger.sessions_online, ledger.inflight_messages, ledger.queued_messages, ledger.queued_bytes)
+        there = (sum(session.connected for session in sessions), sum(len(state["in_flight"]) for state in held),
+                 sum(state["queued"] for state in held), sum(state["queued_bytes"] for state in held))
+        self.check(counted == there, f"the ledger counts {counted}, there are {there}")
+
     def check_the_end(self) -> None:
         """Nothing acknowledged is lost, retained messages are the last ones, nothing is left over."""
         for member in self.members:
@@ -210,6 +221,7 @@ class World:
             number = int(message.body.partition(b":")[2])
             self.check(number >= int(payload.partition(b":")[2]), f"{topic!r} went back to {message.body!r}")
         self.check(len(self.router.sessions) == len(self.clients), "sessions were lost or left over")
+        self.check_the_totals()
         self.check(self.router.ledger.queued_messages == 0, "messages are left in queues")
         for session in self.router.sessions.values():
             state = session.state()
