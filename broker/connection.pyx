@@ -169,6 +169,7 @@ cdef class Connection(Protocol):
         if self.rate_due_us > self.turn.now_ms * 1000:
             return False
         self.throttled = False
+        self.heard_ms = self.turn.now_ms
         self.update_reading()
         return True
 
@@ -330,6 +331,8 @@ cdef class Connection(Protocol):
                     return self.socket_failed(errno)
             self.turn.bytes_out += sent
             output_consume(&self.out, sent)
+            if self.stuffed and sent:
+                self.heard_ms = self.turn.now_ms     # it takes what we send: a sign of life while we do not listen
             if <size_t>sent < size:
                 if not self.blocked:
                     self.blocked = True
@@ -359,6 +362,8 @@ cdef class Connection(Protocol):
                 return self.socket_failed(errno)
             sent = 0
         self.turn.bytes_out += sent
+        if self.stuffed and sent:
+            self.heard_ms = self.turn.now_ms
         self.transformed = data[sent:]
         self.blocked = len(self.transformed) > 0
         self.set_interest(self.interest | EPOLLOUT if self.blocked else self.interest & ~EPOLLOUT)
@@ -487,6 +492,10 @@ cdef class Connection(Protocol):
         if self.state == CLOSING:
             return self.end_input()
         if self.state == OPEN:
+            if self.throttled or self.parked or self.held:       # we do not read: what it may have sent in time is not late
+                self.heard_ms = self.turn.now_ms
+            if (self.throttled or self.stuffed) and self.packet_started_ms:
+                self.packet_started_ms = self.turn.now_ms
             due_ms = self.heard_ms + self.keep_alive_ms if self.keep_alive_ms else 0
             if due_ms and due_ms <= self.turn.now_ms:
                 self.controller.keep_alive_timeout(self)

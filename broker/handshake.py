@@ -257,7 +257,8 @@ class Handshake:
                            server_reference=mqtt.server_reference), None
         if not self._rate.take(self.router.ledger.now_ms):
             return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients connect at once; try again later"), None
-        if self.router.ledger.memory_full:
+        if self.router.ledger.memory_full and connect.client_identifier not in self.router.sessions:
+            # who has a session may come and take what fills the memory
             return Refused(Reason.SERVER_BUSY, "the server is out of memory"), CloseReason.MEMORY_LIMIT
         return self._full(connect)
 

@@ -80,8 +80,9 @@ def memory_available_bytes() -> int:
 class MemoryGuard:
     """Keeps a worker below its limit of memory by what it measures: its resident set.
 
-    At the limit nothing more is queued or retained, no client gets in, a packet of more than 64 KiB is not gathered,
-    and QoS 0 waits in outputs up to 64 KiB per connection only. Below nine tenths of the limit all goes on.
+    At the limit nothing more is queued or retained, only clients that have a session get in (they may take what is
+    queued), a packet of more than 64 KiB is not gathered, and QoS 0 waits in outputs up to 64 KiB per connection only.
+    Below nine tenths of the limit all goes on.
 
     Args:
         limit_bytes: 0 for three quarters of what the machine or its control group has.

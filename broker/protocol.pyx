@@ -66,7 +66,7 @@ cdef class Protocol(Sink):
         while length - offset >= 2 and not self.parked and self.state != CLOSING and not self.held:
             first = data[offset]
             packet_type = first >> 4
-            if self.state == AWAITING_CONNECT and packet_type != CONNECT:
+            if self.state == AWAITING_CONNECT and first != 0x10:      # CONNECT, and no flags
                 if self.check_first_bytes(data + offset, length - offset):
                     break
             if data[offset + 1] < 0x80:
@@ -109,7 +109,7 @@ cdef class Protocol(Sink):
         return offset
 
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1:
-        """The first packet is no CONNECT: say what it is instead. Returns 1 if more bytes are needed to tell."""
+        """The first packet is no proper CONNECT: say what it is instead. Returns 1 if more bytes are needed to tell."""
         if data[0] == 0x16 and data[1] == 0x03:
             raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "a TLS ClientHello on a port without TLS",
                               CloseReason.TLS_ON_PLAIN_PORT)
@@ -119,7 +119,9 @@ cdef class Protocol(Sink):
             if data[:4] in HTTP_BEGINNINGS:
                 raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "an HTTP request on an MQTT port",
                                   CloseReason.HTTP_ON_PLAIN_PORT)
-        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {data[0] >> 4} before CONNECT")
+        if data[0] >> 4 != CONNECT:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {data[0] >> 4} before CONNECT")
+        return 0
 
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1:
         cdef uint8_t packet_type = first >> 4

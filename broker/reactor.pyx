@@ -307,7 +307,7 @@ cdef class Reactor(Hub):
         return 0
 
     cdef int before_deadlines(self, Connection connection) except -1:
-        if connection.fd != NO_SOCKET and connection.state != CLOSING:
+        if connection.fd != NO_SOCKET and connection.state != CLOSING and connection.interest & EPOLLIN:
             connection.readable(self.shared, self.shared_size)
         return 0
 
