@@ -94,6 +94,9 @@ def evaluate(records: list[dict[str, Any]], probed: dict[str, Any]) -> list[dict
                        probed["lone_shoal"], probed["lone_mosquitto"]))
     table.append(entry(Row("resident memory of an idle worker", "idle", OWN_CORES, "", "", 45, unit="MiB"),
                        probed["idle_mib"], 1.0))
+    alone_us, beside_us = probed["p99_us"]
+    table.append(entry(Row("5,000 msg/s QoS 1 beside bad clients: p99", "hostile", OWN_CORES, "", "undisturbed", 1.5),
+                       beside_us, alone_us))
     first, *later = probed["after_clients_mib"]
     table.append(entry(Row("memory after ten times 10,000 clients, to that after the first time", "left", OWN_CORES, "",
                            "first time", 1.1, unit="MiB"), max(later), first))
@@ -164,11 +167,12 @@ def main() -> None:
     os.chdir(ROOT)
     sources = prepare()
     mosquitto = f"mosquitto -c {BUILD}/mosquitto.conf"
-    print("memory of an idle worker, a lone connect, memory after clients", file=sys.stderr)
+    print("memory of an idle worker, a lone connect, latency beside bad clients, memory after clients", file=sys.stderr)
     probed = {
         "idle_mib": probes.idle_worker_mib(SHOAL, SHOAL_PORT),
         "lone_shoal": probes.lone_connect_p99_us(SHOAL, SHOAL_PORT),
         "lone_mosquitto": probes.lone_connect_p99_us(mosquitto, MOSQUITTO_PORT),
+        "p99_us": probes.p99_beside_bad_clients_us(SHOAL, SHOAL_PORT, BUILD / "mqload"),
         "after_clients_mib": probes.memory_after_clients(SHOAL, SHOAL_PORT),
     }
     table = evaluate(measure(sources, arguments.rounds, arguments.seconds), probed)
