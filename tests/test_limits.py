@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
+import json
 import os
 import re
 import resource
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +28,7 @@ from broker.worker import Worker, open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
 from tests.support.embedded import device
-from tests.support.process import BrokerProcess
+from tests.support.process import ROOT, BrokerProcess
 
 TIMEOUT_S = 60
 PINGREQ, PINGRESP = b"\xc0\0", b"\xd0\0"
@@ -179,6 +182,43 @@ async def test_who_takes_no_answers_is_not_given_more_to_answer() -> None:
         while received < sent - sent % 2:
             received += len(await stream.receive_some(1 << 20))
         assert not broker.controller.ends
+
+
+@pytest.mark.parametrize("name", ["EMFILE", "ENFILE", "ECONNABORTED", "ENOBUFS", "ENOMEM"])
+def test_an_error_of_accept_pauses_it_and_it_recovers(tmp_path: Path, name: str) -> None:
+    """The pause is logged under the error's name; the client that waited is served afterwards."""
+    library = tmp_path / "accept_fails.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, ROOT / "tests/support/accept_fails.c", "-ldl"],
+                   check=True)
+    broker = BrokerProcess(tmp_path, environment={
+        "LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {library}".strip(), "ACCEPT_FAILURES": "2",
+        "ACCEPT_ERRNO": str(getattr(errno, name))})
+    broker.start()
+    with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
+        client.sendall(encode(Connect(4, b"patient"), 4))
+        assert client.recv(4) == b"\x20\2\0\0"
+    broker.stop()
+    written = broker.errors.read_text(encoding="utf-8")
+    assert written.count('"event":"accept_paused"') == 2
+    assert written.count(f'"reason":"{name}"') == 2
+
+
+def test_the_limit_on_open_files_is_raised_and_what_it_leaves_is_logged(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    soft_before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
+    try:
+        broker.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft_before, hard))
+    assert broker.process is not None
+    assert resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    broker.stop()
+    line = next(json.loads(line) for line in broker.errors.read_text(encoding="utf-8").splitlines()
+                if '"connections_limit"' in line)
+    assert line["open_files_max"] == hard
+    assert 0 < line["connections_max"] < hard
 
 
 # Sizes --------------------------------------------------------------------------------------------------------------
