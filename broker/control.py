@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from router.topics import check_topic_filter, parse_shared
@@ -71,6 +72,7 @@ class Controller:
         self.refused_subscriptions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
         self.slow_turns = 0
+        self._errors: dict[Connection, ClientError] = {}         # of connections whose end is under way
 
     # Packets -------------------------------------------------------------------------------------------------------
 
@@ -249,8 +251,8 @@ class Controller:
 
     def fail(self, connection: Connection, error: ClientError) -> None:
         """End a connection by its client's fault: the reason code where the version has one, then the close."""
-        log.info("client_error", client=client_of(connection), reason=error.close, clause=error.clause,
-                 detail=error.detail)
+        if not connection.is_closing:
+            self._errors[connection] = error
         if error.close in OTHER_PROTOCOLS:
             connection.write_packet(OTHER_PROTOCOLS[error.close])
         else:
@@ -300,8 +302,12 @@ class Controller:
         connection.ended = True
         reason = connection.close_reason
         self.ends[reason] += 1
-        if reason not in QUIET_ENDS:
-            log.info("connection_ended", client=client_of(connection), reason=reason)
+        error = self._errors.pop(connection, None)
+        if error is not None:
+            log.info("connection_ended", client=partial(client_of, connection), reason=reason, clause=error.clause,
+                     detail=error.detail)
+        elif reason not in QUIET_ENDS:
+            log.info("connection_ended", client=partial(client_of, connection), reason=reason)
         session = connection.session
         if session is not None and self.presence.watches:
             self.presence.ended(connection)

@@ -15,6 +15,7 @@ import select
 import threading
 import time
 from collections.abc import MutableMapping
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
@@ -307,8 +308,13 @@ def _render(logger: Any, method: str, fields: Fields) -> bytes:
 
 
 def _readable(fields: Fields) -> Fields:
-    """Bytes become text, and long values are cut, so that a queue of lines has a bound in bytes too."""
+    """Bytes become text, and long values are cut, so that a queue of lines has a bound in bytes too.
+
+    A function is called for its value: what takes time to find out is found out for lines that are written only.
+    """
     for key, value in fields.items():
+        if isinstance(value, partial):
+            fields[key] = value = value()
         if isinstance(value, bytes | bytearray | memoryview):
             fields[key] = bytes(value[: VALUE_LENGTH_MAX + 1]).decode("utf-8", "backslashreplace")
         text = fields[key]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_one_event_too_often_is_suppressed_and_counted_while_others_pass(log_fil
     assert logs.counters()["log_suppressed"] == suppressed
     assert any(line["event"] == "other" for line in lines)
     assert {line.get("suppressed_event", "flood") for line in lines} == {"flood"}
+
+
+def test_what_is_costly_is_found_out_for_written_lines_only(log_file: Path) -> None:
+    logs.configure(Log(file=str(log_file)))
+    asked = []
+    for number in range(1000):
+        logs.get("test").info("often", client=partial(lambda number: asked.append(number) or f"c{number}", number))
+    written = [line for line in lines_of(log_file) if line["event"] == "often"]
+    assert [line["client"] for line in written] == [f"c{number}" for number in asked]
+    assert 0 < len(asked) < 1000
 
 
 def test_suppressed_lines_are_reported_though_nothing_is_logged_any_more(log_file: Path) -> None:
