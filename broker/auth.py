@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.reasons import Reason
+from broker.packets import CONNACK_CODES
+from broker.reasons import CloseReason, Reason
 
 if TYPE_CHECKING:
-    from broker.handshake import Exchange
+    from broker.exchange import Exchange
     from broker.packets import Connect
+
+
+STRING_BYTES_MAX = 65_535        # of any string or binary data in a packet (1.5.4, 1.5.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +23,16 @@ class Accepted:
 
     Attributes:
         identity: what the ACL is asked about: a user name, or None for an anonymous client.
-        authentication_data: last data of an enhanced authentication, for the CONNACK or AUTH (4.12).
+        authentication_data: last data of an enhanced authentication, for the CONNACK or AUTH (4.12); at most 65,535
+            bytes.
     """
 
     identity: object = None
     authentication_data: bytes | None = None
+
+    def __post_init__(self) -> None:
+        data = self.authentication_data
+        assert data is None or len(data) <= STRING_BYTES_MAX, len(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +40,27 @@ class Refused:
     """The client does not get in.
 
     Attributes:
-        reason: 0x80 or above; a 3.x client gets the nearest return code.
-        text: Reason String for a 5.0 client, "" for none.
-        server_reference: another server to use, with USE_ANOTHER_SERVER or SERVER_MOVED (4.13).
+        reason: one of CONNACK's, 0x80 or above; a 3.x client gets the nearest return code. Who is refused when it
+            authenticates again gets the same in a DISCONNECT, or NOT_AUTHORIZED for a code that DISCONNECT has not.
+        text: Reason String for a 5.0 client, "" for none; at most 65,535 bytes, as the next.
+        server_reference: another server to use, with USE_ANOTHER_SERVER or SERVER_MOVED (4.11).
+        close: the close reason, where it is another than the reason code's own.
     """
 
     reason: Reason
     text: str = ""
     server_reference: str = ""
+    close: CloseReason | None = None
+
+    def __post_init__(self) -> None:
+        assert self.reason in CONNACK_CODES - {Reason.SUCCESS}, self.reason
+        assert len(self.text.encode()) <= STRING_BYTES_MAX, len(self.text)
+        assert len(self.server_reference.encode()) <= STRING_BYTES_MAX, len(self.server_reference)
+
+    def properties(self) -> dict[str, Any]:
+        """Return what goes along in a CONNACK or DISCONNECT."""
+        texts = {"reason_string": self.text, "server_reference": self.server_reference}
+        return {name: text for name, text in texts.items() if text}
 
 
 Outcome = Accepted | Refused
@@ -51,7 +73,8 @@ class Authenticator(Protocol):
         """Decide on a CONNECT, or on a re-authentication (`exchange.again`).
 
         For enhanced authentication (4.12) the awaitable calls `await exchange.challenge(data)`, which sends AUTH and
-        returns the client's answer. What it raises refuses the client with 0x83 and is logged with its traceback.
+        returns the client's answer. It is cancelled if its client leaves. What is raised here or there refuses the
+        client with 0x83 and is logged with its traceback.
         """
 
 
@@ -61,7 +84,7 @@ class Anonymous:
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome:
         """Accept; refuse enhanced authentication, since no method is known here [MQTT-4.12.0-1]."""
         if exchange.method is not None:
-            return Refused(Reason.BAD_AUTHENTICATION_METHOD, f"unknown authentication method {exchange.method}")
+            return Refused(Reason.BAD_AUTHENTICATION_METHOD, "no authentication method is known here")
         return Accepted(connect.user_name)
 
 
@@ -69,17 +92,27 @@ class Admission(Protocol):
     """May refuse or redirect a client before it is authenticated."""
 
     def admit(self, connect: Connect, peer: str | None) -> Refused | None:
-        """Return None to go on, or why not. Answers at once: no I/O."""
+        """Return None to go on, or why not. Answers at once: no I/O. What it raises refuses, as in Authenticator."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """CONNECTs that wait for their authentication; `limit_reached` pauses accepting."""
+    """CONNECTs that wait for the authenticator, not for their client; `limit_reached` pauses accepting."""
 
     limit: int
     connections: dict[int, Any] = field(default_factory=dict)
+    on_room: Callable[[], None] = field(default=lambda: None)
 
     @property
     def limit_reached(self) -> bool:
         """Whether no more may wait."""
         return len(self.connections) >= self.limit
+
+    def add(self, connection: Any) -> None:
+        """Count a connection."""
+        self.connections[id(connection)] = connection
+
+    def remove(self, connection: Any) -> None:
+        """Count it no more, if it was counted."""
+        if self.connections.pop(id(connection), None) is not None:
+            self.on_room()

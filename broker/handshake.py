@@ -6,13 +6,23 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import trio
 from router.message import message as make_message
 
 from broker.auth import Accepted, Outcome, Pending, Refused
+from broker.exchange import FAILED, Exchange, checked
 from broker.limits import Rate, check_topic_size
 from broker.logs import get
-from broker.packets import Auth, Connack, Connect, Disconnect, Will, decode_connect, encode, encode_fitting
+from broker.packets import (
+    DISCONNECT_CODES,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Will,
+    decode_connect,
+    encode,
+    encode_fitting,
+)
 from broker.properties import encode_message_block
 from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
 
@@ -29,7 +39,7 @@ if TYPE_CHECKING:
 
 log = get("handshake")
 
-NEVER_S = 0xFFFFFFFF
+Decide = Callable[["Connection", Connect, Exchange, Outcome], bool]      # returns whether it may be parsed on
 
 
 class PendingWill:
@@ -62,57 +72,6 @@ class PendingWill:
             now_ms, expires_ms)
 
 
-class Exchange:
-    """An enhanced authentication under way (4.12), as the authenticator sees it.
-
-    Attributes:
-        method: Authentication Method of the CONNECT, None if it names none.
-        data: Authentication Data that came with the CONNECT or AUTH that began the exchange.
-        again: whether this is a re-authentication of a connected client.
-    """
-
-    __slots__ = ("_answer", "_answered", "_connection", "again", "data", "method")
-
-    def __init__(self, connection: Connection, method: str | None, data: bytes | None, again: bool) -> None:
-        self.method = method
-        self.data = data
-        self.again = again
-        self._connection = connection
-        self._answered: trio.Event | None = None
-        self._answer: Auth | None = None
-
-    @property
-    def peer(self) -> str | None:
-        """The client's address as text, None if it is not known."""
-        peer: str | None = self._connection.peer
-        return peer
-
-    async def challenge(self, data: bytes) -> bytes:
-        """Send AUTH 0x18 with data and return the data of the client's AUTH [MQTT-4.12.0-2].
-
-        Raises:
-            trio.ClosedResourceError: the connection ended meanwhile.
-        """
-        properties = {"authentication_method": self.method, "authentication_data": data}
-        self._answered = trio.Event()
-        self._answer = None
-        self._connection.write_packet(encode(Auth(Reason.CONTINUE_AUTHENTICATION, properties), 5))
-        self._connection.unpark()
-        await self._answered.wait()
-        if self._answer is None:
-            raise trio.ClosedResourceError("the client is gone")
-        answer: bytes = self._answer.properties.get("authentication_data", b"")
-        return answer
-
-    def answer(self, packet: Auth | None) -> bool:
-        """Hand over the client's AUTH, or None at the end of the connection. False: none was asked for."""
-        if self._answered is None or self._answered.is_set():
-            return False
-        self._answer = packet
-        self._answered.set()
-        return True
-
-
 class Handshake:
     """Decides on CONNECTs: admission, authentication, session, CONNACK."""
 
@@ -128,7 +87,6 @@ class Handshake:
         self.pending = Pending(config.limits.pending_connects_max)
         self.exchanges: dict[int, Exchange] = {}
         self.spawn: Callable[..., Any] | None = None
-        self.on_pending_room: Callable[[], None] | None = None
         self._end_now = end_now
         self._fail = fail
         self._salt = secrets.randbits(64)
@@ -161,93 +119,104 @@ class Handshake:
         if no_room is not None:
             return self._refuse(connection, *no_room)
         if self.admission is not None:
-            refusal = self.admission.admit(connect, connection.peer)
+            refusal = self._admit(connect, connection.peer)
             if refusal is not None:
                 return self._refuse(connection, refusal)
         exchange = Exchange(connection, connect.properties.get("authentication_method"),
-                            connect.properties.get("authentication_data"), False)
-        outcome = self.authenticator.authenticate(connect, exchange)
-        if isinstance(outcome, (Accepted, Refused)):
-            return self._decide(connection, connect, exchange, outcome)
-        assert self.spawn is not None, "an authenticator waits, but nothing runs under trio here"
-        self.pending.connections[id(connection)] = connection
-        self.exchanges[id(connection)] = exchange
-        self.spawn(self._decide_later, connection, connect, exchange, outcome)
-        return False
-
-    async def _decide_later(self, connection: Connection, connect: Connect, exchange: Exchange,
-                            outcome: Awaitable[Outcome]) -> None:
-        decided = await self._await_outcome(outcome)
-        self._no_longer_pending(connection)
-        if decided is None or connection.is_closing:
-            return
-        try:
-            if self._decide(connection, connect, exchange, decided):
-                connection.unpark()
-        except ClientError as error:
-            self._fail(connection, error)
-
-    async def _await_outcome(self, outcome: Awaitable[Outcome]) -> Outcome | None:
-        try:
-            return await outcome
-        except trio.ClosedResourceError:
-            return None
-        except Exception:
-            log.exception("authenticator_failed")
-            return Refused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "authentication failed")
+                            connect.properties.get("authentication_data"), pending=self.pending)
+        return self._authenticate(connection, connect, exchange, self._decide)
 
     def on_auth(self, connection: Connection, packet: Auth) -> bool:
         """Deal with an AUTH: the answer to a challenge, or a re-authentication (4.12.1)."""
         exchange = self.exchanges.get(id(connection))
-        if exchange is None or packet.properties.get("authentication_method") != exchange.method:
-            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.1-1", "AUTH without the method of the CONNECT")
+        if exchange is None:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.0-7", "AUTH after a CONNECT without a method")
+        if packet.properties.get("authentication_method") != exchange.method:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.0-5", "AUTH with another method than the CONNECT")
         if packet.reason == Reason.CONTINUE_AUTHENTICATION:
             if not exchange.answer(packet):
                 raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.0-3", "AUTH that answers no challenge")
-            return False
+            return exchange.again
         if packet.reason != Reason.RE_AUTHENTICATE or not connection.is_open:
             raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.1-1", f"AUTH with reason 0x{packet.reason:02X}")
-        again = Exchange(connection, exchange.method, packet.properties.get("authentication_data"), True)
-        self.exchanges[id(connection)] = again
+        if exchange.under_way:
+            raise ClientError(Reason.PROTOCOL_ERROR, "section 4.12.1", "a re-authentication during another")
+        again = Exchange(connection, exchange.method, packet.properties.get("authentication_data"), pending=None,
+                         answer_timeout_s=self.config.limits.connect_timeout_s)
         connect = Connect(5, connection.session.client_identifier)
-        outcome = self.authenticator.authenticate(connect, again)
+        self._authenticate(connection, connect, again, self._decide_again)
+        return True                  # all else goes on under the previous authentication (4.12.1)
+
+    def _admit(self, connect: Connect, peer: str | None) -> Refused | None:
+        assert self.admission is not None
+        try:
+            return self.admission.admit(connect, peer)
+        except Exception:
+            log.exception("admission_failed")
+            return FAILED
+
+    def _authenticate(self, connection: Connection, connect: Connect, exchange: Exchange, decide: Decide) -> bool:
+        """Ask the authenticator. Returns decide()'s answer, or False if that is called later."""
+        try:
+            outcome = self.authenticator.authenticate(connect, exchange)
+            if not isinstance(outcome, Awaitable):
+                outcome = checked(outcome)
+        except Exception:
+            log.exception("authenticator_failed")
+            outcome = FAILED
+        if exchange.method is not None or not isinstance(outcome, (Accepted, Refused)):
+            self.exchanges[id(connection)] = exchange        # its method is that of every later AUTH
         if isinstance(outcome, (Accepted, Refused)):
-            return self._decide_again(connection, again, outcome)
+            exchange.under_way = False
+            return decide(connection, connect, exchange, outcome)
         assert self.spawn is not None, "an authenticator waits, but nothing runs under trio here"
-        self.spawn(self._decide_again_later, connection, again, outcome)
+        exchange.begin()
+        self.spawn(self._decide_later, connection, connect, exchange, outcome, decide)
         return False
 
-    async def _decide_again_later(self, connection: Connection, exchange: Exchange,
-                                  outcome: Awaitable[Outcome]) -> None:
-        decided = await self._await_outcome(outcome)
-        if decided is not None and not connection.is_closing and self._decide_again(connection, exchange, decided):
-            connection.unpark()
+    async def _decide_later(self, connection: Connection, connect: Connect, exchange: Exchange,
+                            deciding: Awaitable[Outcome], decide: Decide) -> None:
+        outcome = await exchange.outcome(deciding)
+        if outcome is None or connection.is_closing:
+            return
+        exchange.under_way = False
+        if exchange.method is None:
+            self.exchanges.pop(id(connection), None)
+        try:
+            if isinstance(outcome, ClientError):
+                raise outcome
+            if decide(connection, connect, exchange, outcome):
+                connection.unpark()
+        except ClientError as error:
+            self._fail(connection, error)
 
-    def _decide_again(self, connection: Connection, exchange: Exchange, outcome: Outcome) -> bool:
+    def _decide_again(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> bool:
+        """Tell the client how its re-authentication went. Returns False: its other packets have not waited."""
         if isinstance(outcome, Refused):
-            connection.write_packet(encode(Disconnect(outcome.reason), 5))
-            connection.close(reason_to_close(outcome.reason))
+            reason = outcome.reason if outcome.reason in DISCONNECT_CODES else Reason.NOT_AUTHORIZED
+            connection.write_packet(encode_fitting(
+                Disconnect(reason, outcome.properties()), 5, connection.packet_bytes_max))
+            connection.close(outcome.close or reason_to_close(outcome.reason))
             return False
-        connection.identity = outcome.identity
-        connection.renew_salt(self._new_salt())
         properties: dict[str, Any] = {"authentication_method": exchange.method}
         if outcome.authentication_data is not None:
             properties["authentication_data"] = outcome.authentication_data
-        connection.write_packet(encode(Auth(Reason.SUCCESS, properties), 5))
-        return True
+        success = encode_fitting(Auth(Reason.SUCCESS, properties), 5, connection.packet_bytes_max)
+        if not success:
+            raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no AUTH fits the Maximum Packet Size")
+        connection.identity = outcome.identity
+        connection.renew_salt(self._new_salt())
+        if connection.session.will is not None:
+            connection.session.will.identity = outcome.identity
+        connection.write_packet(success)
+        return False
 
     def forget(self, connection: Connection) -> None:
-        """The connection ended: whoever waits for its answer is told."""
+        """The connection ended: whoever decides on it is told."""
         if self.exchanges:
             exchange = self.exchanges.pop(id(connection), None)
             if exchange is not None:
-                exchange.answer(None)
-        if self.pending.connections:
-            self._no_longer_pending(connection)
-
-    def _no_longer_pending(self, connection: Connection) -> None:
-        if self.pending.connections.pop(id(connection), None) is not None and self.on_pending_room is not None:
-            self.on_pending_room()
+                exchange.abandon()
 
     def _no_room(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
         """Return why a client cannot come in at all, and the close reason if it is not the code's own; None: it can."""
@@ -275,14 +244,9 @@ class Handshake:
         return Refused(Reason.QUOTA_EXCEEDED, "the server is full"), CloseReason.CONNECTIONS_MAX
 
     def _refuse(self, connection: Connection, refused: Refused, close: CloseReason | None = None) -> bool:
-        properties: dict[str, Any] = {}
-        if refused.text:
-            properties["reason_string"] = refused.text
-        if refused.server_reference:
-            properties["server_reference"] = refused.server_reference
         connection.write_packet(encode_fitting(
-            Connack(False, refused.reason, properties), connection.version, connection.packet_bytes_max))
-        connection.close(close or reason_to_close(refused.reason))
+            Connack(False, refused.reason, refused.properties()), connection.version, connection.packet_bytes_max))
+        connection.close(close or refused.close or reason_to_close(refused.reason))
         return False
 
     def _new_salt(self) -> int:
@@ -292,13 +256,9 @@ class Handshake:
     def _decide(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> bool:
         """Accept or refuse. Returns whether the connection may be parsed on at once."""
         if isinstance(outcome, Refused):
-            self.exchanges.pop(id(connection), None)
             return self._refuse(connection, outcome)
-        if exchange.method is not None:
-            self.exchanges[id(connection)] = exchange       # its method is that of every later AUTH
         refusal = self._full(connect)
         if refusal is not None:
-            self.exchanges.pop(id(connection), None)
             return self._refuse(connection, *refusal)
         connection.identity = outcome.identity
         identifier = connect.client_identifier
@@ -329,6 +289,9 @@ class Handshake:
                 properties = {**properties, "authentication_method": exchange.method}
                 if outcome.authentication_data is not None:
                     properties["authentication_data"] = outcome.authentication_data
+        if "maximum_packet_size" in connect.properties and not encode_fitting(
+                Connack(False, Reason.SUCCESS, properties), connect.version, connection.packet_bytes_max):
+            raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no CONNACK fits the Maximum Packet Size")
         self._take_over(self.router.sessions.get(identifier))
         session, present = self.router.open_session(identifier, connect.clean_start, expiry_s)
         session.will = (PendingWill(connect.will, self.acl, outcome.identity) if connect.will is not None else None)

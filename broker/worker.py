@@ -95,7 +95,7 @@ class Worker:
         self.acceptor = Acceptor(
             self.reactor, bind(self.config.listen), handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending)
         self.reactor.on_acceptable = self.acceptor.on_acceptable
-        handshake.on_pending_room = self.acceptor.resume
+        handshake.pending.on_room = self.acceptor.resume
         self.acceptor.resume()
 
     def close(self) -> None:

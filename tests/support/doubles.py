@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from broker.auth import Accepted, Outcome, Refused
-from broker.handshake import Exchange
+from broker.exchange import Exchange
 from broker.packets import Connect
 from broker.reasons import Reason
 
