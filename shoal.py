@@ -7,6 +7,7 @@ from broker.config import Config, ConfigError, load
 from broker.inprocess import InProcessClient, RefusedError
 from broker.presence import ClientInfo, Connected, Disconnected
 from broker.reasons import CloseReason, Reason
+from broker.scram import ScramCredentials, ScramSha256
 from broker.worker import Worker, open_broker
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "ReceivedMessage",
     "Refused",
     "RefusedError",
+    "ScramCredentials",
+    "ScramSha256",
     "Worker",
     "load",
     "open_broker",
