@@ -49,13 +49,20 @@ class FakeFollower:
 
 
 class SlowAuthenticator:
-    """Accepts everybody, but not at once; in the method `toy` it asks for the payload reversed (4.12)."""
+    """Accepts everybody, but not at once; in the method `toy` it asks for the payload reversed (4.12).
+
+    Who answers `once-more` is asked again, who answers `elsewhere` is sent to another server.
+    """
 
     async def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome:
         """Wait a little, then accept; user names that begin with `refuse` are not let in."""
         await trio.lowlevel.checkpoint()
         if exchange.method == "toy":
             answer = await exchange.challenge(b"abc")
+            if answer == b"once-more":
+                answer = await exchange.challenge(b"abc")
+            if answer == b"elsewhere":
+                return Refused(Reason.USE_ANOTHER_SERVER, "the other one", "other.example:1883")
             if answer != b"cba":
                 return Refused(Reason.NOT_AUTHORIZED, "wrong answer")
             return Accepted("toy", b"welcome")
@@ -80,7 +87,10 @@ class QuickAuthenticator:
 
 
 class Gatekeeper:
-    """An admission that refuses client identifiers beginning with `banned` and redirects those with `moved`."""
+    """An admission that refuses client identifiers beginning with `banned`.
+
+    It redirects those with `moved` for now, and those with `gone` for good.
+    """
 
     def admit(self, connect: Connect, peer: str | None) -> Refused | None:
         """Decide by the client identifier."""
@@ -88,6 +98,8 @@ class Gatekeeper:
             return Refused(Reason.BANNED, "not here")
         if connect.client_identifier.startswith(b"moved"):
             return Refused(Reason.USE_ANOTHER_SERVER, "", "other.example:1883")
+        if connect.client_identifier.startswith(b"gone"):
+            return Refused(Reason.SERVER_MOVED, "", "new.example")
         return None
 
 
