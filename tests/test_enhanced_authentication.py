@@ -31,6 +31,7 @@ from broker.reasons import Reason
 from broker.scram import METHOD, ScramCredentials, ScramSha256
 from broker.worker import Worker, open_broker
 from tests.support.conversation import SocketClient
+from tests.support.doubles import FakeLog, SlowAuthenticator
 from tests.support.scram import ScramClient
 
 PENCIL = ScramCredentials.from_password("pencil", iterations=4096)
@@ -53,9 +54,11 @@ class Client(SocketClient):
         return None if frame is None else decode(*frame, self.version)
 
     async def connect(self, method: str | None = METHOD, data: bytes | None = None, identifier: bytes = b"one",
-                      will: Will | None = None) -> None:
+                      will: Will | None = None, expiry_s: int | None = None) -> None:
         """Send CONNECT."""
         properties: dict[str, Any] = {} if method is None else {"authentication_method": method}
+        if expiry_s is not None:
+            properties["session_expiry_interval"] = expiry_s
         if data is not None:
             properties["authentication_data"] = data
         await self.say(Connect(self.version, identifier, True, 0, will, properties=properties))
@@ -350,6 +353,47 @@ async def test_a_refused_re_authentication_says_why_and_where_to_go(reason: Reas
         assert last == Disconnect(said, {"reason_string": "no longer", "server_reference": "other.example"})
 
 
+async def test_a_success_that_does_not_fit_the_clients_maximum_packet_size_is_not_sent() -> None:
+    # Proves: [MQTT-3.1.2-24]
+    thinker = Thinker()
+    thinker.outcome = Accepted("second", b"x" * 100)
+    async with house(thinker) as here:
+        client = await here.client()
+        await client.say(Connect(5, b"one", properties={"authentication_method": "any", "maximum_packet_size": 100}))
+        await client.hear()
+        await client.auth(Reason.RE_AUTHENTICATE, method="any")
+        thinker.decided.set()
+        await client.ends(Disconnect, Reason.PACKET_TOO_LARGE)
+
+
+class Hasty:
+    """Asks, and lets the client in before it has answered."""
+
+    async def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome:
+        """Accept without waiting for more than a moment."""
+        with trio.move_on_after(0):
+            await exchange.challenge(b"?")
+        return Accepted()
+
+
+@pytest.mark.parametrize(("settled", "reason"), [
+    (True, Reason.CONTINUE_AUTHENTICATION), (False, Reason.CONTINUE_AUTHENTICATION), (False, Reason.RE_AUTHENTICATE)])
+async def test_an_answer_to_a_challenge_that_was_given_up_is_an_error(settled: bool, reason: Reason) -> None:
+    log = FakeLog()
+    appended = trio.Event()
+    log.on_append = appended.set
+    async with house(Hasty(), log_store=log) as here:
+        client = await here.client()
+        await client.connect("any", expiry_s=60)
+        await client.challenge()
+        await appended.wait()
+        if settled:
+            log.sync()
+            assert isinstance(await client.hear(), Connack)
+        await client.auth(reason, method="any")
+        await client.ends(Disconnect if settled else Connack, Reason.PROTOCOL_ERROR)
+
+
 async def test_a_challenge_that_is_not_answered_in_time_ends_a_re_authentication() -> None:
     async with house(limits=Limits(connect_timeout_s=0.5)) as here:
         client = await here.client()
@@ -432,10 +476,18 @@ async def test_an_authenticator_that_cannot_be_stopped_counts_as_pending_until_i
         await dawdler.came.wait()
         await client.cut()
         await here.until(lambda: not here.worker.reactor.connection_count)
-        assert len(pending.connections) == 1
+        (connection,) = pending.connections.values()
         dawdler.done.set()
-        await here.is_empty()           # and the challenge, which has nobody to go to, did not wait
-        assert here.ended("internal_error") == 0
+        await here.is_empty()
+        assert connection.pending_bytes == 0        # the challenge had nobody to go to
+
+
+async def test_nothing_is_kept_of_an_authentication_without_a_method() -> None:
+    async with house(SlowAuthenticator()) as here:
+        client = await here.client()
+        await client.connect(None)
+        assert isinstance(await client.hear(), Connack)
+        assert here.worker.controller.handshake.exchanges == {}
 
 
 async def test_clients_that_are_asked_and_do_not_answer_do_not_keep_others_out() -> None:
