@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.packets import CONNACK_CODES
+from broker.packets import may_carry
+from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Refused:
     close: CloseReason | None = None
 
     def __post_init__(self) -> None:
-        assert self.reason in CONNACK_CODES - {Reason.SUCCESS}, self.reason
+        assert self.reason >= Reason.UNSPECIFIED_ERROR, self.reason
+        assert may_carry(PacketType.CONNACK, self.reason), self.reason
         assert len(self.text.encode()) <= STRING_BYTES_MAX, len(self.text)
         assert len(self.server_reference.encode()) <= STRING_BYTES_MAX, len(self.server_reference)
 

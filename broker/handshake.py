@@ -13,7 +13,6 @@ from broker.exchange import FAILED, Exchange, checked
 from broker.limits import Rate, check_topic_size
 from broker.logs import get
 from broker.packets import (
-    DISCONNECT_CODES,
     Auth,
     Connack,
     Connect,
@@ -22,8 +21,9 @@ from broker.packets import (
     decode_connect,
     encode,
     encode_fitting,
+    may_carry,
 )
-from broker.properties import encode_message_block
+from broker.properties import PacketType, encode_message_block
 from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
 
 if TYPE_CHECKING:
@@ -193,7 +193,8 @@ class Handshake:
     def _decide_again(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> bool:
         """Tell the client how its re-authentication went. Returns False: its other packets have not waited."""
         if isinstance(outcome, Refused):
-            reason = outcome.reason if outcome.reason in DISCONNECT_CODES else Reason.NOT_AUTHORIZED
+            known = may_carry(PacketType.DISCONNECT, outcome.reason)
+            reason = outcome.reason if known else Reason.NOT_AUTHORIZED
             connection.write_packet(encode_fitting(
                 Disconnect(reason, outcome.properties()), 5, connection.packet_bytes_max))
             connection.close(outcome.close or reason_to_close(outcome.reason))

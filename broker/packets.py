@@ -48,7 +48,7 @@ from broker.reasons import ClientError, ConnectReturn, Reason, connect_return
 __all__ = [
     "Ack", "Auth", "Connack", "Connect", "Disconnect", "Packet", "Pingreq", "Pingresp", "Properties", "Publish",
     "Suback", "Subscribe", "Subscription", "Unsuback", "Unsubscribe", "Will", "decode", "decode_connect", "encode",
-    "encode_connack", "encode_fitting", "next_frame", "subscription",
+    "encode_connack", "encode_fitting", "may_carry", "next_frame", "subscription",
 ]
 
 # Which reason codes a packet may carry (the table in the section of each packet), as values.
@@ -57,8 +57,8 @@ _RELEASE_CODES = frozenset((0x00, 0x92))
 _SUBACK_CODES = frozenset((0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2))
 _SUBACK_CODES_3 = frozenset((0, 1, 2, 0x80))
 _UNSUBACK_CODES = frozenset((0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
-CONNACK_CODES = frozenset((0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F))
-DISCONNECT_CODES = frozenset(
+_CONNACK_CODES = frozenset((0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F))
+_DISCONNECT_CODES = frozenset(
     (0, 4, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8C, 0x8D, 0x8E, 0x8F, 0x90, *range(0x93, 0xA3)))
 _AUTH_CODES = frozenset((0x00, 0x18, 0x19))
 
@@ -275,7 +275,7 @@ def _decode_connack(body: bytes, version: int) -> Connack:
         raise malformed("MQTT-3.2.2-1", "a reserved flag of CONNACK is set")
     session_present = body[0] == 1
     if version == 5:
-        reason = _reason(body[1], CONNACK_CODES, "MQTT-3.2.2-8")
+        reason = _reason(body[1], _CONNACK_CODES, "MQTT-3.2.2-8")
         properties, position = decode_properties(body, 2, PacketType.CONNACK)
         _at_end(body, position)
         return Connack(session_present, reason, properties)
@@ -397,7 +397,7 @@ def _decode_disconnect(body: bytes, version: int) -> Disconnect:
         _at_end(body, 0)
     if not body:
         return Disconnect()
-    reason = _reason(body[0], DISCONNECT_CODES, "MQTT-3.14.2-1")
+    reason = _reason(body[0], _DISCONNECT_CODES, "MQTT-3.14.2-1")
     if len(body) == 1:
         return Disconnect(reason)
     properties, position = decode_properties(body, 1, PacketType.DISCONNECT)
@@ -465,6 +465,11 @@ def encode_fitting(packet: Connack | Disconnect | Auth, version: int, packet_byt
                  if name not in ("reason_string", "user_property")}
         frame = encode(replace(packet, properties=fewer), version)
     return frame if len(frame) <= packet_bytes_max else b""
+
+
+def may_carry(packet_type: PacketType, reason: Reason) -> bool:
+    """Return whether a CONNACK or a DISCONNECT of 5.0 may carry a reason code."""
+    return reason in (_CONNACK_CODES if packet_type == PacketType.CONNACK else _DISCONNECT_CODES)
 
 
 def _frame(first_byte: int, body: bytes) -> bytes:

@@ -111,7 +111,7 @@ def packets_of(version):
         connects(version),
         st.builds(
             p.Connack, st.booleans() if version != 3 else st.just(False),
-            _reasons(p.CONNACK_CODES) if version == 5 else st.sampled_from(ConnectReturn),
+            _reasons(p._CONNACK_CODES) if version == 5 else st.sampled_from(ConnectReturn),
             properties(PacketType.CONNACK)),
         publishes(version),
         acks(version),
@@ -134,7 +134,7 @@ def packets_of(version):
     ]
     if version == 5:
         kinds += [
-            st.builds(p.Disconnect, _reasons(p.DISCONNECT_CODES), properties(PacketType.DISCONNECT)),
+            st.builds(p.Disconnect, _reasons(p._DISCONNECT_CODES), properties(PacketType.DISCONNECT)),
             auths(),
         ]
     else:
