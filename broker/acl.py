@@ -2,9 +2,16 @@
 
 from typing import Protocol
 
+from broker.logs import get
+
+log = get("acl")
+
 
 class Acl(Protocol):
-    """Answers at once, without I/O. Answers for publishing are remembered per connection and topic name."""
+    """Answers at once, without I/O. Answers for publishing are remembered per connection and topic name.
+
+    What it raises is logged with its traceback, and the answer is no.
+    """
 
     def may_publish(self, identity: object, topic_name: bytes) -> bool:
         """Return whether a client may publish to a topic name."""
@@ -23,3 +30,26 @@ class AllowAll:
     def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
         """Return True."""
         return True
+
+
+class FailClosed:
+    """Another ACL, whose failures are a no: they are its own affair, not the worker's."""
+
+    def __init__(self, acl: Acl) -> None:
+        self._acl = acl
+
+    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+        """Return the other's answer."""
+        try:
+            return bool(self._acl.may_publish(identity, topic_name))
+        except Exception:
+            log.exception("acl_failed")
+            return False
+
+    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+        """Return the other's answer."""
+        try:
+            return bool(self._acl.may_subscribe(identity, topic_filter))
+        except Exception:
+            log.exception("acl_failed")
+            return False

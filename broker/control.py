@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from router.topics import check_topic_filter, parse_shared
 
+from broker.acl import FailClosed
 from broker.handshake import Handshake
 from broker.limits import topic_problem
 from broker.logs import get
@@ -64,7 +65,7 @@ class Controller:
         self.mqtt = config.mqtt
         self.limits = config.limits
         self.router = router
-        self.acl = acl
+        self.acl = acl = FailClosed(acl)
         self.presence = Presence()
         self.handshake = Handshake(
             config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail)
@@ -331,7 +332,7 @@ def _answering_version(connect_body: bytes) -> int:
     Levels of MQTT above 5 are answered in 5.0's form, which their clients can be expected to know; any other in the
     form that all levels up to 4 share (3.1.2.2).
     """
-    return 5 if connect_body[:6] == b"\0\x04MQTT" and 5 <= connect_body[6] < 0x80 else 4
+    return 5 if connect_body[:6] == b"\0\x04MQTT" and b"\x05" <= connect_body[6:7] < b"\x80" else 4
 
 
 def client_of(connection: Connection) -> str:

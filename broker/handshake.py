@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from router.message import message as make_message
 
-from broker.auth import Accepted, Outcome, Pending, Refused
+from broker.auth import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
 from broker.exchange import FAILED, Exchange, checked
 from broker.limits import Rate, check_topic_size
 from broker.logs import get
@@ -285,7 +285,8 @@ class Handshake:
                 properties = {**properties, "server_keep_alive": keep_alive_s}
             if self.config.mqtt.response_information and connect.properties.get("request_response_information"):
                 information = self.config.mqtt.response_information.replace("{client_identifier}", identifier.decode())
-                properties = {**properties, "response_information": information}
+                if len(information.encode()) <= STRING_BYTES_MAX:        # it grows by the client's own identifier
+                    properties = {**properties, "response_information": information}
             if exchange.method is not None:
                 properties = {**properties, "authentication_method": exchange.method}
                 if outcome.authentication_data is not None:

@@ -258,11 +258,11 @@ class MemoryBroker:
     """Hub, controller and router without sockets; time is what the script says."""
 
     def __init__(self, config: Config, nursery: trio.Nursery, log: FakeLog | None, follower: FakeFollower | None,
-                 authenticator: Any) -> None:
+                 authenticator: Any, acl: Any = None) -> None:
         self.log, self.follower = log, follower
         mqtt = config.mqtt
         self.router = Router(ledger(config), seed=1)
-        self.controller = Controller(config, self.router, authenticator, TopicAcl(), Gatekeeper())
+        self.controller = Controller(config, self.router, authenticator, acl or TopicAcl(), Gatekeeper())
         self.controller.handshake.spawn = nursery.start_soon
         durability = Durability(log, [follower], 1) if follower is not None else None
         self.now_ms = 1_000_000
