@@ -9,9 +9,12 @@ from typing import Any
 import trio
 
 from broker.client import Client, MqttError, RefusedError
-from broker.packets import Connect, subscription
+from broker.packets import Auth, Connack, Connect, decode, encode, subscription
+from broker.reasons import Reason
 from broker.worker import open_broker
+from tests.support.conversation import SocketClient
 from tests.support.embedded import CONFIG, TIMEOUT_S
+from tests.support.scram import ScramClient
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8"),
@@ -91,6 +94,31 @@ def test_the_seams_decide_who_comes_in_and_what_they_may_do() -> None:
         "0x1 published", "BAD_USER_NAME_OR_PASSWORD", "BAD_USER_NAME_OR_PASSWORD", "NOT_AUTHORIZED", "BANNED"]
 
 
+async def test_a_password_is_proved_or_sent() -> None:
+    async with open_broker(CONFIG, authenticator=defined("ScramOrPasswords")(defined("Passwords")())) as broker:
+        async def enter(connect: Connect, scram: ScramClient | None) -> Connack:
+            """Return the CONNACK of a client."""
+            stream = await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port)
+            async with stream:
+                client = SocketClient(stream, False)
+                await client.send(encode(connect, 5), False)
+                packet = decode(*(await client.receive() or (0, b"")), 5)
+                if scram is not None:
+                    assert isinstance(packet, Auth)
+                    answer = {**method, "authentication_data": scram.final(packet.properties["authentication_data"])}
+                    await client.send(encode(Auth(Reason.CONTINUE_AUTHENTICATION, answer), 5), False)
+                    packet = decode(*(await client.receive() or (0, b"")), 5)
+                assert isinstance(packet, Connack)
+                return packet
+
+        method = {"authentication_method": "SCRAM-SHA-256"}
+        assert (await enter(Connect(5, b"a", user_name="ann", password=b"correct horse"), None)).reason == 0
+        for password, reason in (("correct horse", Reason.SUCCESS), ("battery staple", Reason.NOT_AUTHORIZED)):
+            scram = ScramClient("ann", password)
+            connect = Connect(5, b"b", properties={**method, "authentication_data": scram.first})
+            assert (await enter(connect, scram)).reason == reason
+
+
 def test_no_example_on_the_page_is_left_out() -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     assert "open_broker" in EXAMPLES[0]
