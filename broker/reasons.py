@@ -96,7 +96,7 @@ class CloseReason(StrEnum):
     SOCKET_ERROR = "socket_error"
     # The client was silent.
     KEEP_ALIVE_TIMEOUT = "keep_alive_timeout"
-    CONNECT_TIMEOUT = "connect_timeout"                               # no whole CONNECT in time
+    CONNECT_TIMEOUT = "connect_timeout"                               # no CONNECT in time, or not authenticated
     PACKET_TIMEOUT = "packet_timeout"                                 # a packet was begun and not finished in time
     # The client broke the protocol or a limit.
     MALFORMED_PACKET = "malformed_packet"

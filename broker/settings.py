@@ -121,7 +121,13 @@ class Limits(Struct, frozen=True, kw_only=True):
         ),
     ] = 1_000_000
     connect_timeout_s: Annotated[
-        float, Meta(ge=0.25, le=3600, description="Time from accepting a connection to its CONNECT packet.")
+        float,
+        Meta(
+            ge=0.25,
+            le=3600,
+            description="Time from accepting a connection to the end of its authentication, and for the answer to a later "
+            "challenge.",
+        ),
     ] = 10.0
     connect_bytes_max: Annotated[
         int,
@@ -148,7 +154,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     ] = 60
     pending_connects_max: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="CONNECTs that wait for authentication at once; then accepting pauses."),
+        Meta(ge=1, le=1_000_000, description="CONNECTs that the authenticator has at once; then accepting pauses."),
     ] = 1000
     pending_bytes_max: Annotated[
         int,

@@ -32,11 +32,14 @@ from broker.scram import METHOD, ScramCredentials, ScramSha256
 from broker.worker import Worker, open_broker
 from tests.support.conversation import SocketClient
 from tests.support.doubles import FakeLog, SlowAuthenticator
+from tests.support.embedded import as_guest, as_task
 from tests.support.scram import ScramClient
 
 PENCIL = ScramCredentials.from_password("pencil", iterations=4096)
 SCRAM = ScramSha256({"user": PENCIL, "root": PENCIL}, iterations=4096)
 DEADLINE_S = 20
+
+Driver = Callable[..., None]                # as_task or as_guest: both ways in which a worker is run
 
 
 class Client(SocketClient):
@@ -123,6 +126,11 @@ class House:
         assert handshake.exchanges == {}
         assert handshake.open_connections == 0
 
+    def close(self) -> None:
+        """Close all clients' sockets."""
+        for client in self.clients:
+            client.stream.socket.close()
+
     def ended(self, reason: str) -> int:
         """How many connections ended for a reason."""
         return self.worker.controller.ends[reason]
@@ -136,8 +144,7 @@ async def house(authenticator: Any = SCRAM, limits: Limits | None = None, **seam
         try:
             yield here
         finally:
-            for client in here.clients:
-                client.stream.socket.close()
+            here.close()
 
 
 # SCRAM-SHA-256 -----------------------------------------------------------------------------------------------------
@@ -290,9 +297,12 @@ async def subscriber(here: House, *topics: bytes) -> Client:
     return client
 
 
-async def test_messages_go_on_both_ways_while_an_authenticator_thinks_about_a_client() -> None:
+@pytest.mark.parametrize("driver", [as_task, as_guest])
+def test_messages_go_on_both_ways_while_an_authenticator_thinks_about_a_client(driver: Driver) -> None:
     thinker = Thinker()
-    async with house(thinker) as here:
+
+    async def run(worker: Worker) -> None:
+        here = House(worker)
         watching = await subscriber(here, b"up")
         client = await here.client()
         await client.connect("any")
@@ -315,6 +325,9 @@ async def test_messages_go_on_both_ways_while_an_authenticator_thinks_about_a_cl
         thinker.decided.set()
         success = await client.hear()
         assert success == Auth(Reason.SUCCESS, {"authentication_method": "any", "authentication_data": b"done"})
+        here.close()
+
+    driver(run, authenticator=thinker)
 
 
 async def test_the_acl_knows_the_client_by_its_new_identity_and_so_does_its_will() -> None:
@@ -428,10 +441,13 @@ class Host:
         raise AssertionError
 
 
+@pytest.mark.parametrize("driver", [as_task, as_guest])
 @pytest.mark.parametrize("method", ["think", "ask", "in"])
-async def test_a_client_that_leaves_in_the_middle_leaves_nothing(method: str | None) -> None:
+def test_a_client_that_leaves_in_the_middle_leaves_nothing(driver: Driver, method: str) -> None:
     host = Host()
-    async with house(host) as here:
+
+    async def run(worker: Worker) -> None:
+        here = House(worker)
         for polite in (False, True):
             host.came = trio.Event()
             client = await here.client()
@@ -449,6 +465,8 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(method: str | N
             await client.cut()
             await here.until(lambda: host.inside == 0)
             await here.is_empty()
+
+    driver(run, authenticator=host)
 
 
 class Dawdler:
