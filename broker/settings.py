@@ -125,8 +125,8 @@ class Limits(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0.25,
             le=3600,
-            description="Time from accepting a connection to the end of its authentication, and for the answer to a later "
-            "challenge.",
+            description="Time from accepting a connection to the end of its authentication, and for the answer to a "
+            "later challenge.",
         ),
     ] = 10.0
     connect_bytes_max: Annotated[

@@ -6,16 +6,7 @@ import pytest
 import trio
 
 from broker.config import Config, Limits, Mqtt
-from broker.packets import (
-    Connect,
-    Publish,
-    Subscribe,
-    Will,
-    decode,
-    encode,
-    next_frame,
-    subscription,
-)
+from broker.packets import Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
 from broker.reasons import CloseReason, Reason
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator

@@ -1,157 +1,31 @@
-"""Enhanced authentication over real sockets (4.12): SCRAM-SHA-256, and authenticators that take their time or fail."""
+"""Enhanced authentication over real sockets (4.12): SCRAM-SHA-256, and re-authentication while messages flow."""
 
-import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
 from broker.auth import Accepted, Outcome, Refused
-from broker.config import Config, Limits, Shutdown
+from broker.config import Limits
 from broker.exchange import Exchange
-from broker.packets import (
-    Auth,
-    Connack,
-    Connect,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
-    Publish,
-    Suback,
-    Subscribe,
-    Will,
-    decode,
-    encode,
-    subscription,
-)
+from broker.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Subscribe, Will, subscription
 from broker.reasons import Reason
 from broker.scram import METHOD, ScramCredentials, ScramSha256
-from broker.worker import Worker, open_broker
-from tests.support.conversation import SocketClient
-from tests.support.doubles import FakeLog, SlowAuthenticator
+from broker.worker import Worker
+from tests.support.authentication import Driver, House, house, subscriber
+from tests.support.doubles import FakeLog
 from tests.support.embedded import as_guest, as_task
 from tests.support.scram import ScramClient
 
 PENCIL = ScramCredentials.from_password("pencil", iterations=4096)
 SCRAM = ScramSha256({"user": PENCIL, "root": PENCIL}, iterations=4096)
-DEADLINE_S = 20
-
-Driver = Callable[..., None]                # as_task or as_guest: both ways in which a worker is run
-
-
-class Client(SocketClient):
-    """A client that speaks in packets."""
-
-    version = 5
-
-    async def say(self, *packets: Packet) -> None:
-        """Send packets in one go."""
-        await self.send(b"".join(encode(packet, self.version) for packet in packets), False)
-
-    async def hear(self) -> Packet | None:
-        """Return the next packet, None at the end."""
-        frame = await self.receive()
-        return None if frame is None else decode(*frame, self.version)
-
-    async def connect(self, method: str | None = METHOD, data: bytes | None = None, identifier: bytes = b"one",
-                      will: Will | None = None, expiry_s: int | None = None) -> None:
-        """Send CONNECT."""
-        properties: dict[str, Any] = {} if method is None else {"authentication_method": method}
-        if expiry_s is not None:
-            properties["session_expiry_interval"] = expiry_s
-        if data is not None:
-            properties["authentication_data"] = data
-        await self.say(Connect(self.version, identifier, True, 0, will, properties=properties))
-
-    async def auth(self, reason: Reason, data: bytes | None = None, method: str = METHOD) -> None:
-        """Send AUTH."""
-        extra = {} if data is None else {"authentication_data": data}
-        await self.say(Auth(reason, {"authentication_method": method, **extra}))
-
-    async def challenge(self) -> bytes:
-        """Return the data of the AUTH 0x18 that comes next."""
-        packet = await self.hear()
-        assert isinstance(packet, Auth), packet
-        assert packet.reason == Reason.CONTINUE_AUTHENTICATION
-        data: bytes = packet.properties["authentication_data"]
-        return data
-
-    async def log_in(self, scram: ScramClient) -> Packet | None:
-        """Go through SCRAM in a CONNECT; returns the CONNACK."""
-        await self.connect(data=scram.first)
-        await self.auth(Reason.CONTINUE_AUTHENTICATION, scram.final(await self.challenge()))
-        return await self.hear()
-
-    async def ends(self, packet: type[Packet], reason: Reason) -> Packet:
-        """Check that the broker says why and closes; returns what it said."""
-        last = await self.hear()
-        assert isinstance(last, packet), last
-        assert last.reason == reason
-        assert await self.hear() is None
-        return last
-
-
-class House:
-    """A broker and its clients."""
-
-    def __init__(self, worker: Worker) -> None:
-        assert worker.acceptor is not None
-        self.worker = worker
-        self.port = worker.acceptor.addresses[0].port
-        self.clients: list[Client] = []
-
-    async def client(self, version: int = 5) -> Client:
-        """Return a new connection."""
-        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = Client(stream, False)
-        client.version = version
-        self.clients.append(client)
-        return client
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that the broker does by itself."""
-        with trio.fail_after(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110  (the reactor knows no trio)
-                await trio.sleep(0.002)
-
-    async def is_empty(self) -> None:
-        """Wait until nothing is left of any client."""
-        handshake = self.worker.controller.handshake
-        await self.until(lambda: not self.worker.reactor.connection_count)
-        await self.until(lambda: not handshake.pending.connections)
-        assert handshake.exchanges == {}
-        assert handshake.open_connections == 0
-
-    def close(self) -> None:
-        """Close all clients' sockets."""
-        for client in self.clients:
-            client.stream.socket.close()
-
-    def ended(self, reason: str) -> int:
-        """How many connections ended for a reason."""
-        return self.worker.controller.ends[reason]
-
-
-@asynccontextmanager
-async def house(authenticator: Any = SCRAM, limits: Limits | None = None, **seams: Any) -> AsyncIterator[House]:
-    config = Config(listen=("tcp://127.0.0.1:0",), limits=limits or Limits(), shutdown=Shutdown(drain_s=0.5))
-    async with open_broker(config, authenticator=authenticator, **seams) as worker:
-        here = House(worker)
-        try:
-            yield here
-        finally:
-            here.close()
 
 
 # SCRAM-SHA-256 -----------------------------------------------------------------------------------------------------
 
 async def test_a_client_and_the_broker_prove_to_each_other_that_they_know_the_password() -> None:
     # Proves: [MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5]
-    async with house() as here:
+    async with house(SCRAM) as here:
         client, scram = await here.client(), ScramClient("user", "pencil")
         connack = await client.log_in(scram)
         assert isinstance(connack, Connack)
@@ -163,7 +37,7 @@ async def test_a_client_and_the_broker_prove_to_each_other_that_they_know_the_pa
 
 
 async def test_a_client_may_leave_its_first_message_for_the_first_auth() -> None:
-    async with house() as here:
+    async with house(SCRAM) as here:
         client, scram = await here.client(), ScramClient("user", "pencil")
         await client.connect()
         assert await client.challenge() == b""
@@ -176,7 +50,7 @@ async def test_a_client_may_leave_its_first_message_for_the_first_auth() -> None
 
 async def test_a_wrong_password_and_an_unknown_name_are_refused_in_the_same_words() -> None:
     # Proves: [MQTT-4.12.0-4]
-    async with house() as here:
+    async with house(SCRAM) as here:
         answers = []
         for scram in (ScramClient("user", "pen"), ScramClient("ghost", "pencil")):
             client = await here.client()
@@ -188,7 +62,7 @@ async def test_a_wrong_password_and_an_unknown_name_are_refused_in_the_same_word
 
 
 async def test_a_message_with_a_wrong_nonce_is_of_another_exchange() -> None:
-    async with house() as here:
+    async with house(SCRAM) as here:
         client, scram = await here.client(), ScramClient("user", "pencil")
         scram.nonce = "abc"
         await client.connect(data=scram.first)
@@ -198,7 +72,7 @@ async def test_a_message_with_a_wrong_nonce_is_of_another_exchange() -> None:
 
 
 async def test_a_recorded_login_is_worth_nothing() -> None:
-    async with house() as here:
+    async with house(SCRAM) as here:
         client, scram = await here.client(), ScramClient("user", "pencil")
         await client.connect(data=scram.first)
         recorded = scram.final(await client.challenge())
@@ -213,7 +87,7 @@ async def test_a_recorded_login_is_worth_nothing() -> None:
 
 @pytest.mark.parametrize("first", [b"hello", b"p=tls-unique,,n=user,r=abc", b"n,,n=us\xffer,r=abc", b"x" * 60_000])
 async def test_what_is_not_scram_ends_the_connection_by_name(first: bytes) -> None:
-    async with house() as here:
+    async with house(SCRAM) as here:
         client = await here.client()
         await client.connect(data=first)
         await client.ends(Connack, Reason.NOT_AUTHORIZED)
@@ -225,7 +99,7 @@ async def test_what_is_not_scram_ends_the_connection_by_name(first: bytes) -> No
 ])
 async def test_a_client_without_the_method_is_refused(version: int, method: str | None, reason: Reason) -> None:
     # Proves: [MQTT-4.12.0-1]
-    async with house() as here:
+    async with house(SCRAM) as here:
         client = await here.client(version)
         await client.connect(method)
         await client.ends(Connack, reason)
@@ -235,7 +109,7 @@ async def test_a_client_without_the_method_is_refused(version: int, method: str 
 
 async def test_a_client_re_authenticates_under_its_own_name_only() -> None:
     # Proves: [MQTT-4.12.1-1] [MQTT-4.12.1-2]
-    async with house() as here:
+    async with house(SCRAM) as here:
         client = await here.client()
         await client.log_in(ScramClient("user", "pencil"))
         scram = ScramClient("user", "pencil")
@@ -285,16 +159,6 @@ class ByIdentity:
     def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
         """Return True."""
         return True
-
-
-async def subscriber(here: House, *topics: bytes) -> Client:
-    """Return a connected client that subscribes topics at QoS 0."""
-    client = await here.client()
-    await client.connect(None, identifier=b"subscriber")
-    await client.say(Subscribe(1, tuple(subscription(topic, 0) for topic in topics)))
-    assert isinstance(await client.hear(), Connack)
-    assert isinstance(await client.hear(), Suback)
-    return client
 
 
 @pytest.mark.parametrize("driver", [as_task, as_guest])
@@ -408,202 +272,10 @@ async def test_an_answer_to_a_challenge_that_was_given_up_is_an_error(settled: b
 
 
 async def test_a_challenge_that_is_not_answered_in_time_ends_a_re_authentication() -> None:
-    async with house(limits=Limits(connect_timeout_s=0.5)) as here:
+    async with house(SCRAM, limits=Limits(connect_timeout_s=0.5)) as here:
         client = await here.client()
         await client.log_in(ScramClient("user", "pencil"))
         await client.auth(Reason.RE_AUTHENTICATE, ScramClient("user", "pencil").first)
         await client.challenge()
         await client.ends(Disconnect, Reason.NOT_AUTHORIZED)
         assert here.ended("bad_authentication") == 1
-
-
-# Clients that leave ------------------------------------------------------------------------------------------------
-
-class Host:
-    """Asks a client in the method `ask`, thinks in any other; counts who is with it."""
-
-    def __init__(self) -> None:
-        self.inside = 0
-        self.came = trio.Event()
-
-    async def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome:
-        """Wait for ever, for the client or by itself."""
-        if exchange.method == "in" and not exchange.again:
-            return Accepted()
-        self.inside += 1
-        self.came.set()
-        try:
-            if exchange.method != "think":
-                await exchange.challenge(b"?")
-            await trio.sleep_forever()
-        finally:
-            self.inside -= 1
-        raise AssertionError
-
-
-@pytest.mark.parametrize("driver", [as_task, as_guest])
-@pytest.mark.parametrize("method", ["think", "ask", "in"])
-def test_a_client_that_leaves_in_the_middle_leaves_nothing(driver: Driver, method: str) -> None:
-    host = Host()
-
-    async def run(worker: Worker) -> None:
-        here = House(worker)
-        for polite in (False, True):
-            host.came = trio.Event()
-            client = await here.client()
-            await client.connect(method)
-            if method == "in":
-                assert isinstance(await client.hear(), Connack)
-                await client.auth(Reason.RE_AUTHENTICATE, method="in")
-                await client.challenge()
-            elif method == "ask":
-                await client.challenge()
-            await host.came.wait()
-            assert host.inside == 1
-            if polite:
-                await client.say(Disconnect())
-            await client.cut()
-            await here.until(lambda: host.inside == 0)
-            await here.is_empty()
-
-    driver(run, authenticator=host)
-
-
-class Dawdler:
-    """Cannot be interrupted while it thinks, like a thread that hashes a password."""
-
-    def __init__(self) -> None:
-        self.came = trio.Event()
-        self.done = trio.Event()
-
-    async def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome:
-        """Think, whoever wants it to stop, then ask."""
-        self.came.set()
-        with trio.CancelScope(shield=True):
-            await self.done.wait()
-        await exchange.challenge(b"?")
-        raise AssertionError
-
-
-async def test_an_authenticator_that_cannot_be_stopped_counts_as_pending_until_it_is_done() -> None:
-    dawdler = Dawdler()
-    async with house(dawdler) as here:
-        pending = here.worker.controller.handshake.pending
-        client = await here.client()
-        await client.connect("any")
-        await dawdler.came.wait()
-        await client.cut()
-        await here.until(lambda: not here.worker.reactor.connection_count)
-        (connection,) = pending.connections.values()
-        dawdler.done.set()
-        await here.is_empty()
-        assert connection.pending_bytes == 0        # the challenge had nobody to go to
-
-
-async def test_nothing_is_kept_of_an_authentication_without_a_method() -> None:
-    async with house(SlowAuthenticator()) as here:
-        client = await here.client()
-        await client.connect(None)
-        assert isinstance(await client.hear(), Connack)
-        assert here.worker.controller.handshake.exchanges == {}
-
-
-async def test_clients_that_are_asked_and_do_not_answer_do_not_keep_others_out() -> None:
-    async with house(limits=Limits(pending_connects_max=2)) as here:
-        silent = [await here.client() for _ in range(5)]
-        for number, client in enumerate(silent):
-            await client.connect(data=ScramClient("user", "pencil").first, identifier=b"silent%d" % number)
-            await client.challenge()
-        assert not here.worker.controller.handshake.pending.connections
-        connack = await (await here.client()).log_in(ScramClient("user", "pencil"))
-        assert isinstance(connack, Connack)
-        assert connack.reason == Reason.SUCCESS
-
-
-# Authenticators that fail ------------------------------------------------------------------------------------------
-
-class Broken:
-    """Fails in the way that the client identifier names, or lets the client in."""
-
-    def authenticate(self, connect: Connect, exchange: Exchange) -> Any:
-        """Fail at once, return what is no outcome, or fail later."""
-        how = connect.client_identifier.decode()
-        if how == "subscriber" or (exchange.method == "in" and not exchange.again):
-            return Accepted("fine")
-        if how == "raises":
-            raise ValueError("broken")
-        if how == "returns":
-            return None
-        return self.later(how, exchange)
-
-    async def later(self, how: str, exchange: Exchange) -> Any:
-        """Fail."""
-        await trio.lowlevel.checkpoint()
-        if how == "raises_later":
-            raise ValueError("broken")
-        if how == "closed":
-            raise trio.ClosedResourceError("of its own")
-        if how == "refuses_with_success":
-            return Refused(Reason.SUCCESS)
-        if how == "too_long":
-            return Accepted("fine", b"x" * 65_536)
-        if how == "challenge_too_long":
-            await exchange.challenge(b"x" * 65_536)
-        if how == "challenges_nobody":
-            await exchange.challenge(b"?")
-        return None
-
-
-WAYS = ["raises", "returns", "raises_later", "returns_later", "closed", "refuses_with_success", "too_long"]
-
-
-@pytest.mark.parametrize("how", [*WAYS, "challenges_nobody"])
-async def test_an_authenticator_that_fails_refuses_its_client_and_hurts_nobody_else(how: str) -> None:
-    # Proves: [MQTT-4.12.0-6]
-    async with house(Broken()) as here:
-        bystander = await subscriber(here, b"t")
-        client = await here.client()
-        await client.connect(None, identifier=how.encode())
-        await client.ends(Connack, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-        await bystander.say(Pingreq())
-        assert isinstance(await bystander.hear(), Pingresp)
-
-
-@pytest.mark.parametrize("how", [*WAYS, "challenge_too_long"])
-async def test_an_authenticator_that_fails_again_ends_its_client_and_hurts_nobody_else(how: str) -> None:
-    async with house(Broken()) as here:
-        bystander = await subscriber(here, b"t")
-        client = await here.client()
-        await client.connect("in", identifier=how.encode())
-        await client.hear()
-        await client.auth(Reason.RE_AUTHENTICATE, method="in")
-        await client.ends(Disconnect, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-        await bystander.say(Pingreq())
-        assert isinstance(await bystander.hear(), Pingresp)
-
-
-class BrokenAdmission:
-    """Knows nobody whose identifier is not ASCII."""
-
-    def admit(self, connect: Connect, peer: str | None) -> Refused | None:
-        """Fail for the others."""
-        connect.client_identifier.decode("ascii")
-        return None
-
-
-async def test_an_admission_that_fails_refuses_its_client_and_hurts_nobody_else() -> None:
-    async with house(None, admission=BrokenAdmission()) as here:
-        bystander = await subscriber(here, b"t")
-        client = await here.client()
-        await client.connect(None, identifier="Zoë".encode())
-        await client.ends(Connack, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-        await bystander.say(Pingreq())
-        assert isinstance(await bystander.hear(), Pingresp)
-
-
-async def test_the_longest_authentication_method_that_fits_is_refused_like_any_other() -> None:
-    # Proves: [MQTT-4.12.0-1]
-    async with house(None) as here:
-        client = await here.client()
-        await client.connect("x" * 65_510, identifier=b"")
-        await client.ends(Connack, Reason.BAD_AUTHENTICATION_METHOD)
