@@ -3,11 +3,12 @@
 import itertools
 import re
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.packets import Connect, Publish, Subscribe, encode, subscription
+from broker.packets import Connect, Publish, Subscribe, Will, encode, subscription
 from tests.support.conversation import MemoryBroker, Script, config_for
 from tests.support.doubles import QuickAuthenticator
 from tests.support.strategies import packets_of
@@ -68,3 +69,12 @@ def test_a_stream_cut_at_every_byte_gives_the_same() -> None:
     stream = (encode(Subscribe(1, (subscription(b"a", 2),)), 5)
               + encode(Publish(b"a", b"x" * 200, 2, True, False, 1), 5) + b"\x62\x02\0\x01" + b"\xc0\0" + b"\xf0\0")
     assert outcome_of(5, stream, list(range(len(stream)))) == outcome_of(5, stream, [])
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_a_connect_that_ends_early_ends_its_client_alone(version: int) -> None:
+    # One of six bytes, just the protocol name, once ended the worker.
+    body = encode(Connect(version, b"c", True, 60, Will(b"w", b"x"), "user", b"pw"), version)[2:]
+    for length in range(len(body)):
+        _, reason, _ = outcome_of(None, bytes((0x10, length)) + body[:length], [])
+        assert reason in ("malformed_packet", "unsupported_protocol_version"), (length, reason)
