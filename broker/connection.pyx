@@ -415,7 +415,15 @@ cdef class Connection(Protocol):
     # What Python decides --------------------------------------------------------------------------------------------
 
     def write_packet(self, bytes data not None) -> None:
-        """Append whole encoded packets to the output."""
+        """Append a whole encoded packet to the output; one that the client does not take [MQTT-3.1.2-24] ends it.
+
+        Before the end, whoever encodes a packet that may be left out does so by packets.encode_fitting.
+        """
+        if <size_t>len(data) > self.packet_bytes_max:
+            self.controller.fail(self, ClientError(
+                Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
+                f"an answer of {len(data)} bytes, the client takes {self.packet_bytes_max}"))
+            return
         self.write(data)
 
     def choose_version(self, version: int, packet_bytes_max: int = 0) -> None:

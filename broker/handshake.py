@@ -291,9 +291,12 @@ class Handshake:
                 properties = {**properties, "authentication_method": exchange.method}
                 if outcome.authentication_data is not None:
                     properties["authentication_data"] = outcome.authentication_data
-        if "maximum_packet_size" in connect.properties and not encode_fitting(
-                Connack(False, Reason.SUCCESS, properties), connect.version, connection.packet_bytes_max):
-            raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no CONNACK fits the Maximum Packet Size")
+        if "maximum_packet_size" in connect.properties:
+            welcome_bytes = len(encode(Connack(True, Reason.SUCCESS, properties), connect.version))
+            if welcome_bytes > connection.packet_bytes_max:
+                # Every acknowledgement is smaller: who is let in can be answered.
+                raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
+                                  f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
         self._take_over(self.router.sessions.get(identifier))
         session, present = self.router.open_session(identifier, connect.clean_start, expiry_s)
         session.will = (PendingWill(connect.will, self.acl, outcome.identity) if connect.will is not None else None)
@@ -355,8 +358,7 @@ class Handshake:
         self.open_connections += 1
         if keep_alive_s == 0:
             connection.watch_peer(self.config.limits.tcp_keepalive_s)
-        connection.write_packet(encode_fitting(
-            Connack(present, Reason.SUCCESS, properties), connect.version, connection.packet_bytes_max))
+        connection.write_packet(encode(Connack(present, Reason.SUCCESS, properties), connect.version))
         connection.resume()
         if self.presence.watches:
             self.presence.opened(connection, self.router.ledger.now_ms)
