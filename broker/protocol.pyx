@@ -113,6 +113,8 @@ cdef class Protocol(Sink):
         if data[0] == 0x16 and data[1] == 0x03:
             raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "a TLS ClientHello on a port without TLS",
                               CloseReason.TLS_ON_PLAIN_PORT)
+        if data[0] >> 4 == CONNECT:
+            return 0                    # with reserved flags: malformed
         if 0x41 <= data[0] <= 0x5A and 0x41 <= data[1] <= 0x5A:
             if length < 4:
                 return 1

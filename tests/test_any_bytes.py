@@ -78,3 +78,25 @@ def test_a_connect_that_ends_early_ends_its_client_alone(version: int) -> None:
     for length in range(len(body)):
         _, reason, _ = outcome_of(None, bytes((0x10, length)) + body[:length], [])
         assert reason in ("malformed_packet", "unsupported_protocol_version"), (length, reason)
+
+
+@pytest.mark.parametrize(("stream", "reason", "words"), [
+    # A ClientHello begins like a CONNECT with flags: once it was taken for one.
+    (b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03", "tls_on_plain_port", b"\x15\x03\x01\x00\x02\x02\x28"),
+    (b"\x16\x03\x03\x01", "tls_on_plain_port", b"\x15\x03\x01\x00\x02\x02\x28"),
+    (b"GET /mqtt HTTP/1.1\r\nUpgrade: websocket\r\n\r\n", "http_on_plain_port", b"HTTP/1.1 400 Bad Request\r\n"),
+    (b"SSH-2.0-x\r\n", "protocol_error", b""),
+])
+def test_another_protocol_is_answered_in_its_own_words(stream: bytes, reason: str, words: bytes) -> None:
+    # Proves: [MQTT-3.1.0-1]
+    output, ended, counts = outcome_of(None, stream, [])
+    assert (output[:len(words)], ended, counts) == (words, reason, {reason: 1})
+    assert bool(output) == bool(words)
+    assert outcome_of(None, stream, list(range(len(stream)))) == (output, ended, counts)
+
+
+def test_a_connect_with_flags_is_malformed() -> None:
+    # Proves: [MQTT-2.1.3-1]
+    hello = encode(Connect(4, b"c"), 4)
+    for flags in range(1, 16):
+        assert outcome_of(None, bytes((0x10 | flags,)) + hello[1:], [])[1] == "malformed_packet"
