@@ -207,7 +207,8 @@ def _read_toml(file: Path, problems: list[Problem]) -> dict[str, Any]:
         problems.append(Problem(f"file {file}", "", str(error.strerror), "a readable file"))
     except UnicodeDecodeError as error:
         problems.append(Problem(f"file {file}", "", f"a byte that is not UTF-8 at {error.start}", "TOML in UTF-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # TOMLDecodeError is a ValueError; a number of thousands of digits and arrays nested as deep are none of TOML's.
         problems.append(Problem(f"file {file}", "", str(error), "TOML"))
     return {}
 

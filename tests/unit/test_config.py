@@ -102,6 +102,12 @@ def test_a_file_that_cannot_be_read_or_parsed_is_named(tmp_path: Path) -> None:
     assert problems_of(broken) == [f"file {broken}: found a byte that is not UTF-8 at 0, expected TOML in UTF-8"]
 
 
+@pytest.mark.parametrize("text", ["workers = " + "9" * 5000, "listen = " + "[" * 5000 + "]" * 5000])
+def test_a_value_beyond_all_measure_is_a_problem_and_no_traceback(tmp_path: Path, text: str) -> None:
+    (problem,) = problems_of(written(tmp_path, text))
+    assert problem.endswith("expected TOML")
+
+
 def test_a_long_value_is_cut_in_its_problem() -> None:
     (problem,) = problems_of(environ={"SHOAL_LOG__LEVEL": "x" * 100_000})
     assert len(problem) < 300
