@@ -273,7 +273,7 @@ def _decode_connack(body: bytes, version: int) -> Connack:
         raise malformed("section 3.2.2", "the CONNACK ends inside its variable header")
     if body[0] > 1:
         raise malformed("MQTT-3.2.2-1", "a reserved flag of CONNACK is set")
-    session_present = body[0] == 1
+    session_present = body[0] == 1 and version > 3         # a reserved byte in 3.1
     if version == 5:
         reason = _reason(body[1], _CONNACK_CODES, "MQTT-3.2.2-8")
         properties, position = decode_properties(body, 2, PacketType.CONNACK)

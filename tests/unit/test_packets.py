@@ -335,6 +335,11 @@ def test_a_connack_is_in_the_words_of_its_version():
     assert p.encode_connack(4, False, ConnectReturn.IDENTIFIER_REJECTED, {}) == b"\x20\x02\0\x02"
 
 
+def test_the_first_byte_of_a_connack_says_nothing_in_3_1():
+    assert p.decode(0x20, b"\x01\x00", 3) == p.Connack(False, ConnectReturn.ACCEPTED)
+    assert p.decode(0x20, b"\x01\x00", 4) == p.Connack(True, ConnectReturn.ACCEPTED)
+
+
 def test_a_disconnect_before_5_0_has_no_body():
     assert p.encode(p.Disconnect(Reason.SERVER_SHUTTING_DOWN), 4) == b"\xe0\0"
     refused(0xE0, b"\0", 4, Reason.MALFORMED_PACKET, "section 2.1.4")
