@@ -34,6 +34,7 @@ help:
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
 	@echo 'make coverage       line coverage, compiled modules included'
 	@echo 'make simulate       many seeds of the simulator (SEEDS=1000 START=1)'
+	@echo 'make fuzz           fuzz (SECONDS=60 TARGET=connection SEED=1), or try one input again (REPLAY=file)'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
@@ -158,6 +159,10 @@ test: test-ready
 .PHONY: simulate
 simulate: test-ready
 	@$(BIN)/python -m tests.simulator --seeds $(or $(SEEDS),1000) --start $(or $(START),1)
+
+.PHONY: fuzz
+fuzz: test-ready
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY))
 
 .PHONY: lint
 lint: $(TEST_READY)

@@ -1,0 +1,6 @@
+"""All targets by name."""
+
+from tests.fuzz import codec, configuration, connection, decoders, first_bytes, topics
+
+TARGETS = {module.TARGET.name: module.TARGET for module in (
+    connection, decoders, codec, topics, first_bytes, configuration)}
