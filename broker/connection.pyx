@@ -415,10 +415,13 @@ cdef class Connection(Protocol):
     # What Python decides --------------------------------------------------------------------------------------------
 
     def write_packet(self, bytes data not None) -> None:
-        """Append a whole encoded packet to the output; one that the client does not take [MQTT-3.1.2-24] ends it.
+        """Append a whole encoded packet to the output, unless the connection's end has been decided.
 
-        Before the end, whoever encodes a packet that may be left out does so by packets.encode_fitting.
+        One that is larger than the client takes [MQTT-3.1.2-24] ends the connection: whoever has a packet that may be
+        left out, or be made smaller, encodes it by packets.encode_fitting.
         """
+        if self.state == CLOSING:
+            return
         if <size_t>len(data) > self.packet_bytes_max:
             self.controller.fail(self, ClientError(
                 Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
@@ -476,6 +479,7 @@ cdef class Connection(Protocol):
         if self.state == CLOSING:
             return
         self.state = CLOSING
+        self.writable = False            # QoS 1 and 2 wait in the session from here on
         self.close_reason = reason
         list_push(&self.turn.closing, <void*>self)
         call_for_turn(self.turn)

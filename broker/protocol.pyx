@@ -19,7 +19,8 @@ from broker.reasons import ClientError, CloseReason, Reason
 from router.ledger cimport DROP_NOT_AUTHORIZED, DROP_REFUSED, DROP_RETAINED_FULL
 from router.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
 from router.sink cimport (
-    PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop,
+    PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult,
+    count_drop,
 )
 from router.topics cimport is_sys_topic, valid_topic_name
 from broker.limits import check_topic_size
@@ -360,6 +361,8 @@ cdef class Protocol(Sink):
         cdef uint32_t size
         if qos == 0 and self.out.pending > self.turn.output_bytes_max:
             return SINK_FULL
+        if self.state == CLOSING:
+            return SINK_GONE             # nothing behind our DISCONNECT [MQTT-3.14.4-1]
         if message.expires_ms and not dup and self.turn.now_ms > message.expires_ms:
             return SINK_EXPIRED
         if self.alias_max_out:
@@ -397,6 +400,8 @@ cdef class Protocol(Sink):
         return 0
 
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
+        if self.state == CLOSING:
+            return 0
         self.bytes_out += write_acknowledgement(&self.out, packet_type, packet_identifier, reason, self.version)
         self.turn.packets_out[packet_type] += 1
         if not self.dirty:

@@ -10,10 +10,10 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from router.ledger cimport (
-    DROP_EXPIRED, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE,
+    DROP_EXPIRED, DROP_OFFLINE, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE,
 )
 from router.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
-from router.sink cimport PUBREL, SINK_EXPIRED, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
+from router.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
 
 cdef enum:
     PACKET_IDENTIFIERS = 65535
@@ -143,6 +143,8 @@ cdef class Outgoing:
             count_drop(self.ledger, sink, DROP_TOO_LARGE)
         elif result == SINK_EXPIRED:
             count_drop(self.ledger, sink, DROP_EXPIRED)
+        elif result == SINK_GONE:
+            count_drop(self.ledger, sink, DROP_OFFLINE)
         else:
             count_drop(self.ledger, sink, DROP_OUTPUT_FULL)
         return 0

@@ -4,7 +4,7 @@ cimport cython
 from libc.stdlib cimport calloc, free
 from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE
 from router.receiver cimport DELIVERED, DROPPED, TOO_LARGE
-from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
+from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
 from router.message cimport topic_hash
 from cpython.bytes cimport PyBytes_AS_STRING
 
@@ -48,8 +48,8 @@ cdef class Session(Receiver):
             if result == SINK_SENT:
                 return DELIVERED
             count_drop(self.ledger, self.sink,
-                       DROP_OUTPUT_FULL if result == SINK_FULL
-                       else DROP_EXPIRED if result == SINK_EXPIRED else DROP_TOO_LARGE)
+                       DROP_OUTPUT_FULL if result == SINK_FULL else DROP_EXPIRED if result == SINK_EXPIRED
+                       else DROP_OFFLINE if result == SINK_GONE else DROP_TOO_LARGE)
             return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
         if self.outgoing is None:
             self.outgoing = Outgoing(self.ledger)

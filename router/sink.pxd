@@ -9,6 +9,7 @@ cdef enum SinkResult:
     SINK_FULL = 1                # QoS 0 only: the output is over its limit, the message is dropped
     SINK_TOO_LARGE = 2           # over the receiver's Maximum Packet Size: counts as delivered [MQTT-3.1.2-25]
     SINK_EXPIRED = 3
+    SINK_GONE = 4                # the connection has ended, and its session is not told yet
 
 cdef enum:                       # packet types of acknowledgements, as in the fixed header
     PUBACK = 4
