@@ -122,9 +122,7 @@ cdef class Protocol(Sink):
             if data[:4] in HTTP_BEGINNINGS:
                 raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "an HTTP request on an MQTT port",
                                   CloseReason.HTTP_ON_PLAIN_PORT)
-        if data[0] >> 4 != CONNECT:
-            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {data[0] >> 4} before CONNECT")
-        return 0
+        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {data[0] >> 4} before CONNECT")
 
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1:
         cdef uint8_t packet_type = first >> 4
