@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from broker.auth import Accepted, Outcome, Refused
-from broker.config import Limits
+from broker.config import Config, Limits
 from broker.exchange import Exchange
-from broker.packets import Connack, Connect, Disconnect, Pingreq, Pingresp
-from broker.reasons import Reason
+from broker.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, encode
+from broker.reasons import CloseReason, Reason
 from broker.scram import ScramCredentials, ScramSha256
 from broker.worker import Worker
 from tests.support.authentication import Driver, House, house, subscriber
+from tests.support.conversation import MemoryBroker
 from tests.support.doubles import SlowAuthenticator
 from tests.support.embedded import as_guest, as_task
 from tests.support.scram import ScramClient
@@ -211,3 +213,37 @@ async def test_the_longest_authentication_method_that_fits_is_refused_like_any_o
         client = await here.client()
         await client.connect("x" * 65_510, identifier=b"")
         await client.ends(Connack, Reason.BAD_AUTHENTICATION_METHOD)
+
+
+@pytest.mark.parametrize("is_in", [False, True])
+async def test_an_auth_with_any_byte_changed_is_an_answer_or_an_error_and_leaves_nothing(is_in: bool) -> None:
+    async with trio.open_nursery() as nursery:
+        broker = MemoryBroker(Config(), nursery, None, None, SlowAuthenticator())
+
+        async def say(connection: Any, data: bytes) -> None:
+            connection.feed_bytes(data)
+            for _ in range(3):
+                broker.hub.run_turn(broker.now_ms)
+                await trio.testing.wait_all_tasks_blocked()
+
+        method = {"authentication_method": "toy"}
+        answer = encode(Auth(Reason.CONTINUE_AUTHENTICATION, {**method, "authentication_data": b"cba"}), 5)
+        again = encode(Auth(Reason.RE_AUTHENTICATE, {**method, "user_property": [("a", "b")]}), 5)
+        for packet in (answer, again):
+            for position in range(len(packet)):
+                for value in {0, 0x7F, 0xFF, packet[position] ^ 1, packet[position] ^ 0x80}:
+                    connection = broker.hub.connect()
+                    await say(connection, encode(Connect(5, b"one", properties=method), 5))
+                    if is_in:
+                        await say(connection, answer)
+                        assert connection.is_open
+                        if packet is answer:
+                            await say(connection, again)
+                    await say(connection, packet[:position] + bytes((value,)) + packet[position + 1:])
+                    if not connection.is_closing:
+                        connection.close(CloseReason.CONNECTION_LOST)
+                        await say(connection, b"")
+        assert broker.controller.ends["internal_error"] == 0
+        assert broker.controller.handshake.exchanges == {}
+        assert broker.controller.handshake.pending.connections == {}
+        assert not nursery.child_tasks
