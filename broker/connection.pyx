@@ -5,6 +5,7 @@ from broker.buffers cimport list_push, output_clear, output_consume, chunk_data,
 from broker.durations cimport monotonic_ns
 from broker.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, Turn, call_for_turn
 from broker.reasons import ClientError, CloseReason, Reason
+from broker.sockets import peer_address
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
@@ -12,26 +13,14 @@ from router.message cimport Message
 from router.routes cimport write_identifier
 from router.session cimport Session
 import os
-import socket
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* data, size_t size, int flags)
     ssize_t send(int fd, const void* data, size_t size, int flags)
     int shutdown(int fd, int how)
-    ctypedef unsigned int socklen_t
-    int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
-    int SOL_SOCKET
-    int SO_KEEPALIVE
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
     int SHUT_WR
-
-cdef extern from "<netinet/in.h>" nogil:
-    int IPPROTO_TCP
-
-cdef extern from "<netinet/tcp.h>" nogil:
-    int TCP_KEEPIDLE
-    int TCP_KEEPINTVL
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
@@ -568,32 +557,10 @@ cdef class Connection(Protocol):
         self.salt = salt
         self.route = None
 
-    def watch_peer(self, idle_s: int) -> None:
-        """Let TCP look after a client that has no keep alive: probe it after so many seconds of silence."""
-        cdef int value = 1
-        if self.fd == NO_SOCKET or idle_s == 0:
-            return
-        setsockopt(self.fd, SOL_SOCKET, SO_KEEPALIVE, &value, sizeof(value))
-        value = idle_s
-        setsockopt(self.fd, IPPROTO_TCP, TCP_KEEPIDLE, &value, sizeof(value))
-        value = max(1, idle_s // 4)
-        setsockopt(self.fd, IPPROTO_TCP, TCP_KEEPINTVL, &value, sizeof(value))
-
     @property
     def peer(self) -> str | None:
         """The client's address as text, None if it has none any more."""
-        if self.fd == NO_SOCKET:
-            return None
-        try:
-            borrowed = socket.socket(fileno=self.fd)        # no descriptor more: there may be none left
-        except OSError:
-            return None
-        try:
-            return "{}:{}".format(*borrowed.getpeername()[:2])
-        except OSError:
-            return None
-        finally:
-            borrowed.detach()
+        return peer_address(self.fd)
 
     def counters(self) -> dict[str, int]:
         """Messages and bytes in and out of this connection, and messages that were dropped, in all and by reason."""

@@ -25,6 +25,7 @@ from broker.packets import (
 )
 from broker.properties import PacketType, encode_message_block
 from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
+from broker.sockets import watch_peer
 
 if TYPE_CHECKING:
     from router.message import Message
@@ -357,7 +358,7 @@ class Handshake:
         )
         self.open_connections += 1
         if keep_alive_s == 0:
-            connection.watch_peer(self.config.limits.tcp_keepalive_s)
+            watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
         connection.write_packet(encode(Connack(present, Reason.SUCCESS, properties), connect.version))
         connection.resume()
         if self.presence.watches:
