@@ -27,6 +27,7 @@ cdef struct Delivery:
     uint8_t state                # DeliveryState
     uint8_t retain
     uint32_t connection          # on which of the session's connections it last used send quota
+    uint32_t released_on         # RELEASED: on which of them its PUBREL was last sent
 
 
 cdef class Outgoing:

@@ -184,8 +184,10 @@ cdef class Outgoing:
                 else:
                     self._count(result, sink)
                     self.free_slot(number)
-            elif delivery.state == DELIVERY_RELEASED:
-                # Uses no quota, and its PUBCOMP gives none back (4.9).
+            elif delivery.state == DELIVERY_RELEASED and delivery.released_on != self.connection:
+                # Uses no quota, and its PUBCOMP gives none back (4.9). A PUBREC that came on this connection before
+                # the resending got here has had its PUBREL: not twice on one connection [MQTT-4.4.0-1].
+                delivery.released_on = self.connection
                 sink.acknowledge(PUBREL, <uint16_t>(1 + number % PACKET_IDENTIFIERS), 0)
                 sent += 1
             # free_slot may have moved the start past it
@@ -294,6 +296,7 @@ cdef class Outgoing:
             return ANSWER_FREED
         self._release(delivery)
         delivery.state = DELIVERY_RELEASED
+        delivery.released_on = self.connection
         return ANSWER_RELEASE
 
     cdef Answer on_pubcomp(self, uint16_t packet_identifier) except? ANSWER_UNKNOWN:
