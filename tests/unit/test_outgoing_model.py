@@ -131,7 +131,7 @@ class OutgoingMachine(RuleBasedStateMachine):
           filling=st.sampled_from((0, 0, FILLING)))
     def publish(self, topic_name: bytes, qos: int, expiry_s: int, filling: int) -> None:
         self.numbers += 1
-        payload = b"%d" % self.numbers + b"." * filling
+        payload = b"%04d" % self.numbers + b"." * filling
         self.broker.publish(topic_name, payload, qos, expiry_s)
         if topic_name in self.model.granted:
             now_ms = self.broker.now_ms
