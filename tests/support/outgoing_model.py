@@ -11,10 +11,10 @@ from broker.properties import PacketType
 from broker.reasons import Reason
 
 QUEUE_MESSAGES_MAX = 5
-QUEUE_BYTES_MAX = 221
+QUEUE_BYTES_MAX = 126
 INFLIGHT_MAX = 6
 TOPICS = (b"t/0", b"t/1", b"t/2")
-FILLING = 100                       # bytes of such a message: two of them and a small one fill the queue exactly
+FILLING = 105                       # bytes: such a message, of 112 bytes, and two without fill the queue exactly
 SMALL_PACKET = 60                   # a client's Maximum Packet Size: without such a filling
 PACKET_IDENTIFIERS = 65_535
 IN_FLIGHT = ("sent", "released")

@@ -43,10 +43,15 @@ from tests.support.outgoing_model import (
     SMALL_PACKET,
     TOPICS,
     Client,
+    Delivery,
     Model,
 )
 
-ANSWER_TYPES = (PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)
+# topic name, QoS, message expiry interval, bytes to fill the payload with
+MESSAGES = st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, 1, 1, 2, 2)), st.sampled_from((0, 0, 0, 1, 3)),
+                     st.sampled_from((0, 0, FILLING)))
+# which of those in flight, and whether it is refused
+ANSWERS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from((False, False, True))), min_size=1, max_size=4)
 
 
 class Broker:
@@ -105,9 +110,7 @@ class OutgoingMachine(RuleBasedStateMachine):
         self.broker = Broker(self.ledger)
         self.model, self.client = Model(queue_qos0), Client()
         self.numbers = 0
-        self.reconnect(INFLIGHT_MAX, 1000, True, False)
-        for qos, topic_filter in enumerate(TOPICS):
-            self.subscribe(topic_filter, qos)
+        self.reconnect(0, INFLIGHT_MAX, 1000, True, False)
 
     def check(self, packets: list[Any] | None = None) -> None:
         """The subscriber got what the model expected, and nothing else."""
@@ -127,27 +130,19 @@ class OutgoingMachine(RuleBasedStateMachine):
 
     # What the world does --------------------------------------------------------------------------------------------
 
-    @rule(topic_name=st.sampled_from(TOPICS), qos=st.integers(0, 2), expiry_s=st.sampled_from((0, 0, 1, 3)),
-          filling=st.sampled_from((0, 0, FILLING)))
-    def publish(self, topic_name: bytes, qos: int, expiry_s: int, filling: int) -> None:
-        self.numbers += 1
-        payload = b"%04d" % self.numbers + b"." * filling
-        self.broker.publish(topic_name, payload, qos, expiry_s)
-        if topic_name in self.model.granted:
-            now_ms = self.broker.now_ms
-            self.model.deliver(payload, min(qos, self.model.granted[topic_name]),
-                               now_ms + expiry_s * 1000 if expiry_s else 0, now_ms)
-        self.check()
-
-    @rule(by_ms=st.sampled_from((1, 999, 1000, 2500)))
-    def time_goes_by(self, by_ms: int) -> None:
-        self.broker.now_ms += by_ms
-        self.broker.hub.run_turn(self.broker.now_ms)
-        self.check()
-
-    @rule(memory_full=st.sampled_from((False, False, True)))
-    def memory_fills_or_frees(self, memory_full: bool) -> None:
+    @rule(messages=st.lists(MESSAGES, min_size=1, max_size=4), memory_full=st.sampled_from((False,) * 5 + (True,)))
+    def publish(self, messages: list[tuple[bytes, int, int, int]], memory_full: bool) -> None:
         self.model.memory_full = self.ledger.memory_full = memory_full
+        for topic_name, qos, expiry_s, filling in messages:
+            self.numbers += 1
+            payload = b"%04d" % self.numbers + b"." * filling
+            self.broker.publish(topic_name, payload, qos, expiry_s)
+            if topic_name in self.model.granted:
+                now_ms = self.broker.now_ms
+                self.model.deliver(payload, min(qos, self.model.granted[topic_name]),
+                                   now_ms + expiry_s * 1000 if expiry_s else 0, now_ms)
+        self.model.memory_full = self.ledger.memory_full = False    # else nobody can connect
+        self.check()
 
     @precondition(lambda self: self.model.connected)
     @rule()
@@ -156,83 +151,84 @@ class OutgoingMachine(RuleBasedStateMachine):
         self.broker.hub.run_turn(self.broker.now_ms)
         self.model.disconnect()
 
-    @precondition(lambda self: not self.model.connected and not self.model.memory_full)
-    @rule(receive_maximum=st.sampled_from((1, 2, 3, PACKET_IDENTIFIERS)),
+    @precondition(lambda self: not self.model.connected)
+    @rule(after_ms=st.sampled_from((0, 1, 1000, 1001)), receive_maximum=st.sampled_from((1, 2, 3, PACKET_IDENTIFIERS)),
           maximum_packet_size=st.sampled_from((SMALL_PACKET, 1000, 1000)),
-          durable=st.sampled_from((True, True, True, False)), clean=st.sampled_from((False, False, False, True)))
-    def reconnect(self, receive_maximum: int, maximum_packet_size: int, durable: bool, clean: bool) -> None:
+          durable=st.sampled_from((True,) * 7 + (False,)), clean=st.sampled_from((False,) * 7 + (True,)))
+    def reconnect(self, after_ms: int, receive_maximum: int, maximum_packet_size: int, durable: bool,
+                  clean: bool) -> None:
+        self.broker.now_ms += after_ms
         session_present, packets = self.broker.connect(receive_maximum, maximum_packet_size, durable, clean)
         self.client.connected(receive_maximum, session_present)
         self.model.connect(receive_maximum, maximum_packet_size, durable, clean, self.broker.now_ms)
         self.check(packets)
-
-    @precondition(lambda self: self.model.connected)
-    @rule(topic_filter=st.sampled_from(TOPICS), qos=st.integers(0, 2))
-    def subscribe(self, topic_filter: bytes, qos: int) -> None:
-        self.broker.say(self.broker.subscriber, Subscribe(1, (subscription(topic_filter, qos),)))
-        assert self.broker.heard() == [Suback(1, (Reason(qos),))]
-        self.model.granted[topic_filter] = qos
+        if not session_present:
+            self.broker.say(self.broker.subscriber, Subscribe(1, tuple(
+                subscription(topic_filter, qos) for qos, topic_filter in enumerate(TOPICS))))
+            assert self.broker.heard() == [Suback(1, tuple(Reason(qos) for qos in range(3)))]
+            self.model.granted = {topic_filter: qos for qos, topic_filter in enumerate(TOPICS)}
 
     # What the client answers ----------------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.model.connected)
+    @rule(answers=ANSWERS, after_ms=st.sampled_from((0, 0, 1000, 1001)))
+    def answer(self, answers: list[tuple[int, bool]], after_ms: int) -> None:
+        self.broker.now_ms += after_ms
+        for index, refuse in answers:
+            if self.model.in_flight:
+                # Also one that this connection has not resent yet: the client knows it from an earlier connection.
+                self.answer_one(self.model.in_flight[index % len(self.model.in_flight)], refuse)
+                self.check()
+
     @precondition(lambda self: self.model.connected and self.model.in_flight)
-    @rule(data=st.data(), refuse=st.sampled_from((False, False, True)))
-    def answer(self, data: st.DataObject, refuse: bool) -> None:
-        # Also of one that this connection has not resent yet: the client knows it from an earlier connection.
-        delivery = data.draw(st.sampled_from(self.model.in_flight))
-        now_ms, reason = self.broker.now_ms, Reason.UNSPECIFIED_ERROR if refuse else Reason.SUCCESS
+    @rule(answers=ANSWERS)
+    def answer_at_once(self, answers: list[tuple[int, bool]]) -> None:
+        self.answer(answers, 0)
+
+    def answer_one(self, delivery: Delivery, refuse: bool) -> None:
+        reason = Reason.UNSPECIFIED_ERROR if refuse else Reason.SUCCESS
         if delivery.state == "released":
             self.acknowledge(PacketType.PUBCOMP, delivery.identifier)
             self.client.finished(delivery.identifier)
-            self.model.finish(delivery, now_ms)
+            self.model.finish(delivery, self.broker.now_ms)
+            return
+        self.acknowledge(PacketType.PUBACK if delivery.qos == 1 else PacketType.PUBREC, delivery.identifier, reason)
+        if refuse:
+            self.model.dropped["refused"] += 1
+        if delivery.qos == 1 or refuse:
+            self.client.finished(delivery.identifier)
+            self.model.finish(delivery, self.broker.now_ms)
         else:
-            self.acknowledge(PacketType.PUBACK if delivery.qos == 1 else PacketType.PUBREC, delivery.identifier, reason)
-            if refuse:
-                self.model.dropped["refused"] += 1
-            if delivery.qos == 1 or refuse:
-                self.client.finished(delivery.identifier)
-                self.model.finish(delivery, now_ms)
-            else:
-                self.model.release(delivery)
-        self.check()
+            self.model.release(delivery)
 
     @precondition(lambda self: self.model.connected)
-    @rule(packet_type=st.sampled_from(ANSWER_TYPES), ahead=st.integers(0, 8), refuse=st.booleans())
-    def answer_what_was_not_sent(self, packet_type: PacketType, ahead: int, refuse: bool) -> None:
-        reason = Reason.UNSPECIFIED_ERROR if refuse and packet_type != PacketType.PUBCOMP else Reason.SUCCESS
-        identifier = 1 + (self.model.accepted + PACKET_IDENTIFIERS - ahead) % PACKET_IDENTIFIERS
-        if any(delivery.identifier == identifier for delivery in self.model.in_flight):
-            return
-        self.acknowledge(packet_type, identifier, reason)
-        if packet_type == PacketType.PUBREC and reason == Reason.SUCCESS:
-            self.model.expected.append((PacketType.PUBREL, identifier, Reason.PACKET_IDENTIFIER_NOT_FOUND))
-        self.check()
-
-    @precondition(lambda self: self.model.connected and self.model.in_flight)
-    @rule(data=st.data(), packet_type=st.sampled_from(ANSWER_TYPES))
-    def answer_that_does_not_fit(self, data: st.DataObject, packet_type: PacketType) -> None:
-        delivery = data.draw(st.sampled_from(self.model.in_flight))
-        fits = (("PUBACK",) if delivery.qos == 1
-                else ("PUBREC",) if delivery.state == "sent" else ("PUBREC", "PUBCOMP"))
-        if packet_type.name in fits:
-            return
-        self.acknowledge(packet_type, delivery.identifier)
-        packet, = self.broker.heard()
-        assert isinstance(packet, Disconnect)
-        assert packet.reason == Reason.PROTOCOL_ERROR
-        self.model.disconnect()
-
-    @precondition(lambda self: self.model.connected and any(d.state == "released" for d in self.model.owed))
-    @rule(data=st.data())
-    def pubrec_again(self, data: st.DataObject) -> None:
-        delivery = data.draw(st.sampled_from([d for d in self.model.owed if d.state == "released"]))
-        self.acknowledge(PacketType.PUBREC, delivery.identifier)
-        self.model.release(delivery)
-        self.check()
+    @rule(packet_type=st.sampled_from((PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)),
+          behind=st.integers(-2, 7))
+    def answer_what_is_not_to_be_answered(self, packet_type: PacketType, behind: int) -> None:
+        identifier = 1 + (self.model.accepted + PACKET_IDENTIFIERS - behind) % PACKET_IDENTIFIERS
+        delivery = next((delivery for delivery in self.model.in_flight if delivery.identifier == identifier), None)
+        if delivery is None:
+            self.acknowledge(packet_type, identifier)
+            if packet_type == PacketType.PUBREC:
+                self.model.expected.append((PacketType.PUBREL, identifier, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+            self.check()
+        elif packet_type == PacketType.PUBREC and delivery.state == "released":
+            self.acknowledge(packet_type, identifier)           # once more: PUBREL once more
+            self.model.release(delivery)
+            self.check()
+        elif packet_type != {"sent": PacketType.PUBACK if delivery.qos == 1 else PacketType.PUBREC,
+                             "released": PacketType.PUBCOMP}[delivery.state]:
+            self.acknowledge(packet_type, identifier)
+            packet, = self.broker.heard()
+            assert isinstance(packet, Disconnect)
+            assert packet.reason == Reason.PROTOCOL_ERROR
+            self.model.disconnect()
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
         assert self.ledger.queued_messages == len(self.model.queued)
+        assert self.ledger.queued_bytes == sum(delivery.size for delivery in self.model.queued)
+        assert self.ledger.inflight_messages == len(self.model.in_flight)
         assert self.ledger.dropped() == +self.model.dropped
         session = self.broker.router.sessions.get(b"s")
         assert (session is None) == (not self.model.connected and not self.model.durable)
