@@ -135,7 +135,7 @@ cdef class Reactor(Hub):
     @property
     def idle_s(self) -> float:
         """Seconds after which turn_once() has to be called although nothing is readable."""
-        return TICK_MS / 1000 if self.needs_ticks() else float("inf")
+        return TICK_MS / 1000.0 if self.needs_ticks() else float("inf")
 
     def close(self) -> None:
         """End every connection and close all descriptors at once; what is unsent is lost. The last call."""

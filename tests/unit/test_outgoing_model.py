@@ -74,6 +74,10 @@ class Broker:
         connection.feed_bytes(b"".join(encode(packet, 5) for packet in packets))
         self.hub.run_turn(self.now_ms)
 
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+        self.hub.run_turn(self.now_ms)
+
     def heard(self) -> list[Any]:
         buffer, packets = bytearray(self.subscriber.take_output()), []
         while (frame := next_frame(buffer)) is not None:
@@ -157,7 +161,7 @@ class OutgoingMachine(RuleBasedStateMachine):
           durable=st.sampled_from((True,) * 7 + (False,)), clean=st.sampled_from((False,) * 7 + (True,)))
     def reconnect(self, after_ms: int, receive_maximum: int, maximum_packet_size: int, durable: bool,
                   clean: bool) -> None:
-        self.broker.now_ms += after_ms
+        self.broker.wait(after_ms)
         session_present, packets = self.broker.connect(receive_maximum, maximum_packet_size, durable, clean)
         self.client.connected(receive_maximum, session_present)
         self.model.connect(receive_maximum, maximum_packet_size, durable, clean, self.broker.now_ms)
@@ -173,7 +177,7 @@ class OutgoingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.connected)
     @rule(answers=ANSWERS, after_ms=st.sampled_from((0, 0, 1000, 1001)))
     def answer(self, answers: list[tuple[int, bool]], after_ms: int) -> None:
-        self.broker.now_ms += after_ms
+        self.broker.wait(after_ms)
         for index, refuse in answers:
             if self.model.in_flight:
                 # Also one that this connection has not resent yet: the client knows it from an earlier connection.
@@ -203,9 +207,11 @@ class OutgoingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.connected)
     @rule(packet_type=st.sampled_from((PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)),
-          behind=st.integers(-2, 7))
-    def answer_what_is_not_to_be_answered(self, packet_type: PacketType, behind: int) -> None:
-        identifier = 1 + (self.model.accepted + PACKET_IDENTIFIERS - behind) % PACKET_IDENTIFIERS
+          index=st.integers(0, 9))
+    def answer_what_is_not_to_be_answered(self, packet_type: PacketType, index: int) -> None:
+        numbers = [delivery.identifier - 1 for delivery in self.model.owed]
+        numbers += [self.model.accepted, self.model.accepted - 2, self.model.accepted + PACKET_IDENTIFIERS // 2]
+        identifier = 1 + numbers[index % len(numbers)] % PACKET_IDENTIFIERS
         delivery = next((delivery for delivery in self.model.in_flight if delivery.identifier == identifier), None)
         if delivery is None:
             self.acknowledge(packet_type, identifier)
@@ -266,3 +272,20 @@ def test_a_packet_identifier_that_stays_open_is_not_given_out_again() -> None:
     broker.say(broker.subscriber, Ack(PacketType.PUBACK, 1))
     packet, = broker.heard()
     assert (packet.packet_identifier, packet.payload) == (1, b"waits")
+    assert next_identifiers(b"all the others are free again") == [2]
+
+
+def test_a_pubrec_before_its_delivery_is_resent_is_answered_once() -> None:
+    # Proves: [MQTT-4.4.0-1]
+    broker = Broker(Ledger())
+    broker.connect(2)
+    broker.say(broker.subscriber, Subscribe(1, (subscription(b"t", 2),)))
+    broker.publish(b"t", b"first", 2)
+    broker.publish(b"t", b"second", 2)
+    broker.subscriber.close(CloseReason.CONNECTION_LOST)
+    _, resent = broker.connect(1)
+    assert [packet.packet_identifier for packet in resent] == [1]
+    broker.say(broker.subscriber, Ack(PacketType.PUBREC, 2))
+    assert broker.heard() == [Ack(PacketType.PUBREL, 2)]
+    broker.say(broker.subscriber, Ack(PacketType.PUBREC, 1), Ack(PacketType.PUBCOMP, 1), Ack(PacketType.PUBCOMP, 2))
+    assert broker.heard() == [Ack(PacketType.PUBREL, 1)]
