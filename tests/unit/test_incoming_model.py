@@ -1,0 +1,77 @@
+"""Packet identifiers of QoS 2 messages that a client has sent and not released, against a set."""
+
+from typing import Any
+
+from broker.hub import Hub
+from broker.pump import Pump
+from hypothesis import example, given
+from hypothesis import strategies as st
+from router.ledger import Ledger
+from router.router import Router
+
+from broker.acl import AllowAll
+from broker.auth import Anonymous
+from broker.config import Config
+from broker.control import Controller
+from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.properties import PacketType
+from broker.reasons import CloseReason, Reason
+
+NOW_MS = 1_000_000
+# Few, so that they come again, and of the same low bits, so that they meet in the table.
+IDENTIFIERS = [1 + step * 16 for step in range(6)] + [2, 18, 65_535, 65_519] + list(range(200, 230))
+STEPS = st.lists(st.tuples(st.sampled_from((PacketType.PUBLISH, PacketType.PUBLISH, PacketType.PUBREL, None)),
+                           st.sampled_from(IDENTIFIERS)), max_size=120)
+
+
+class Talk:
+    """A client that publishes at QoS 2 and hears its own messages at QoS 0, over one connection after another."""
+
+    def __init__(self) -> None:
+        self.router = Router(Ledger())
+        controller = Controller(Config(), self.router, Anonymous(), AllowAll())
+        self.hub = Hub(self.router, controller, Pump(self.router), packet_bytes_max=1 << 20, receive_maximum=65_535,
+                       alias_max=0, output_bytes_max=1 << 20, connect_timeout_ms=10_000, now_ms=NOW_MS)
+        self.connection: Any = None
+        self.connect()
+        assert len(self.say(Subscribe(1, (subscription(b"t", 0),)))) == 1
+
+    def say(self, *packets: Any) -> list[Any]:
+        """Send packets and return the answers."""
+        self.connection.feed_bytes(b"".join(encode(packet, 5) for packet in packets))
+        self.hub.run_turn(NOW_MS)
+        buffer, answers = bytearray(self.connection.take_output()), []
+        while (frame := next_frame(buffer)) is not None:
+            answers.append(decode(*frame, 5))
+        return answers
+
+    def connect(self) -> None:
+        """Go on with the session on a new connection."""
+        if self.connection is not None:
+            self.connection.close(CloseReason.CONNECTION_LOST)
+            self.hub.run_turn(NOW_MS)
+        self.connection = self.hub.connect()
+        self.say(Connect(5, b"c", False, properties={"session_expiry_interval": 0xFFFFFFFF}))
+
+
+@given(steps=STEPS)
+@example(steps=[(PacketType.PUBLISH, identifier) for identifier in IDENTIFIERS]
+         + [(PacketType.PUBREL, identifier) for identifier in IDENTIFIERS])
+def test_a_qos_2_message_is_passed_on_once_until_it_is_released(steps: list[tuple[PacketType | None, int]]) -> None:
+    # Proves: [MQTT-4.3.3-10], [MQTT-4.3.3-12]
+    talk = Talk()
+    unreleased: set[int] = set()
+    for packet_type, identifier in steps:
+        if packet_type is None:
+            talk.connect()
+        elif packet_type == PacketType.PUBLISH:
+            answers = talk.say(Publish(b"t", b"%d" % identifier, 2, False, identifier in unreleased, identifier))
+            passed_on = [answer.payload for answer in answers if isinstance(answer, Publish)]
+            assert passed_on == ([] if identifier in unreleased else [b"%d" % identifier])
+            assert Ack(PacketType.PUBREC, identifier) in answers
+            unreleased.add(identifier)
+        else:
+            reason = Reason.SUCCESS if identifier in unreleased else Reason.PACKET_IDENTIFIER_NOT_FOUND
+            assert talk.say(Ack(PacketType.PUBREL, identifier)) == [Ack(PacketType.PUBCOMP, identifier, reason)]
+            unreleased.discard(identifier)
+        assert talk.router.sessions[b"c"].state()["incoming"] == sorted(unreleased)
