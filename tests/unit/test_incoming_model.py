@@ -18,8 +18,8 @@ from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
 
 NOW_MS = 1_000_000
-# Few, so that they come again, and of the same low bits, so that they meet in the table.
-IDENTIFIERS = [1 + step * 16 for step in range(6)] + [2, 18, 65_535, 65_519] + list(range(200, 230))
+# Few, so that they come again; most with the same low bits, so that they meet in the table whatever its size.
+IDENTIFIERS = [1 + step * 1024 for step in range(30)] + [2, 3, 4, 1030, 65_535]
 STEPS = st.lists(st.tuples(st.sampled_from((PacketType.PUBLISH, PacketType.PUBLISH, PacketType.PUBREL, None)),
                            st.sampled_from(IDENTIFIERS)), max_size=120)
 
