@@ -35,6 +35,7 @@ help:
 	@echo 'make coverage       line coverage, compiled modules included'
 	@echo 'make simulate       many seeds of the simulator (SEEDS=1000 START=1)'
 	@echo 'make fuzz           fuzz (SECONDS=60 TARGET=connection SEED=1), or try one input again (REPLAY=file)'
+	@echo 'make test-leaks     many cycles of everything, and nothing may be left of them (6 minutes)'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
@@ -163,6 +164,10 @@ simulate: test-ready
 .PHONY: fuzz
 fuzz: test-ready
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY))
+
+.PHONY: test-leaks
+test-leaks: test-ready
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/leaks/in_process.py tests/leaks/process.py $(ARGS)
 
 .PHONY: lint
 lint: $(TEST_READY)

@@ -162,7 +162,7 @@ def test_the_public_module_only_re_exports() -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "test", "lint", "test-checked", "bench", "bench-check", "profile", "wheel",
-                                  "fuzz"])
+                                  "fuzz", "test-leaks"])
 def test_the_makefile_has_the_targets_that_the_documentation_names(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^(?:.* )?{name}(?: .*)?:", makefile, re.MULTILINE)

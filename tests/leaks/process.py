@@ -1,0 +1,104 @@
+"""A real `shoal serve`: after clients came, did everything and left, it holds what it held after the first of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from pathlib import Path
+
+import trio
+
+from broker.packets import Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from tests.bench import probes
+from tests.support.process import BrokerProcess
+from tests.test_churn import IDENTIFIERS, one_client
+
+ROUNDS = 6
+CLIENTS = 1500                      # a round
+AT_ONCE = 40
+GROWTH_MAX = 1.1                    # of resident memory, over that after the second round
+STANDING = ("clients/total", "clients/connected", "subscriptions/count", "shared_subscriptions/count",
+            "store/messages/count", "shoal/queued/messages", "shoal/output/bytes", "messages/inflight",
+            "shoal/connections/open", "retained messages/count", "shoal/errors/unraisable")
+
+
+def gauges(port: int) -> dict[str, int]:
+    """Return what the broker says of itself under $SYS; the client that asks is one of those that it counts."""
+    found: dict[str, int] = {}
+    with socket.create_connection(("127.0.0.1", port), 20) as client:
+        topics = tuple(subscription(b"$SYS/broker/" + name.encode()) for name in STANDING)
+        client.sendall(encode(Connect(4, b"gauges"), 4) + encode(Subscribe(1, topics), 4))
+        buffer = bytearray()
+        while len(found) < len(STANDING):
+            buffer += client.recv(65_536)
+            while (frame := next_frame(buffer)) is not None:
+                packet = decode(*frame, 4)
+                if isinstance(packet, Publish):
+                    found[packet.topic.decode().removeprefix("$SYS/broker/")] = int(packet.payload)
+        client.sendall(b"\xe0\0")
+    return found
+
+
+async def one_round(port: int, number: int) -> None:
+    """Let many clients come and do all sorts of things; then every session is ended."""
+    limit = trio.CapacityLimiter(AT_ONCE)
+
+    async def limited(seed: int) -> None:
+        async with limit:
+            await one_client(port, random.Random(seed))
+
+    async with trio.open_nursery() as nursery:
+        for client in range(CLIENTS):
+            nursery.start_soon(limited, number * CLIENTS + client)
+    for identifier in range(IDENTIFIERS):
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(encode(Connect(4, f"c{identifier}".encode()), 4) + b"\xe0\0")
+            while await stream.receive_some():
+                pass
+
+
+async def until_gone(port: int) -> dict[str, int]:
+    """Return the gauges once the last client but this one is gone; connections linger until their peers have read."""
+    with trio.fail_after(30):
+        while (found := gauges(port))["shoal/connections/open"] > 1:    # noqa: ASYNC110  (another process)
+            await trio.sleep(0.2)
+    return found
+
+
+async def test_a_process_holds_after_many_rounds_what_it_held_after_two(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, "--log-level", "error")
+    broker.start()
+    assert broker.process is not None
+    pid = broker.process.pid
+    resident, descriptors, standing = [], [], []
+    try:
+        for number in range(ROUNDS):
+            await one_round(broker.port, number)
+            standing.append(await until_gone(broker.port))
+            await trio.sleep(11)        # the broker's housekeeping, and its garbage collection
+            resident.append(probes.resident_kib(pid))
+            descriptors.append(len(os.listdir(f"/proc/{pid}/fd")))
+    finally:
+        if broker.process.poll() is None:
+            broker.stop()
+        assert broker.process.stdout is not None
+        broker.process.stdout.close()
+    print("resident KiB:", resident, "descriptors:", descriptors, "gauges:", standing[-1])
+    assert max(resident[2:]) <= GROWTH_MAX * resident[1], resident
+    assert len(set(descriptors)) == 1, descriptors
+    assert standing == [standing[0]] * ROUNDS
+    # All but the client that asks, and the buffer of its answer.
+    assert standing[0].pop("shoal/output/bytes") <= 4096
+    assert {name: value for name, value in standing[0].items() if value} == {
+        "clients/total": 1, "clients/connected": 1, "shoal/connections/open": 1}
+
+
+def test_ten_times_ten_thousand_clients_leave_what_the_first_ten_thousand_left() -> None:
+    from tests.bench.__main__ import BUILD, SHOAL, SHOAL_PORT
+
+    BUILD.mkdir(parents=True, exist_ok=True)
+    after = probes.memory_after_clients(SHOAL, SHOAL_PORT)
+    assert max(after) <= GROWTH_MAX * after[0], after
+
+
