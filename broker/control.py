@@ -269,6 +269,8 @@ class Controller:
                 connection.write_packet(encode_fitting(Disconnect(reason, properties), 5, connection.packet_bytes_max))
         elif connection.is_connecting:
             version = connection.version or _answering_version(connection.parked_body)
+            if version < 5 and not connection.version and reason != Reason.UNSUPPORTED_PROTOCOL_VERSION:
+                return                  # a CONNECT that does not conform has no CONNACK [MQTT3-3.1.4-1]
             connection.write_packet(encode_fitting(Connack(False, reason), version, connection.packet_bytes_max))
 
     def internal_error(self, connection: Connection, error: BaseException) -> None:

@@ -5,6 +5,7 @@ A line is `name> PACKET ...` (the client sends), `name< PACKET ...` (the client 
     name< closed          the broker closed this connection, and everything before that has been read
     name< nothing         a PINGREQ is answered before anything else arrives
     name> hex 10 0f ...   raw bytes            name> cut     the network connection breaks
+    name< hex 20 02 ...   the next packet has exactly these bytes
     wait 1500ms           virtual time moves   (such a script runs in memory only)
     setting key=value     a setting of [mqtt] or [limits] that the script runs with
     ended reason=2        so many connections have ended for this reason by now
@@ -12,7 +13,8 @@ A line is `name> PACKET ...` (the client sends), `name< PACKET ...` (the client 
     refused reason=2      so many topic filters have been refused with this reason code by now
 
 `[5.0]` or `[3.1.1]` before a line keeps it to that version; `versions 5.0` in front keeps the whole script to it.
-A word `key=value` sets a property or a field, see _OPTIONS. Of a packet received, what the line names is compared.
+A word `key=value` sets a property or a field, see _OPTIONS. Of a packet received, what the line names is compared;
+`with=a,b` and `without=a,b` name properties that it has to have or must not have, whatever their value.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.properties import PacketType
+from broker.properties import PacketType, encode_varint
 from broker.reasons import Reason
 from broker.worker import ledger, open_broker, terms
 from tests.support.doubles import (
@@ -250,8 +252,11 @@ def check(line: Line, packet: Any, version: int) -> None:
     if version == 5:
         for key, value in line.properties.items():
             assert packet.properties.get(key) == value, where
+        found = getattr(packet, "properties", {})
         for key in line.options.get("without", "").split(","):
-            assert key not in getattr(packet, "properties", {}), where
+            assert key not in found, where
+        for key in line.options.get("with", "").split(",") if "with" in line.options else ():
+            assert key in found, where
 
 
 class MemoryBroker:
@@ -413,6 +418,11 @@ async def _talk(script: Script, version: int, broker: Any, connect: Any, wait: A
             assert frame is None, f"{where}; received {frame}"
             continue
         assert frame is not None, f"{where}; the connection was closed"
+        if line.words[0] == "hex":
+            first, body = frame
+            received = bytes((first,)) + encode_varint(len(body)) + body
+            assert received == bytes.fromhex("".join(line.words[1:])), f"{where}; received {received.hex(' ')}"
+            continue
         check(line, decode(*frame, version), version)
 
 
