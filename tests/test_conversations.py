@@ -36,4 +36,5 @@ async def test_a_conversation_goes_as_written(script: Script, version: int, cond
 @pytest.mark.parametrize(("script", "version"), SOCKET_CASES)
 async def test_a_conversation_goes_as_written_over_sockets(
         script: Script, version: int, conditions: dict[str, bool]) -> None:
+    # Proves: [MQTT-4.2.0-1] [MQTT3-7.1.1-1]
     await run_over_sockets(script, version, **conditions)

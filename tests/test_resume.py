@@ -70,6 +70,8 @@ def with_broker(function: Any, logged: bool) -> None:
 @pytest.mark.parametrize(("qos", "cut_after"), [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)])
 def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: int, logged: bool) -> None:
     """The connection of the subscriber breaks after the PUBLISH (0) or after a later packet of the first exchange."""
+    # Proves: [MQTT-3.3.1-1] [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.4.0-1]
+    # Proves: [MQTT3-4.3.2-1] [MQTT3-4.3.3-1] [MQTT3-4.4.0-1]
 
     async def run(broker: MemoryBroker) -> None:
         subscriber, publisher = Peer(broker, b"s", version), Peer(broker, b"p", version)
@@ -125,6 +127,7 @@ def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: 
 @pytest.mark.parametrize(("qos", "cut_after"), [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)])
 def test_a_publish_goes_on_where_it_was_cut(version: int, qos: int, cut_after: int, logged: bool) -> None:
     """The connection of the publisher breaks after its PUBLISH (0) or after a later packet of the exchange."""
+    # Proves: [MQTT-4.3.2-4] [MQTT-4.3.3-10] [MQTT3-4.3.3-2]
 
     async def run(broker: MemoryBroker) -> None:
         subscriber, publisher = Peer(broker, b"s", version), Peer(broker, b"p", version)

@@ -16,6 +16,7 @@ SEEDS = range(1, 61)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_acknowledged_arrives(seed: int) -> None:
+    # Proves: [MQTT-4.6.0-5]
     run_seed(seed, steps=1000)
 
 

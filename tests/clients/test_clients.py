@@ -57,7 +57,7 @@ def test_the_granted_qos_is_the_highest_that_arrives(new_client, unique, granted
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_many_messages_arrive_once_and_in_order(new_client, unique, qos):
-    # Proves: [MQTT-4.6.0-5]
+    # Proves: [MQTT-4.6.0-5] [MQTT-4.6.0-6]
     subscriber, publisher = new_client("subscriber"), new_client("publisher")
     subscriber.subscribe(unique, qos)
     expected = [str(number).encode() for number in range(MESSAGES)]
@@ -248,6 +248,7 @@ class TestProperties:
 
 
 def test_every_client_hears_every_other(broker_port, unique):
+    # Proves: [MQTT3-7.0.0-2]
     drivers = [found(module) for module in MODULES]
     clients = {}
     try:

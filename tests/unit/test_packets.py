@@ -143,7 +143,7 @@ def test_the_three_versions_are_told_apart():
     (b"\0\x04HTTP\x01", "MQTT-3.1.2-1"),
 ])
 def test_another_protocol_or_level_is_an_unsupported_version(protocol, clause):
-    # Proves: [MQTT-3.1.2-2]
+    # Proves: [MQTT-3.1.2-2] [MQTT-3.1.2-1]
     error = refused(0x10, connect_body(protocol), 4, Reason.UNSUPPORTED_PROTOCOL_VERSION, clause)
     assert error.close == CloseReason.UNSUPPORTED_PROTOCOL_VERSION
 
@@ -155,7 +155,7 @@ def test_another_protocol_or_level_is_an_unsupported_version(protocol, clause):
     (0x1E, "MQTT-3.1.2-12"),            # Will QoS 3
 ])
 def test_connect_flags_that_contradict_each_other_are_malformed(flags, clause):
-    # Proves: [MQTT-3.1.2-3] [MQTT-3.1.2-11] [MQTT-3.1.2-12] [MQTT-3.1.2-13]
+    # Proves: [MQTT-3.1.2-3] [MQTT-3.1.2-11] [MQTT-3.1.2-12] [MQTT-3.1.2-13] [MQTT3-3.1.2-11]
     refused(0x10, connect_body(flags=flags), 4, Reason.MALFORMED_PACKET, clause)
     body = connect_body(b"\0\x04MQTT\x05", flags, properties=b"\0")
     refused(0x10, body, 5, Reason.MALFORMED_PACKET, clause)
@@ -321,6 +321,7 @@ def test_subscription_options_are_read_bit_by_bit():
 
 
 def test_before_5_0_a_suback_knows_one_failure():
+    # Proves: [MQTT3-3.9.3-2]
     suback = p.Suback(1, (Reason.GRANTED_QOS_1, Reason.NOT_AUTHORIZED))
     assert p.encode(suback, 4) == b"\x90\x04\0\x01\x01\x80"
 

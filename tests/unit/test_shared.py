@@ -137,6 +137,7 @@ def test_a_member_that_granted_qos_0_gets_nothing_offline():
 
 
 def test_qos_retain_and_identifier_are_those_of_the_member():
+    # Proves: [MQTT-4.8.2-3]
     tree = SubscriptionTree()
     low, high = LocalClient(b"low"), LocalClient(b"high")
     tree.subscribe(low, b"$share/g/t", 1)

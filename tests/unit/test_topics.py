@@ -40,7 +40,7 @@ def test_every_length_of_sequence_is_accepted_wherever_it_lies(character, before
 
 @given(st.text(alphabet="ab/+#$é\0", max_size=24))
 def test_a_topic_name_has_no_wildcards(text):
-    # Proves: [MQTT-3.3.2-2] [MQTT-4.7.1-1]
+    # Proves: [MQTT-3.3.2-2] [MQTT-4.7.1-1] [MQTT-4.7.0-1]
     assert is_topic_name(text.encode()) == (text != "" and not set(text) & set("+#\0"))
 
 

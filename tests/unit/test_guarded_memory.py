@@ -1,0 +1,37 @@
+"""A worker at its limit of memory: who needs more ends, and nobody else notices."""
+
+import trio
+
+from broker.config import load
+from broker.packets import Connect, Publish, Subscribe, decode, encode, subscription
+from broker.reasons import Reason
+from tests.support.conversation import MemoryBroker
+from tests.support.doubles import QuickAuthenticator
+
+
+def test_the_client_that_needs_more_memory_ends_and_no_other() -> None:
+    # Proves: [MQTT3-4.8.0-2]
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            broker = MemoryBroker(load(None, {}, {}), nursery, None, None, QuickAuthenticator())
+            first = await broker.connect()
+            await first.send(encode(Connect(4, b"first"), 4) + encode(Subscribe(1, (subscription(b"t"),)), 4), False)
+            assert first.connection.is_open
+            broker.router.ledger.memory_full = True
+            refused = []
+            for version in (4, 5):
+                client = await broker.connect()
+                await client.send(encode(Connect(version, b"late"), version), False)
+                frame = await client.receive()
+                assert frame is not None
+                refused.append(getattr(decode(*frame, version), "reason", None))
+                assert await client.receive() is None
+            assert refused == [3, Reason.SERVER_BUSY]
+            assert broker.controller.ends == {"memory_limit": 2}
+            first.connection.take_output()
+            await first.send(encode(Publish(b"t", b"still here"), 4), False)
+            frame = await first.receive()
+            assert frame is not None
+            assert decode(*frame, 4) == Publish(b"t", b"still here")
+
+    trio.run(run)
