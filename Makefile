@@ -32,6 +32,7 @@ help:
 	@echo 'make test           install what the tests need, check style and types, run all tests (ARGS="-k ..." to pytest)'
 	@echo 'make lint           ruff, mypy and import-linter'
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
+	@echo 'make mutants        break fifty lines of the source, one at a time; each must be noticed (ARGS="part of a name")'
 	@echo 'make coverage       line coverage, compiled modules included'
 	@echo 'make simulate       many seeds of the simulator (SEEDS=1000 START=1)'
 	@echo 'make fuzz           fuzz (SECONDS=60 TARGET=connection SEED=1), or try one input again (REPLAY=file)'
@@ -203,6 +204,13 @@ test-checked: test-ready
 	@# What was found in a process that a test started, and which that test did not notice.
 	@if ls build/checked/sanitizer.* >/dev/null 2>&1; then cat build/checked/sanitizer.*; exit 1; fi
 	@echo 'make test-checked: passed'
+
+# Nothing of these builds differs from a plain one but the place; bytecode of a source that changes twice a second lies.
+.PHONY: mutants
+mutants: test-ready
+	@echo 'building in build/mutants'
+	$(call BUILD_COPY,build/mutants,PYTHONDONTWRITEBYTECODE)
+	@cd build/mutants && PYTHONPATH=$(CURDIR)/build/mutants $(CURDIR)/$(BIN)/python -m tests.mutants $(ARGS)
 
 .PHONY: coverage
 coverage: test-ready
