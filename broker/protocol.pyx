@@ -369,6 +369,10 @@ cdef class Protocol(Sink):
             ids_length = 0
         size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids, ids_length,
                              alias, with_topic, self.packet_bytes_max, self.turn.now_ms)
+        if size == 0 and alias:
+            alias = 0                   # ours to leave out, where the message fits without it
+            size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids,
+                                 ids_length, 0, True, self.packet_bytes_max, self.turn.now_ms)
         if size == 0:
             return SINK_TOO_LARGE
         if alias and with_topic:
