@@ -54,20 +54,20 @@ cdef int _check_publish_properties(Message message, const uint8_t* data, uint32_
         offset += 1
         if identifier < 0x26:
             if seen & (<uint64_t>1 << identifier) and identifier != SUBSCRIPTION_IDENTIFIER:
-                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.3.2", f"property 0x{identifier:02X} given twice")
+                raise ClientError(Reason.PROTOCOL_ERROR, "section 3.3.2.3", f"property 0x{identifier:02X} given twice")
             seen |= <uint64_t>1 << identifier
         if identifier == USER_PROPERTY:
             _string(data, length, &offset, True)
             _string(data, length, &offset, True)
         elif identifier == MESSAGE_EXPIRY_INTERVAL:
             if length - offset < 4:
-                raise _malformed("MQTT-3.3.2", "Message Expiry Interval is cut off")
+                raise _malformed("section 3.3.2.3", "Message Expiry Interval is cut off")
             message.expiry_offset = offset
             message.expires_ms = message.received_ms + <int64_t>read_u32(data + offset) * 1000
             offset += 4
         elif identifier == TOPIC_ALIAS:
             if length - offset < 2:
-                raise _malformed("MQTT-3.3.2", "Topic Alias is cut off")
+                raise _malformed("section 3.3.2.3", "Topic Alias is cut off")
             message.alias_offset = start
             alias[0] = read_u16(data + offset)
             if alias[0] == 0:
@@ -75,9 +75,9 @@ cdef int _check_publish_properties(Message message, const uint8_t* data, uint32_
             offset += 2
         elif identifier == PAYLOAD_FORMAT_INDICATOR:
             if length - offset < 1:
-                raise _malformed("MQTT-3.3.2", "Payload Format Indicator is cut off")
+                raise _malformed("section 3.3.2.3", "Payload Format Indicator is cut off")
             if data[offset] > 1:
-                raise _malformed("MQTT-3.3.2", f"Payload Format Indicator {data[offset]}")
+                raise _malformed("section 3.3.2.3", f"Payload Format Indicator {data[offset]}")
             offset += 1
         elif identifier == CONTENT_TYPE:
             _string(data, length, &offset, True)
@@ -90,7 +90,7 @@ cdef int _check_publish_properties(Message message, const uint8_t* data, uint32_
         elif identifier == SUBSCRIPTION_IDENTIFIER:
             raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.3.4-6", "Subscription Identifier from a client")
         else:
-            raise _malformed("MQTT-2.2.2-2", f"property 0x{identifier:02X} in PUBLISH")
+            raise _malformed("section 2.2.2.2", f"property 0x{identifier:02X} in PUBLISH")
     return 0
 
 
@@ -131,14 +131,14 @@ cdef int parse_publish(Message message, const uint8_t* frame, uint32_t header_le
         size = read_varint(body + offset, body_length - offset, &properties_length)
         if size <= 0 or properties_length > body_length - offset - size or <uint32_t>size != varint_length(
                 properties_length):
-            raise _malformed("MQTT-3.3.2", "PUBLISH ends inside its properties")
+            raise _malformed("section 3.3.2.3", "PUBLISH ends inside its properties")
         offset += size
         if properties_length:
             message.properties = body + offset
             _check_publish_properties(message, body + offset, properties_length, alias)
             offset += properties_length
     if topic_length == 0 and alias[0] == 0:
-        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.3.2-8", "PUBLISH without topic name and Topic Alias")
+        raise ClientError(Reason.PROTOCOL_ERROR, "section 3.3.2.1", "PUBLISH without topic name and Topic Alias")
     message.properties_length = properties_length
     message.payload = body + offset
     message.payload_length = body_length - offset
@@ -249,7 +249,7 @@ cdef int parse_acknowledgement(const uint8_t* body, uint32_t length, uint8_t fir
     if first_byte & 0x0F != (2 if packet_type == 6 else 0) and not (version == 3 and first_byte == 0x6A):
         raise _malformed("MQTT-2.1.3-1" if packet_type != 6 else "MQTT-3.6.1-1", "reserved bits of the fixed header")
     if length < 2 or (version < 5 and length != 2):
-        raise _malformed("MQTT-2.2.1-2", f"acknowledgement of {length} bytes")
+        raise _malformed("section 3.4.2", f"acknowledgement of {length} bytes")
     packet_identifier[0] = read_u16(body)
     if packet_identifier[0] == 0:
         raise _malformed("MQTT-2.2.1-3", "packet identifier 0")
@@ -273,11 +273,11 @@ cdef int parse_acknowledgement(const uint8_t* body, uint32_t length, uint8_t fir
                 _string(data, properties, &offset, True)
             elif data[offset - 1] == REASON_STRING:
                 if reason_string:
-                    raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.4.2-2", "Reason String given twice")
+                    raise ClientError(Reason.PROTOCOL_ERROR, "section 3.4.2.2.2", "Reason String given twice")
                 reason_string = True
                 _string(data, properties, &offset, True)
             else:
-                raise _malformed("MQTT-2.2.2-2", f"property 0x{data[offset - 1]:02X} in an acknowledgement")
+                raise _malformed("section 2.2.2.2", f"property 0x{data[offset - 1]:02X} in an acknowledgement")
     return reason
 
 
@@ -305,7 +305,7 @@ def decode_message(bytes frame not None, int version, int64_t now_ms=0):
     cdef const uint8_t* data = <const uint8_t*><char*>frame
     cdef int size = read_varint(data + 1, max(len(frame) - 1, 0), &length)
     if size <= 0 or <Py_ssize_t>(1 + size + length) != len(frame):
-        raise _malformed("MQTT-2.1.4-1", "not one whole packet")
+        raise _malformed("section 2.1.4", "not one whole packet")
     cdef Message message = Message.__new__(Message)
     identifier = parse_publish(message, data, 1 + size, length, version, now_ms, &alias)
     return message.keep(), identifier, alias

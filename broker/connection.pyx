@@ -545,7 +545,7 @@ cdef class Connection(Protocol):
         return self.session.has_room() if qos else self.out.pending <= self.turn.output_bytes_max // 2
 
     def send_retained(self, Message message not None, qos: int, identifier: int) -> None:
-        """Deliver a retained message for a new subscription: RETAIN 1 [MQTT-3.3.1-8], at most at the granted QoS."""
+        """Deliver a retained message for a new subscription: RETAIN 1 [MQTT3-3.3.1-8], at most at the granted QoS."""
         cdef uint8_t[5] ids
         cdef uint32_t ids_length = 0
         if identifier:

@@ -172,7 +172,7 @@ class Controller:
                 problem = str(error)
         if problem is not None:
             if connection.version < 5:
-                raise ClientError(Reason.TOPIC_FILTER_INVALID, "MQTT3-4.7.1-1", problem)
+                raise ClientError(Reason.TOPIC_FILTER_INVALID, "section 4.7", problem)
             return Reason.TOPIC_FILTER_INVALID
         if shared is not None:
             if subscription.no_local:
@@ -223,7 +223,7 @@ class Controller:
                 removed = self.router.unsubscribe(session, topic_filter)
                 reasons.append(Reason.SUCCESS if removed else Reason.NO_SUBSCRIPTION_EXISTED)
             elif connection.version < 5:
-                raise ClientError(Reason.TOPIC_FILTER_INVALID, "MQTT3-4.7.1-1", problem)
+                raise ClientError(Reason.TOPIC_FILTER_INVALID, "section 4.7", problem)
             else:
                 reasons.append(Reason.TOPIC_FILTER_INVALID)
         unsuback = encode(Unsuback(packet.packet_identifier, tuple(reasons)), connection.version)
@@ -240,7 +240,7 @@ class Controller:
             expiry_s = packet.properties.get("session_expiry_interval")
             if expiry_s is not None:
                 if session.expiry_interval_s == 0 and expiry_s != 0:
-                    raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.2-23",
+                    raise ClientError(Reason.PROTOCOL_ERROR, "section 3.14.2.2.2",
                                       "a session expiry interval at DISCONNECT after 0 at CONNECT")
                 session.set_expiry_interval(min(expiry_s, self.handshake.config.mqtt.session_expiry_interval_max_s))
             # Without a will only after reason 0 [MQTT-3.14.4-3]; a 3.x DISCONNECT has no other.

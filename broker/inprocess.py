@@ -211,7 +211,7 @@ class InProcessClient:
             message, granted_qos, identifier = self._backlog.popleft()
             if (host.router.retained.message_of(message.topic_name) is message
                     and not self.local.expired(message, now_ms)):
-                # RETAIN 1 [MQTT-3.3.1-8], at most at the granted QoS.
+                # RETAIN 1 [MQTT3-3.3.1-8], at most at the granted QoS.
                 return application.received(message, min(granted_qos, message.quality_of_service), True,
                                             (identifier,) if identifier else (), now_ms)
         entry = self.local.take_next(now_ms)

@@ -134,7 +134,7 @@ cdef class Protocol(Sink):
             self.state = CONNECTING
         elif not (packet_type == SUBSCRIBE or packet_type == UNSUBSCRIBE or packet_type == DISCONNECT
                   or (packet_type == AUTH and self.version == 5)):
-            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-2.1.2-1",
+            raise ClientError(Reason.PROTOCOL_ERROR, "section 2.1.2",
                               f"packet type {packet_type} is not a client's to send")
         self.turn.packets_in[packet_type] += 1
         self.parked = True
@@ -216,7 +216,7 @@ cdef class Protocol(Sink):
         else:
             topic = self.aliases_in[alias]
             if topic is None:
-                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.3.2-8", f"Topic Alias {alias} was never set")
+                raise ClientError(Reason.PROTOCOL_ERROR, "section 3.3.2.3.4", f"Topic Alias {alias} was never set")
             message.topic = <const uint8_t*>PyBytes_AS_STRING(topic)     # held by the list
             message.topic_length = <uint16_t>len(topic)
         return 0
@@ -303,7 +303,7 @@ cdef class Protocol(Sink):
                 answer = session.outgoing.on_pubcomp(identifier)
         self.turn.in_router = False
         if answer == ANSWER_WRONG:
-            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.3.2-1" if packet_type == PUBACK else "MQTT-4.3.3-1",
+            raise ClientError(Reason.PROTOCOL_ERROR, "section 4.3.2" if packet_type == PUBACK else "section 4.3.3",
                               f"an acknowledgement of type {packet_type} that does not fit delivery {identifier}")
         if answer != ANSWER_UNKNOWN and self.router.recording and session.durable:
             self.router.effects.record(("acknowledged", session.client_identifier, packet_type, identifier, reason))

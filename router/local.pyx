@@ -109,7 +109,7 @@ cdef class LocalClient(Receiver):
         """Receive nothing any more. The tree has forgotten this client before.
 
         What is in the inbox is dropped and counted; what came through a shared subscription at QoS 1 or 2 goes to
-        another member [MQTT-4.8.2-4].
+        another member (4.8.2).
         """
         self.connected = False
         self.gone = True

@@ -102,7 +102,7 @@ cdef class Outgoing:
         """Send one delivery if nothing waits before it and quota allows, else queue it.
 
         A session that ends with its connection is never resent anything, so it keeps no copy of what it was sent,
-        unless another member of a shared subscription may have to take it [MQTT-4.8.2-4].
+        unless another member of a shared subscription may have to take it (4.8.2).
         """
         cdef SinkResult result
         cdef uint64_t number = self.end_number

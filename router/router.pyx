@@ -271,7 +271,7 @@ cdef class Router:
         """Forget a session: its subscriptions, what it is owed, its identifiers.
 
         Of what came through a shared subscription, unsent messages and sent QoS 1 messages go to another member
-        [MQTT-4.8.2-4]; sent QoS 2 messages never do [MQTT-4.8.2-5].
+        (4.8.2); sent QoS 2 messages never do [MQTT-4.8.2-5].
         """
         assert session.sink is None, session.client_identifier
         del self.sessions[session.client_identifier]

@@ -128,6 +128,16 @@ def test_every_clause_that_a_test_proves_has_a_row() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_file_names_a_statement_that_the_standards_do_not_have() -> None:
+    known = set(statements())
+    suffixes = {".py", ".pyx", ".pxd", ".txt", ".md", ".toml"}
+    wrong = [f"{path}: {clause}" for folder in ("broker", "router", "mesh", "analytics", "docs", "tests")
+             for path in sorted((TESTS.parent / folder).rglob("*")) if path.suffix in suffixes
+             for clause in re.findall(r"\bMQTT3?-\d[\d.]*(?:-\d+)?", path.read_text(encoding="utf-8"))
+             if clause not in known]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_what_is_not_applicable_has_a_reason_and_no_proof() -> None:
     for clause, (sentence, tests) in rows().items():
         if match := NOT_APPLICABLE.match(sentence):

@@ -169,7 +169,7 @@ async def test_members_of_a_shared_subscription_in_and_out_of_the_process_share(
         assert (one.waiting, two.waiting) == (3, 3)
         got = [message.payload for message in await take(one, 3)]
         got += [(await network.receive()).payload for _ in range(3)]
-        # Who leaves hands over what it has not taken [MQTT-4.8.2-4].
+        # Who leaves hands over what it has not taken (4.8.2).
         await one.unsubscribe("$share/g/t/#")
         await two.disconnect()
         got += [(await network.receive()).payload for _ in range(3)]

@@ -121,7 +121,7 @@ def test_every_name_that_mosquitto_publishes_is_there() -> None:
 
 
 def test_a_new_subscriber_gets_the_current_values_as_retained_and_then_what_changed() -> None:
-    # Proves: [MQTT-3.3.1-8]
+    # Proves: [MQTT3-3.3.1-8]
     async def run(world: World) -> None:
         first = await world.client(b"first", b"$SYS/#")
         packets = published(first)

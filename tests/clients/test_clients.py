@@ -151,7 +151,6 @@ def test_a_clean_start_forgets_the_session(new_client, unique):
 
 
 def test_a_shared_subscription_gives_each_message_to_one_member(new_client, unique):
-    # Proves: [MQTT-4.8.2-4]
     publisher = new_client("publisher")
     members = [new_client("first"), new_client("second")]
     for name, member in zip(("first", "second"), members, strict=True):

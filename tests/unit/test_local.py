@@ -56,7 +56,6 @@ def test_what_expired_in_the_inbox_is_passed_over_and_counted():
 
 
 def test_who_leaves_hands_shared_messages_over_and_drops_the_others():
-    # Proves: [MQTT-4.8.2-4]
     ledger = Ledger()
     router = Router(ledger)
     leaver, heir = LocalClient(b"leaver", ledger=ledger), LocalClient(b"heir", ledger=ledger)

@@ -156,7 +156,6 @@ def test_qos_retain_and_identifier_are_those_of_the_member():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_a_member_leaves_behind_goes_to_another_one(strategy):
-    # Proves: [MQTT-4.8.2-4]
     tree, group, members = group_of(strategy, 3)
     for _ in range(20):
         assert group.redispatch(members[1], message(b"t/1", b"x", 1)) == 1
