@@ -1,5 +1,6 @@
 """docs/embedding.md: every example on the page runs, as it stands there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -43,8 +44,8 @@ def test_the_gateway_measures_obeys_and_tells_who_is_there(tmp_path: Path) -> No
     port_in_text = "tcp://127.0.0.1:1883"
     assert port_in_text in EXAMPLES[0]
     program.write_text(EXAMPLES[0].replace(port_in_text, "tcp://127.0.0.1:0"), encoding="utf-8")
-    with subprocess.Popen([sys.executable, "-W", "error", program], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as gateway:
+    with subprocess.Popen([sys.executable, "-W", "error", program], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as gateway:
         assert gateway.stdout is not None
         try:
             found = re.fullmatch(r"listening on .*\b127\.0\.0\.1:(\d+)\n", line := gateway.stdout.readline())
