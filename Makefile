@@ -37,6 +37,8 @@ help:
 	@echo 'make simulate       many seeds of the simulator (SEEDS=1000 START=1)'
 	@echo 'make fuzz           fuzz (SECONDS=60 TARGET=connection SEED=1), or try one input again (REPLAY=file)'
 	@echo 'make test-leaks     many cycles of everything, and nothing may be left of them (6 minutes)'
+	@echo 'make soak           mixed load for MINUTES=30, and a verdict: memory flat, nothing acknowledged lost'
+	@echo 'make capacity       measure what clients, subscriptions and messages cost, and write docs/capacity.md'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
@@ -169,6 +171,13 @@ fuzz: test-ready
 .PHONY: test-leaks
 test-leaks: test-ready
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/leaks/in_process.py tests/leaks/process.py $(ARGS)
+
+.PHONY: soak capacity
+soak: test-ready
+	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+
+capacity: test-ready
+	@$(BIN)/python -m tests.bench.capacity
 
 .PHONY: lint
 lint: $(TEST_READY)

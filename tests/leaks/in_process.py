@@ -78,6 +78,10 @@ def test_whatever_several_clients_send_leaves_nothing() -> None:
 
 def test_brokers_that_are_opened_and_closed_leave_nothing() -> None:
     async def one() -> None:
+        with trio.fail_after(30):
+            await come_and_go()
+
+    async def come_and_go() -> None:
         async with open_broker(CONFIG) as worker:
             assert worker.acceptor is not None
             async with await trio.open_tcp_stream("127.0.0.1", worker.acceptor.addresses[0].port) as stream:

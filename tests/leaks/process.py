@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 from pathlib import Path
 
 import trio
 
-from broker.packets import Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.packets import Connect, encode
 from tests.bench import probes
+from tests.support.gauges import gauges
 from tests.support.process import BrokerProcess
 from tests.test_churn import IDENTIFIERS, one_client
 
@@ -18,26 +18,6 @@ ROUNDS = 6
 CLIENTS = 1500                      # a round
 AT_ONCE = 40
 GROWTH_MAX = 1.1                    # of resident memory, over that after the second round
-STANDING = ("clients/total", "clients/connected", "subscriptions/count", "shared_subscriptions/count",
-            "store/messages/count", "shoal/queued/messages", "shoal/output/bytes", "messages/inflight",
-            "shoal/connections/open", "retained messages/count", "shoal/errors/unraisable")
-
-
-def gauges(port: int) -> dict[str, int]:
-    """Return what the broker says of itself under $SYS; the client that asks is one of those that it counts."""
-    found: dict[str, int] = {}
-    with socket.create_connection(("127.0.0.1", port), 20) as client:
-        topics = tuple(subscription(b"$SYS/broker/" + name.encode()) for name in STANDING)
-        client.sendall(encode(Connect(4, b"gauges"), 4) + encode(Subscribe(1, topics), 4))
-        buffer = bytearray()
-        while len(found) < len(STANDING):
-            buffer += client.recv(65_536)
-            while (frame := next_frame(buffer)) is not None:
-                packet = decode(*frame, 4)
-                if isinstance(packet, Publish):
-                    found[packet.topic.decode().removeprefix("$SYS/broker/")] = int(packet.payload)
-        client.sendall(b"\xe0\0")
-    return found
 
 
 async def one_round(port: int, number: int) -> None:
