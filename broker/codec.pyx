@@ -148,6 +148,7 @@ cdef int parse_publish(Message message, const uint8_t* frame, uint32_t header_le
     message.retain = first & 1
     message.version = version
     message.owned = False
+    message.kept = None
     return packet_identifier
 
 

@@ -47,8 +47,9 @@ cdef class Message:
     cdef int64_t received_ms             # monotonic ms
     cdef int64_t expires_ms              # monotonic ms after which it is not delivered; 0: never
     cdef void* storage                   # one block that all pointers point into, or NULL while borrowed
+    cdef Message kept                    # while borrowed, the owned copy that all who keep it share; None before the first
 
-    cdef Message keep(self)              # self if owned, else an owned copy
+    cdef Message keep(self)              # self if owned, else the owned copy
 
 
 cdef Message make_message(

@@ -20,12 +20,14 @@ cdef class Message:
             free(self.storage)
 
     cdef Message keep(self):
-        """Return this message owned: itself, or an exactly sized copy whose pointers point into one block."""
+        """Return this message owned: itself, or the one exactly sized copy, whose pointers point into one block."""
         cdef Message copy
         cdef uint8_t* block
         cdef size_t size
         if self.owned:
             return self
+        if self.kept is not None:
+            return self.kept
         copy = Message.__new__(Message)
         if self.frame != NULL and self.alias_offset == NO_OFFSET:
             block = <uint8_t*>malloc(self.frame_length)
@@ -66,6 +68,7 @@ cdef class Message:
         copy.received_ms = self.received_ms
         copy.expires_ms = self.expires_ms
         copy.owned = True
+        self.kept = copy
         return copy
 
     @property

@@ -46,7 +46,8 @@ class Footprint:
     own_malloc_bytes: int
 
 
-def _malloc_bytes() -> int:
+def malloc_bytes() -> int:
+    """Return what malloc has given and not got back: all that Python's own allocator does not hold, in bytes."""
     malloc = _mallinfo2()
     total: int = malloc.uordblks + malloc.hblkhd
     return total
@@ -61,15 +62,15 @@ def measure(last: Footprint | None = None) -> Footprint:
     trim_pools()
     gc.collect()
     gc.collect()
-    blocks, malloc_bytes = sys.getallocatedblocks(), _malloc_bytes()
+    blocks, allocated = sys.getallocatedblocks(), malloc_bytes()
     objects = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
     descriptors = len(os.listdir("/proc/self/fd"))
     gc.collect()
-    own_blocks, own_malloc_bytes = sys.getallocatedblocks() - blocks, _malloc_bytes() - malloc_bytes
+    own_blocks, own_malloc_bytes = sys.getallocatedblocks() - blocks, malloc_bytes() - allocated
     if last is not None:
         blocks -= last.own_blocks
-        malloc_bytes -= last.own_malloc_bytes
-    return Footprint(blocks, malloc_bytes, chunk_counts()["in_use"], descriptors, objects, own_blocks,
+        allocated -= last.own_malloc_bytes
+    return Footprint(blocks, allocated, chunk_counts()["in_use"], descriptors, objects, own_blocks,
                      own_malloc_bytes)
 
 
@@ -94,9 +95,9 @@ class Account:
                              ("descriptors", after.descriptors - before.descriptors)):
             if number * 2 >= self.cycles:
                 found.append(f"{number} {name} in {self.cycles} cycles")
-        malloc_bytes = after.malloc_bytes - before.malloc_bytes
-        if malloc_bytes >= self.cycles * MALLOC_SMALLEST // 2:
-            found.append(f"{malloc_bytes} bytes of malloc in {self.cycles} cycles")
+        allocated = after.malloc_bytes - before.malloc_bytes
+        if allocated >= self.cycles * MALLOC_SMALLEST // 2:
+            found.append(f"{allocated} bytes of malloc in {self.cycles} cycles")
         for name in after.objects:
             number = after.objects[name] - before.objects[name]
             if number * 2 >= self.cycles:

@@ -1,0 +1,45 @@
+"""A message that waits for many is held once."""
+
+from broker.hub import Hub
+from broker.pump import Pump
+from router.ledger import Ledger
+from router.router import Router
+
+from broker.acl import AllowAll
+from broker.auth import Anonymous
+from broker.config import Config
+from broker.control import Controller
+from broker.packets import Connect, Publish, Subscribe, encode, subscription
+from broker.reasons import CloseReason
+from tests.leaks.footprint import malloc_bytes
+
+NOW_MS = 1_000_000
+SESSIONS = 50
+PAYLOAD = b"x" * 100_000
+
+
+def test_all_sessions_for_which_a_message_waits_hold_one_copy_of_it() -> None:
+    router = Router(Ledger())
+    controller = Controller(Config(), router, Anonymous(), AllowAll())
+    hub = Hub(router, controller, Pump(router), packet_bytes_max=1 << 20, receive_maximum=10, alias_max=0,
+              output_bytes_max=1 << 20, connect_timeout_ms=10_000, now_ms=NOW_MS)
+
+    def connect(name: str, clean: bool, data: bytes = b"") -> object:
+        connection = hub.connect()
+        connection.feed_bytes(encode(Connect(4, name.encode(), clean), 4) + data)
+        hub.run_turn(NOW_MS)
+        return connection
+
+    for number in range(SESSIONS):
+        away = connect(f"away-{number}", False, encode(Subscribe(1, (subscription(b"a", 1),)), 4))
+        away.close(CloseReason.CONNECTION_LOST)         # type: ignore[attr-defined]
+    hub.run_turn(NOW_MS)
+    before = malloc_bytes()
+    connect("publisher", True, encode(Publish(b"a", PAYLOAD, 1, False, False, 1), 4)
+            + encode(Publish(b"a", b"y" * len(PAYLOAD), 1, False, False, 2), 4))
+    assert router.ledger.queued_messages == 2 * SESSIONS
+    assert malloc_bytes() - before < 5 * len(PAYLOAD)
+    # The two are not confused.
+    reader = connect("away-7", False)
+    output = reader.take_output()                       # type: ignore[attr-defined]
+    assert (output.count(PAYLOAD), output.count(b"y" * len(PAYLOAD))) == (1, 1)
