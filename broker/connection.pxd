@@ -34,6 +34,7 @@ cdef class Connection(Protocol):
     cdef bint blocked                     # the socket took less than we had
     cdef readonly bint throttled          # over its rate: not read from until rate_due_us
     cdef readonly bint stuffed            # its output is over the limit: not read from until that has left
+    cdef bint input_ended                 # the peer sends no more; what came before waits to be dealt with, then it ends
     cdef public bint bridge               # its CONNECT had the bridge bit: see Controller
 
     cdef int readable(self, uint8_t* shared, size_t shared_size) except -1
@@ -48,6 +49,7 @@ cdef class Connection(Protocol):
     cdef int watch_packet(self, bint finished_one) except -1
     cdef int spend_rate(self, uint64_t messages, uint64_t received) except -1
     cdef int made_room(self) except -1
+    cdef int peer_finished(self) except -1
     cdef int on_deadline(self) except -1
     cdef int socket_failed(self, int error) except -1
     cdef int end_input(self) except -1

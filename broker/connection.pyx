@@ -109,7 +109,7 @@ cdef class Connection(Protocol):
             if received < 0 and (errno == EAGAIN or errno == EINTR):
                 return 0
             if received == 0:
-                self.close(CloseReason.CONNECTION_LOST)
+                self.peer_finished()
             else:
                 self.socket_failed(errno)
             return 0
@@ -126,6 +126,14 @@ cdef class Connection(Protocol):
             self.feed_kept()
         if self.turn.messages_per_second_max or self.turn.bytes_per_second_max:
             self.spend_rate(self.messages_in - messages, received)
+        return 0
+
+    cdef int peer_finished(self) except -1:
+        """The peer sends no more. What it sent before counts: a DISCONNECT that is parked, a PUBLISH behind a CONNECT."""
+        if self.parked or self.held:
+            self.input_ended = True
+            return self.update_reading()
+        self.close(CloseReason.CONNECTION_LOST)
         return 0
 
     def guarded_memory(self) -> bool:
@@ -278,6 +286,8 @@ cdef class Connection(Protocol):
         self.update_reading()
         if self.kept_length and not self.held:
             self.feed_kept()
+        if self.input_ended and not self.parked and not self.held:
+            self.close(CloseReason.CONNECTION_LOST)
 
     # Bytes out ------------------------------------------------------------------------------------------------------
 
@@ -385,7 +395,7 @@ cdef class Connection(Protocol):
         return b"".join(pieces)
 
     cdef int update_reading(self) except -1:
-        if self.throttled or self.stuffed or (
+        if self.input_ended or self.throttled or self.stuffed or (
                 (self.parked or self.held) and self.kept_length >= self.turn.pending_bytes_max):
             return self.set_interest(self.interest & ~EPOLLIN)
         return self.set_interest(self.interest | EPOLLIN)

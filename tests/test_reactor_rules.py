@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from broker.config import Config, Limits, Mqtt, Shutdown
-from broker.packets import Connect, Publish, Subscribe, encode, subscription
+from broker.packets import Connect, Publish, Subscribe, Will, encode, subscription
 from broker.worker import open_broker
 from tests.support.conversation import MemoryBroker, SocketClient
 from tests.support.doubles import FakeLog, QuickAuthenticator, SlowAuthenticator
@@ -335,3 +335,47 @@ def test_sigterm_ends_it_under_full_load(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
+
+
+async def test_what_came_before_the_end_of_the_stream_counts() -> None:
+    # Proves: [MQTT-3.14.4-3]
+    # A turn that read several sockets looks for more before it deals with control packets; then it sees the end too.
+    async with open_broker(CONFIG) as worker:
+        assert worker.acceptor is not None
+        port = worker.acceptor.addresses[0].port
+        clients = []
+        for number in range(12):
+            client = socket.create_connection(("127.0.0.1", port))
+            client.sendall(encode(Connect(4, f"c{number}".encode(), True, 60, Will(b"gone", b"x")), 4))
+            assert await trio.to_thread.run_sync(client.recv, 4) == b"\x20\x02\0\0"
+            clients.append(client)
+        watcher = worker.router.open_session(b"watcher", True, 60)[0]
+        worker.router.subscribe(watcher, b"gone", 1)
+        for client in clients:                      # no checkpoint: all of it is there when the next turn begins
+            client.sendall(b"\xe0\0")
+            client.close()
+        with trio.fail_after(10):
+            while worker.reactor.connection_count:  # noqa: ASYNC110  (the reactor knows no trio)
+                await trio.sleep(0.01)
+        assert dict(worker.controller.ends) == {"client_disconnect": 12}
+        assert worker.router.ledger.dropped() == {}
+
+
+@pytest.mark.parametrize("authenticator", [QuickAuthenticator(), SlowAuthenticator()], ids=["at_once", "later"])
+async def test_who_does_not_wait_for_an_answer_is_heard_to_the_end(authenticator: Any) -> None:
+    async with open_broker(CONFIG, authenticator=authenticator) as worker:
+        assert worker.acceptor is not None
+        port = worker.acceptor.addresses[0].port
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
+        with trio.fail_after(10):
+            while worker.reactor.connection_count < 12:     # noqa: ASYNC110  (the reactor knows no trio)
+                await trio.sleep(0.01)
+        for number, client in enumerate(clients):
+            client.sendall(encode(Connect(4, f"c{number}".encode()), 4)
+                           + encode(Publish(b"last/%d" % number, b"x", 0, True), 4) + b"\xe0\0")
+            client.close()
+        with trio.fail_after(10):
+            while worker.reactor.connection_count:          # noqa: ASYNC110  (the reactor knows no trio)
+                await trio.sleep(0.01)
+        assert dict(worker.controller.ends) == {"client_disconnect": 12}
+        assert worker.router.retained.count == 12
