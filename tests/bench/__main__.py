@@ -17,6 +17,7 @@ from typing import Any
 
 from broker.version import VERSION
 from tests.bench import probes
+from tests.bench.machine import machine
 from tests.bench.scenarios import OWN_CORES, ROWS, SAME_CORE, Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,13 +120,6 @@ def figure(value: Any) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-
-
-def machine() -> str:
-    """Return the processor, its cores and the kernel."""
-    with open("/proc/cpuinfo", encoding="utf-8") as info:
-        model = next((line.partition(":")[2].strip() for line in info if line.startswith("model name")), "unknown")
-    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
 
 
 def write(table: list[dict[str, Any]], rounds: int, seconds: str, after: list[float]) -> None:

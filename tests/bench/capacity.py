@@ -1,4 +1,4 @@
-"""`python -m tests.bench.capacity` measures what clients, subscriptions and messages cost, and writes docs/capacity.md.
+"""`python -m tests.bench.capacity` measures what clients, subscriptions and messages cost, for docs/capacity.md.
 
 Every figure is the growth of one broker process's resident memory, divided by how many there were; each has a process
 of its own. What the kernel holds for a connection is the growth of its slab caches, halved, since both ends are here.
@@ -6,6 +6,7 @@ of its own. What the kernel holds for a connection is the growth of its slab cac
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import socket
@@ -23,6 +24,7 @@ from tests.bench.capacity_page import page
 from tests.support.process import BrokerProcess
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "capacity.md"
+FIGURES = DOCUMENT.with_suffix(".json")
 CONNECTIONS = 10_000
 OTHERS = 100_000                    # subscriptions, retained and queued messages
 FILTERS_PER_CLIENT = 1000
@@ -251,7 +253,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard < CONNECTIONS + 500:
         sys.exit(f"{CONNECTIONS} connections need ulimit -n {CONNECTIONS + 500}; the limit on open files is {hard}")
-    DOCUMENT.write_text(page(measure(), CONNECTIONS, OTHERS, PAYLOAD), encoding="utf-8")
+    figures = measure()
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    DOCUMENT.write_text(page(figures, CONNECTIONS, OTHERS, PAYLOAD), encoding="utf-8")
     print(f"written: {os.path.relpath(DOCUMENT)}", file=sys.stderr)
 
 
