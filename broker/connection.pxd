@@ -34,6 +34,7 @@ cdef class Connection(Protocol):
     cdef bint blocked                     # the socket took less than we had
     cdef readonly bint throttled          # over its rate: not read from until rate_due_us
     cdef readonly bint stuffed            # its output is over the limit: not read from until that has left
+    cdef bint answer_awaited              # an authenticator thinks about its CONNECT
     cdef bint input_ended                 # the peer sends no more; what came before waits to be dealt with, then it ends
     cdef public bint bridge               # its CONNECT had the bridge bit: see Controller
 

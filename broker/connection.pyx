@@ -129,12 +129,23 @@ cdef class Connection(Protocol):
         return 0
 
     cdef int peer_finished(self) except -1:
-        """The peer sends no more. What it sent before counts: a DISCONNECT that is parked, a PUBLISH behind a CONNECT."""
-        if self.parked or self.held:
+        """The peer sends no more. What it sent before counts: a DISCONNECT that is parked, a PUBLISH behind a CONNECT.
+
+        Who goes before its CONNECT is answered, and sent nothing behind it, is gone at once: a late answer must not take
+        the session from the connection that it made meanwhile.
+        """
+        if (self.parked or self.held) and not (
+                self.answer_awaited and self.state == CONNECTING and self.kept_length == 0):
             self.input_ended = True
             return self.update_reading()
         self.close(CloseReason.CONNECTION_LOST)
         return 0
+
+    def wait_for_answer(self) -> None:
+        """An authenticator was asked about the CONNECT and takes its time."""
+        self.answer_awaited = True
+        if self.input_ended and self.state == CONNECTING and self.kept_length == 0:
+            self.close(CloseReason.CONNECTION_LOST)
 
     def guarded_memory(self) -> bool:
         """The worker is at its limit of memory: this connection, which needs more, ends."""

@@ -172,6 +172,7 @@ class Handshake:
             return decide(connection, connect, exchange, outcome)
         assert self.spawn is not None, "an authenticator waits, but nothing runs under trio here"
         exchange.begin()
+        connection.wait_for_answer()
         self.spawn(self._decide_later, connection, connect, exchange, outcome, decide)
         return False
 
