@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -20,21 +19,19 @@ import trio
 
 from tests.bench import probes
 from tests.soak.loads import Soak, all_loads
+from tests.soak.verdict import what_grew
 from tests.support.gauges import gauges
 from tests.support.process import BrokerProcess
 
 SAMPLE_S = 10.0
 WARM_SHARE = 0.25               # of the time, before which nothing is judged
 WARM_MIN_S = 60.0
-GROWTH_MAX = 1.05               # resident memory of the last third of the judged time, to that of its first third
 LEFT_S = 90.0                   # for sessions to expire when all clients have left
 SETTINGS = {
     "SHOAL_MQTT__SESSION_EXPIRY_INTERVAL_MAX_S": "30", "SHOAL_MQTT__QUEUE_MESSAGES_MAX": "1000",
     "SHOAL_MQTT__QUEUE_BYTES_MAX": "1000000", "SHOAL_LIMITS__RETAINED_MESSAGES_MAX": "2000",
     "SHOAL_LIMITS__OUTPUT_BUFFER_BYTES_MAX": "262144", "SHOAL_LIMITS__CONNECT_TIMEOUT_S": "5",
 }
-# Bounded by itself, or not a number that could grow: what other numbers are made of.
-NOT_JUDGED = frozenset({"shoal/errors/unraisable"})
 
 
 class Samples:
@@ -60,33 +57,6 @@ class Samples:
               f"{found['messages/inflight']:5} in flight {found['retained messages/count']:5} retained", flush=True)
         return found
 
-    def faults(self, warm_s: float) -> list[str]:
-        """Return what grew, in words: the last third of the time after `warm_s` seconds against the first third."""
-        judged = [sample for sample in self.taken if sample["second"] >= warm_s]
-        third = len(judged) // 3
-        if third < 2:
-            return [f"{len(judged)} samples after {warm_s:.0f} s are too few for a verdict: let it run longer"]
-        found = []
-        for name in judged[0]:
-            first = [sample[name] for sample in judged[:third]]
-            last = [sample[name] for sample in judged[-third:]]
-            if name == "resident KiB":
-                ratio = statistics.mean(last) / statistics.mean(first)
-                print(f"resident memory: {statistics.mean(first) / 1024:.1f} MiB in the first third after warm-up, "
-                      f"{statistics.mean(last) / 1024:.1f} MiB in the last: {ratio:.3f}, at most {GROWTH_MAX}")
-                if ratio > GROWTH_MAX:
-                    found.append(f"resident memory grew by a factor of {ratio:.3f}")
-            elif name not in ("second", *NOT_JUDGED) and grows(first, last):
-                found.append(f"{name} only grows: {first} ... {last}")
-        if any(sample["shoal/errors/unraisable"] for sample in judged):
-            found.append("there were exceptions that could not be raised")
-        return found
-
-
-def grows(first: list[int], last: list[int]) -> bool:
-    """Return whether a number went up and never came back: every later one is above every earlier one, by a tenth."""
-    return min(last) > max(first) * 1.1 + 5
-
 
 async def soak(broker: BrokerProcess, seconds: float, seed: int) -> list[str]:
     """Run the loads, look on, and return what was wrong."""
@@ -99,7 +69,7 @@ async def soak(broker: BrokerProcess, seconds: float, seed: int) -> list[str]:
             await samples.take()
         state.over.set()
     print("the loads are over: " + ", ".join(f"{count} {name}" for name, count in sorted(state.counts.items())))
-    faults = state.faults + samples.faults(max(WARM_MIN_S, seconds * WARM_SHARE))
+    faults = state.faults + what_grew(samples.taken, max(WARM_MIN_S, seconds * WARM_SHARE))
     deadline_s = time.monotonic() + LEFT_S
     while True:
         found = await samples.take()
