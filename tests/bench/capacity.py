@@ -99,11 +99,15 @@ def read_until_ping(client: socket.socket, version: int) -> int:
 
 
 @contextmanager
-def load() -> Iterator[Load]:
-    """Run a broker that is warm: a few clients came, did everything, and left."""
+def load(**settings: str) -> Iterator[Load]:
+    """Run a broker that is warm: a few clients came, did everything, and left.
+
+    Args:
+        settings: variables of its environment.
+    """
     with tempfile.TemporaryDirectory() as folder:
         broker = BrokerProcess(Path(folder), "--log-level", "error",
-                               environment={"SHOAL_MQTT__RECEIVE_MAXIMUM": "65535"})
+                               environment={"SHOAL_MQTT__RECEIVE_MAXIMUM": "65535", **settings})
         broker.start()
         running = Load(broker)
         try:
@@ -196,9 +200,9 @@ def send(client: socket.socket, version: int, topics: list[bytes], qos: int, ret
             raise RuntimeError(f"{acknowledged} of 100 messages were acknowledged")
 
 
-def retained_messages() -> float:
+def retained_messages(**settings: str) -> float:
     """Return bytes per retained message of PAYLOAD bytes, each under a topic of its own."""
-    with load() as running:
+    with load(**settings) as running:
         (client,) = running.connect(1)
         before = running.resident_bytes()
         send(client, 4, [f"site/{number % 100:03}/sensor/{number:06}".encode() for number in range(OTHERS)], 1, True)
@@ -211,7 +215,7 @@ def queued_messages(sessions: int, messages: int) -> float:
         running.connect(sessions, 5, "away", lambda number: subscribe(5, [b"queue/#"]), clean=False, stay=False)
         (client,) = running.connect(1)
         before = running.resident_bytes()
-        send(client, 4, [f"queue/{number:06}".encode() for number in range(messages)], 1, False)
+        send(client, 4, [b"queue/of/messages/01"] * messages, 1, False)
         return (running.resident_bytes() - before) / (sessions * messages)
 
 
@@ -233,7 +237,8 @@ def measure() -> dict[str, float]:
         ("subscription_exact", lambda: subscriptions("site/7/sensor/{number}")),
         ("subscription_wildcard", lambda: subscriptions("site/{number}/+/state")),
         ("subscription_same", same_subscription),
-        ("retained", retained_messages),
+        ("retained", lambda: retained_messages(SHOAL_LIMITS__ROUTE_CACHE_MAX="8")),
+        ("retained_and_routes", retained_messages),
         ("queued", lambda: queued_messages(10, OTHERS // 10)),
         ("queued_one", lambda: queued_messages(1, 10_000)),
     )

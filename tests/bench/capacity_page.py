@@ -11,7 +11,8 @@ from tests.bench.machine import machine
 
 GIB = 1 << 30
 MIB = 1 << 20
-RESERVED_FILES = 320         # that the broker does not use for clients, see broker.worker
+ROUTES = 65_536             # default of limits.route_cache_max
+RESERVED_FILES = 320        # that the broker does not use for clients, see broker.worker
 
 ROWS = (
     ("connection_3_1_1", "connection, 3.1.1, idle, no subscription"),
@@ -52,6 +53,7 @@ def page(figures: dict[str, float], connections: int, others: int, payload: int)
         f"| {clients:,} | {size(figures['idle'] + clients * one)} | {size(clients * kernel)} | "
         f"{size(figures['idle'] + clients * (one + kernel))} | {clients + RESERVED_FILES:,} |"
         for clients in (10_000, 100_000, 1_000_000))
+    routes = rounded((figures["retained_and_routes"] - figures["retained"]) * others / min(others, ROUTES))
     retained_1024 = rounded(figures["retained"] + 1024 - payload)
     idle, filters = size(figures["idle"]), size(10_000 * figures["subscription_wildcard"])
     hundred_thousand = size(figures["idle"] + 100_000 * (one + kernel))
@@ -62,9 +64,9 @@ they take is another question: docs/benchmarks.md.
 
 ## Measured
 
-Growth of the resident memory of a `shoal serve` process, divided by how many there were: {connections:,} connections or
-sessions, {others:,} subscriptions, retained or queued messages, after the broker had given back what it did not need.
-Each row has a process of its own.
+Growth of the resident memory of a `shoal serve` process, divided by how many there were: {others:,} retained messages,
+messages in ten queues and subscriptions to filters of their own, {connections:,} of anything else; after the broker had
+given back what it did not need. Each row has a process of its own.
 
 | one more | bytes |
 |---|---:|
@@ -76,6 +78,8 @@ Each row has a process of its own.
   for several sessions is held once, and each session adds its place in the queue.
 - A queue, and the tables that names are found by, double when they are full: between two sizes a figure can be a
   third lower or higher. A topic filter costs more by one node for each level that no other filter shares.
+- The receivers of a topic name that is published to are remembered, for up to `limits.route_cache_max` (65,536) topic
+  names, about {routes} bytes each. Retained messages were measured without that.
 - A connection holds buffers while it has unsent output, at most `limits.output_buffer_bytes_max` (1 MiB) and one
   message more. One that has sent a part of a packet holds that part.
 - The kernel's share of a connection, socket, file and epoll entry, is about {rounded(kernel)} bytes while it is
