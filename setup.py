@@ -50,8 +50,9 @@ class BuildCompiledModules(build_ext):
         described = [Extension(module.name, list(module.sources)) for module in self.extensions]
         generated = cythonize(
             described,
-            # Beside the sources it would mix the C of a checked build with that of a plain one.
-            build_dir="build/cython",
+            # Beside the sources it would mix the C of a checked build with that of a plain one. Cython's plugin for
+            # coverage looks for it there and nowhere else: without, a report has no line of any .pyx.
+            build_dir=None if LINETRACE else "build/cython",
             compiler_directives=DIRECTIVES,
             # More processes than modules to translate only cost their start.
             nthreads=JOBS if len(described) > 1 else 0,
