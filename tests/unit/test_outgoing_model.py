@@ -53,6 +53,8 @@ MESSAGES = st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, 1, 1, 2, 2)), 
 # which of those in flight, and whether it is refused
 ANSWERS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from((False, False, True))), min_size=1, max_size=4)
 
+SUBSCRIBED: dict[str, Any] = {"subscription_identifier": [200]}     # it goes with each message, however long it waits
+
 
 class Broker:
     """One subscriber and one publisher, without sockets; time is the test's."""
@@ -123,6 +125,7 @@ class OutgoingMachine(RuleBasedStateMachine):
         for packet in self.broker.heard() if packets is None else packets:
             if isinstance(packet, Publish):
                 self.client.on_publish(packet)
+                assert packet.properties["subscription_identifier"] == SUBSCRIBED["subscription_identifier"]
                 got.append((packet.payload, packet.qos, packet.dup, packet.packet_identifier))
             else:
                 assert isinstance(packet, Ack), packet
@@ -168,7 +171,7 @@ class OutgoingMachine(RuleBasedStateMachine):
         self.check(packets)
         if not session_present:
             self.broker.say(self.broker.subscriber, Subscribe(1, tuple(
-                subscription(topic_filter, qos) for qos, topic_filter in enumerate(TOPICS))))
+                subscription(topic_filter, qos) for qos, topic_filter in enumerate(TOPICS)), SUBSCRIBED))
             assert self.broker.heard() == [Suback(1, tuple(Reason(qos) for qos in range(3)))]
             self.model.granted = {topic_filter: qos for qos, topic_filter in enumerate(TOPICS)}
 
