@@ -1,10 +1,15 @@
 """What every test relies on: hypothesis profiles, and CI=true, under which nothing is skipped."""
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell that runs the tests in the background ignores SIGINT for them, and every program that they start and end by it
+# would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI") == "true"
 
