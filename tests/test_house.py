@@ -24,6 +24,8 @@ OUTSIDE_ROUTER = re.compile(
     r"uuid|zmq|unistd|pthread|errno|libc\.(?:time|signal|errno))\b",
     re.MULTILINE,
 )
+# The shell of the commit log is the router's only door to the world, and what goes through it has a name here.
+DOORS = {"disk.py": {"os", "errno"}, "storage.py": {"threading"}}
 TOP_LEVEL = {
     "Makefile", "README.md", "pyproject.toml", "setup.py", "shoal.py",
     "analytics", "broker", "deploy", "docs", "mesh", "router", "tests",
@@ -77,8 +79,9 @@ def test_imports_and_cimports_point_from_broker_over_mesh_to_router() -> None:
 def test_the_router_knows_no_socket_no_waiting_no_clock_and_no_chance() -> None:
     for path in sources(*CODE):
         if path.is_relative_to(ROOT / "router"):
-            found = OUTSIDE_ROUTER.search(without_strings_and_comments(path.read_text(encoding="utf-8")))
-            assert found is None, f"{path}: {found.group().strip()}"
+            text = without_strings_and_comments(path.read_text(encoding="utf-8"))
+            found = set(OUTSIDE_ROUTER.findall(text)) - DOORS.get(path.name, set())
+            assert not found, f"{path}: {found}"
 
 
 def c_functions(text: str) -> list[str]:

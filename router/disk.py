@@ -1,0 +1,146 @@
+"""The files of one folder, as the log uses them: the only place in the router that touches the operating system.
+
+Everything may raise OSError. A simulated disk with the same methods stands in for it in tests.
+"""
+
+import errno
+import os
+from typing import Final, Protocol
+
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether the error says that there is no room, and so may go away by itself."""
+    return error.errno in FULL_ERRNOS
+
+
+class Storage(Protocol):
+    """What the log needs of a disk. Files are named within one folder; a file is an int, to be given to close()."""
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+        ...
+
+    def create(self, name: str) -> int:
+        """Make a new file, which must not exist, for reading and writing."""
+        ...
+
+    def open(self, name: str, *, writable: bool = False) -> int:
+        """Open a file that exists."""
+        ...
+
+    def close(self, file: int) -> None:
+        """Close a file. What was not synced may still be lost."""
+        ...
+
+    def size(self, file: int) -> int:
+        """Return a file's length in bytes."""
+        ...
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`: fewer only at the file's end."""
+        ...
+
+    def write(self, file: int, data: memoryview | bytes, offset: int) -> None:
+        """Write all of `data` at `offset`. After an error, any part of it may have been written."""
+        ...
+
+    def sync(self, file: int) -> None:
+        """Make the file's bytes and length durable (fdatasync). After an error, nobody knows which are."""
+        ...
+
+    def truncate(self, file: int, length: int) -> None:
+        """Cut a file to `length` bytes."""
+        ...
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename a file; a file of the new name is replaced."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        ...
+
+    def sync_folder(self) -> None:
+        """Make durable which files there are and what they are called."""
+        ...
+
+
+class Disk:
+    """A folder of the file system, which must exist.
+
+    Args:
+        folder: its path.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+        with os.scandir(self.folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+
+    def create(self, name: str) -> int:
+        """Make a new file, which must not exist, for reading and writing."""
+        return os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+
+    def open(self, name: str, *, writable: bool = False) -> int:
+        """Open a file that exists."""
+        return os.open(self._path(name), (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def close(self, file: int) -> None:
+        """Close a file. What was not synced may still be lost."""
+        os.close(file)
+
+    def size(self, file: int) -> int:
+        """Return a file's length in bytes."""
+        return os.fstat(file).st_size
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`: fewer only at the file's end."""
+        pieces = []
+        while length > 0:
+            piece = os.pread(file, length, offset)
+            if not piece:
+                break
+            pieces.append(piece)
+            offset += len(piece)
+            length -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def write(self, file: int, data: memoryview | bytes, offset: int) -> None:
+        """Write all of `data` at `offset`. After an error, any part of it may have been written."""
+        with memoryview(data) as view:
+            done = os.pwrite(file, view, offset)
+            while done < len(view):
+                with view[done:] as rest:
+                    done += os.pwrite(file, rest, offset + done)
+
+    def sync(self, file: int) -> None:
+        """Make the file's bytes and length durable (fdatasync). After an error, nobody knows which are."""
+        os.fdatasync(file)
+
+    def truncate(self, file: int, length: int) -> None:
+        """Cut a file to `length` bytes."""
+        os.ftruncate(file, length)
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename a file; a file of the new name is replaced."""
+        os.rename(self._path(name), self._path(new_name))
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        os.unlink(self._path(name))
+
+    def sync_folder(self) -> None:
+        """Make durable which files there are and what they are called."""
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

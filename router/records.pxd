@@ -1,0 +1,37 @@
+"""Records of the commit log, encoded into a growing buffer. docs/formats.md has every byte."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from router.cursor cimport MessageFields
+from router.message cimport Message
+
+cdef inline void put16(uint8_t* to, uint16_t value) noexcept nogil:
+    to[0] = <uint8_t>value
+    to[1] = <uint8_t>(value >> 8)
+
+cdef inline void put32(uint8_t* to, uint32_t value) noexcept nogil:
+    to[0] = <uint8_t>value
+    to[1] = <uint8_t>(value >> 8)
+    to[2] = <uint8_t>(value >> 16)
+    to[3] = <uint8_t>(value >> 24)
+
+cdef inline void put64(uint8_t* to, uint64_t value) noexcept nogil:
+    put32(to, <uint32_t>value)
+    put32(to + 4, <uint32_t>(value >> 32))
+
+cdef class RecordBuffer:
+    # Whole records, one behind another, numbered without a gap; mark and CRC are missing until stamp().
+    cdef uint8_t* data
+    cdef size_t capacity
+    cdef readonly size_t size            # bytes of records
+    cdef readonly uint64_t count         # records in it
+    cdef readonly uint64_t last_number   # of the newest record that was put in, also when it has been taken out
+    cdef int exports                     # views on data; nothing moves while there are any
+
+    cdef uint8_t* room(self, uint8_t kind, int64_t time_us, size_t body_length) except NULL   # of the new record's body
+    cdef uint64_t accepted(self, int64_t time_us, int64_t now_ms, uint64_t n, Message message, bytes publisher,
+                           uint16_t packet_identifier, const uint32_t* peers, int peer_count) except 0
+    cdef uint64_t copy(self, int64_t time_us, const MessageFields* fields) except 0
+    cdef uint64_t acknowledged(self, int64_t time_us, bytes client_identifier, uint8_t packet_type,
+                               uint16_t packet_identifier, uint8_t reason) except 0
+    cdef uint64_t released(self, int64_t time_us, bytes client_identifier, uint16_t packet_identifier) except 0
+    cdef int reserve(self, size_t more) except -1

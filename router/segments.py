@@ -1,0 +1,370 @@
+"""Segment files: their headers and names, and reading a whole log, whatever happened to its bytes.
+
+A segment begins with a header, twice: a damaged sector then loses no segment. Records follow without a gap, each with
+its segment's mark, which nobody outside can know: what a client publishes never looks like a record.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from router.crc32c import checksum
+from router.cursor import Cursor
+from router.disk import Storage
+from router.kinds import FORMAT_VERSION
+
+MAGIC: Final = b"SHOALSEG"
+HEADER: Final = struct.Struct("<8sHHIIIQQq12xI")
+HEADER_COPY_AT: Final = 4096  # another sector, whatever a sector's size
+RECORDS_AT: Final = HEADER_COPY_AT + HEADER.size
+WINDOW_BYTES: Final = 1_048_576
+
+# CursorStatus of records.pxd.
+OPEN, END, SHORT, BAD, SEALED, LIMIT = range(6)
+
+_NAME = re.compile(r"segment-(\d{12})\.log")
+
+
+class Position(NamedTuple):
+    """Where a record lies. It holds for one worker, and only as long as its segment."""
+
+    segment: int
+    offset: int
+    number: int
+
+
+class SegmentError(Exception):
+    """A log that cannot be opened as it is: which file, where in it (bytes), and one sentence."""
+
+    def __init__(self, file: str, offset: int, sentence: str) -> None:
+        super().__init__(f"{file}: {sentence}")
+        self.file = file
+        self.offset = offset
+        self.sentence = sentence
+
+
+class ForeignFileError(SegmentError):
+    """A file with a segment's name that is none of this worker's segments."""
+
+
+class NewerVersionError(SegmentError):
+    """A segment whose format or rules are newer than this version's."""
+
+
+class MissingSegmentError(SegmentError):
+    """A segment between others, or one that is needed, is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header of a segment."""
+
+    worker: int
+    incarnation: int
+    mark: int
+    segment: int
+    first_number: int
+    created_us: int
+    rules: int
+    version: int = FORMAT_VERSION
+
+    @property
+    def name(self) -> str:
+        """The name of its file; names sort as segments do."""
+        return segment_name(self.segment)
+
+    def encode(self) -> bytes:
+        """Return the 64 bytes of the header."""
+        packed = HEADER.pack(
+            MAGIC, self.version, self.rules, self.worker, self.incarnation, self.mark, self.segment,
+            self.first_number, self.created_us, 0,
+        )  # fmt: skip
+        return packed[:-4] + struct.pack("<I", checksum(packed[:-4]))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Header | None":
+        """Return the header that 64 bytes are, None if they are none."""
+        if len(data) != HEADER.size:
+            return None
+        magic, version, rules, worker, incarnation, mark, segment, first_number, created_us, crc = HEADER.unpack(data)
+        if magic != MAGIC or crc != checksum(data[:-4]):
+            return None
+        return cls(worker, incarnation, mark, segment, first_number, created_us, rules, version)
+
+
+@dataclass(slots=True)
+class Damage:
+    """Something that should be in the log and is not, or the other way around.
+
+    Args:
+        offset: where in the file, bytes; `length` bytes from there on are no records.
+        first_missing: the number of the first record that is not there; 0 if none is missing.
+        missing: how many records are not there; 0 also where nobody can tell: at the end of the log.
+        torn: nothing valid follows in the whole log, so it is cut here: written, but not synced, when the power went.
+        aside: the file that keeps the bytes, once repair() has been called; empty if there are none to keep.
+    """
+
+    file: str
+    offset: int
+    length: int
+    first_missing: int
+    missing: int
+    torn: bool
+    what: str
+    aside: str = ""
+
+    def __str__(self) -> str:
+        """One sentence."""
+        kept = f", kept in {self.aside}" if self.aside else ""
+        lost = f"; {self.missing} records are missing from number {self.first_missing} on" if self.missing else ""
+        return f"{self.file}: {self.what} at byte {self.offset} ({self.length} bytes{kept}){lost}"
+
+
+def segment_name(segment: int) -> str:
+    """Return the name of a segment's file."""
+    return f"segment-{segment:012d}.log"
+
+
+def segment_of(name: str) -> int | None:
+    """Return the number of the segment whose file has this name, None if it is no segment's."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def create_segment(disk: Storage, header: Header) -> int:
+    """Make a segment's file and make it durable, without records; returns the file. Raises OSError."""
+    file = disk.create(header.name)
+    try:
+        encoded = header.encode()
+        disk.write(file, encoded.ljust(HEADER_COPY_AT, b"\0") + encoded, 0)
+        disk.sync(file)
+        disk.sync_folder()
+    except BaseException:
+        disk.close(file)
+        raise
+    return file
+
+
+class Segments:
+    """The segments of one worker's log, in their order, to be read; nothing is changed before repair().
+
+    Args:
+        worker: whose log it is.
+        rules: the newest version of the router's rules that the caller knows.
+        first_needed: the number of the oldest segment that must be there; 0 if any will do.
+        accept_loss: go on without what is missing, foreign or newer; it is in `damages` then.
+
+    Raises ForeignFileError, NewerVersionError, MissingSegmentError, OSError.
+    """
+
+    def __init__(
+        self, disk: Storage, *, worker: int, rules: int, first_needed: int = 0, accept_loss: bool = False
+    ) -> None:
+        self.disk = disk
+        self.worker = worker
+        self.rules = rules
+        self.accept_loss = accept_loss
+        self.headers: list[Header] = []
+        self.next_segment = 1
+        self.last_number = 0  # the newest record's, as far as has been read
+        self._found: dict[tuple[str, int], Damage] = {}
+        self._put_aside: dict[str, str] = {}  # name -> new name
+        self._holes: list[int] = []  # segments that are not there, and whose loss was accepted
+        self._unfinished: dict[int, int] = {}  # segment -> bytes; without a header or a record
+        self._open(first_needed)
+
+    @property
+    def damages(self) -> list[Damage]:
+        """What was found so far, in the order of the log."""
+        return [self._found[key] for key in sorted(self._found)]
+
+    def _open(self, first_needed: int) -> None:
+        names = {segment: name for name in self.disk.names() if (segment := segment_of(name)) is not None}
+        expected = first_needed
+        for segment, name in sorted(names.items()):
+            for missing in range(expected, segment) if expected else ():
+                self._lose(MissingSegmentError(
+                    segment_name(missing), 0, f"is missing, and {name} is there: the log has a hole"
+                ))  # fmt: skip
+                self._holes.append(missing)
+            expected = segment + 1
+            try:
+                header = self._read_header(name, segment)
+            except SegmentError as error:
+                self._lose(error)
+                self._put_aside[name] = f"{name}.foreign"
+                self._holes.append(segment)
+                header = None
+            if header is not None:
+                self.headers.append(header)
+        if first_needed and expected == first_needed:
+            self._lose(MissingSegmentError(segment_name(first_needed), 0, "is missing, and it is needed"))
+        self.next_segment = max(expected, 1)
+        # Files at the end that were never finished being made: their numbers are free once they are put aside.
+        while self.next_segment - 1 in self._unfinished:
+            self.next_segment -= 1
+            name = segment_name(self.next_segment)
+            self._put_aside[name] = f"{name}.torn-0"
+            size = self._unfinished[self.next_segment]
+            self._note(Damage(name, 0, size, 0, 0, True, "a segment that was never finished being made"))
+        if self.headers:
+            self.last_number = self.headers[0].first_number - 1
+
+    def _lose(self, error: SegmentError) -> None:
+        if not self.accept_loss:
+            raise error
+        self._note(Damage(error.file, error.offset, 0, 0, 0, False, error.sentence))
+
+    def _note(self, damage: Damage) -> None:
+        self._found.setdefault((damage.file, damage.offset), damage)
+
+    def _read_header(self, name: str, segment: int) -> Header | None:
+        """Return a segment's header, None if its file was never finished being made."""
+        file = self.disk.open(name)
+        try:
+            size = self.disk.size(file)
+            start = self.disk.read(file, 0, RECORDS_AT)
+        finally:
+            self.disk.close(file)
+        copies = [Header.decode(start[at : at + HEADER.size]) for at in (0, HEADER_COPY_AT)]
+        header = copies[0] or copies[1]
+        if header is None and size > RECORDS_AT:
+            raise ForeignFileError(name, 0, "is not a segment of Shoal's log, or both copies of its header are damaged")
+        if size < RECORDS_AT or header is None:
+            # The header is synced before the first record goes in, so nothing that was acknowledged was ever here.
+            self._unfinished[segment] = size
+            return None
+        if header.version > FORMAT_VERSION:
+            raise NewerVersionError(
+                name, 8, f"has format version {header.version}; this version of Shoal reads up to {FORMAT_VERSION}"
+            )
+        if header.rules > self.rules:
+            raise NewerVersionError(
+                name, 10, f"was written under rules version {header.rules}; this version of Shoal knows {self.rules}"
+            )
+        if header.worker != self.worker:
+            raise ForeignFileError(name, 12, f"belongs to worker {header.worker} and not to worker {self.worker}")
+        if header.segment != segment:
+            raise ForeignFileError(name, 24, f"says that it is segment {header.segment}")
+        for at, copy in zip((0, HEADER_COPY_AT), copies, strict=True):
+            if copy is None:
+                self._note(Damage(name, at, HEADER.size, 0, 0, False, "one of the two copies of the header is damaged"))
+        return header
+
+    def cursors(self, start: Position | None = None) -> Iterator[Cursor]:
+        """Yield a cursor for each stretch of the log; run each to its end (until step() is False) before the next.
+
+        What is no record is passed over, and noted in `damages`. When all has been read, `last_number` is the number
+        of the newest record.
+
+        Args:
+            start: begin there; None is the beginning.
+
+        Memory: a window of 1 MiB, or one record if it is larger; after damage the rest of the segment.
+        """
+        for index, header in enumerate(self.headers):
+            offset, number = RECORDS_AT, header.first_number
+            if start is not None:
+                if header.segment < start.segment:
+                    continue
+                if header.segment == start.segment:
+                    offset, number = start.offset, start.number
+            limit = self.headers[index + 1].first_number if index + 1 < len(self.headers) else 0
+            self.last_number = number - 1
+            file = self.disk.open(header.name)
+            try:
+                yield from self._segment(file, header, offset, limit)
+            finally:
+                self.disk.close(file)
+
+    def _segment(self, file: int, header: Header, offset: int, limit: int) -> Iterator[Cursor]:
+        size = self.disk.size(file)
+        window = WINDOW_BYTES
+        while True:
+            data = self.disk.read(file, offset, min(window, size - offset))
+            cursor = Cursor(data, offset, header.mark, self.last_number, limit)
+            while True:
+                yield cursor
+                assert cursor.status != OPEN, "a cursor must be run to its end"
+                offset = cursor.base + cursor.offset
+                self.last_number = cursor.number
+                if cursor.status in (END, SEALED, LIMIT):
+                    break
+                if cursor.base + len(data) < size:
+                    if cursor.status == SHORT:
+                        break
+                    data = self.disk.read(file, offset, size - offset)
+                    cursor = Cursor(data, offset, header.mark, self.last_number, limit)
+                found = cursor.find(cursor.offset)
+                if found < 0:
+                    self._note_tail(header, offset, size, limit)
+                    return
+                length = cursor.base + found - offset
+                missing = cursor.resume(found)
+                if limit and self.last_number + missing + 1 >= limit:
+                    self._note_tail(header, offset, size, limit)
+                    return
+                self._note(Damage(header.name, offset, length, self.last_number + 1 if missing else 0, missing, False,
+                                  "bytes that are no record"))  # fmt: skip
+            if cursor.status in (SEALED, LIMIT) or offset >= size:
+                self._note_missing_end(header, offset, limit)
+                return
+            window = WINDOW_BYTES if cursor.status == END else max(WINDOW_BYTES, cursor.needed())
+
+    def _note_tail(self, header: Header, offset: int, size: int, limit: int) -> None:
+        if limit == 0:
+            self._note(Damage(header.name, offset, size - offset, 0, 0, True, "the log ends within a record"))
+        elif self.last_number + 1 < limit:
+            missing = limit - 1 - self.last_number
+            self._note(Damage(header.name, offset, size - offset, self.last_number + 1, missing, False,
+                              "bytes that are no record"))  # fmt: skip
+        # Otherwise the next segment has what was written here: after a failed sync, a batch is written again there.
+
+    def _note_missing_end(self, header: Header, offset: int, limit: int) -> None:
+        if self.last_number + 1 < limit:
+            missing = limit - 1 - self.last_number
+            self._note(Damage(header.name, offset, 0, self.last_number + 1, missing, False, "the end is missing"))
+
+    def repair(self) -> None:
+        """Keep aside all bytes that are no records, each stretch in a file of its own, and cut the torn end.
+
+        To be called once, when all has been read, before a Log goes on writing. It may be interrupted anywhere and be
+        called again: the same names are used. Raises OSError.
+        """
+        for damage in self.damages:
+            if damage.file in self._put_aside:
+                damage.aside = self._put_aside[damage.file]
+            elif damage.length:
+                self._keep_aside(damage)
+        for name, aside in self._put_aside.items():
+            self.disk.rename(name, aside)
+        # An empty file stands for a segment that is known to be lost: the next start finds no hole.
+        for segment in self._holes:
+            self.disk.close(self.disk.create(segment_name(segment)))
+        if self._put_aside or self._holes:
+            self.disk.sync_folder()
+        self._put_aside.clear()
+        self._holes.clear()
+
+    def _keep_aside(self, damage: Damage) -> None:
+        aside = f"{damage.file}.{'torn' if damage.torn else 'bad'}-{damage.offset}"
+        file = self.disk.open(damage.file, writable=damage.torn)
+        try:
+            data = self.disk.read(file, damage.offset, damage.length)
+            if aside in self.disk.names():
+                self.disk.remove(aside)
+            copy = self.disk.create(aside)
+            try:
+                self.disk.write(copy, data, 0)
+                self.disk.sync(copy)
+            finally:
+                self.disk.close(copy)
+            self.disk.sync_folder()
+            if damage.torn:
+                self.disk.truncate(file, damage.offset)
+                self.disk.sync(file)
+        finally:
+            self.disk.close(file)
+        damage.aside = aside

@@ -1,0 +1,341 @@
+"""The commit log: records gather, are written and synced in batches by a thread, and are durable then.
+
+While one batch is synced the next one gathers, so under load one fdatasync serves many records, and nobody waits for a
+disk but the thread. What could not be written stays in memory and is tried again; it is never counted as durable.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from router.disk import Storage, is_full
+from router.records import RecordBuffer, sealed
+from router.segments import RECORDS_AT, Header, Position, Segments, create_segment, segment_name, segment_of
+
+SEGMENT_BYTES_MAX: Final = 67_108_864
+BACKLOG_BYTES_MAX: Final = 67_108_864
+RETRY_S: Final = 0.5
+INDEX_EVERY_BYTES: Final = 65_536
+
+Durability = Literal["fsync", "os", "none"]
+
+
+@dataclass(slots=True)
+class _OpenSegment:
+    """The segment that is written to."""
+
+    header: Header
+    file: int
+    end: int = RECORDS_AT  # behind the last record that was written whole
+    last_number: int = 0  # the last one written and synced; 0 while there is none
+    first_us: int = 0
+    last_us: int = 0
+    index: list[list[int]] = field(default_factory=list)  # [number, offset, time in µs], ascending
+
+
+class Log:
+    """The log of one worker, from where `segments` ended.
+
+    `on_durable` is called, from the thread, whenever `durable` or `trouble` has changed; it must only wake somebody.
+    Numbers of records are Python's to read at any time; they never go back.
+
+    Args:
+        segments: read to the end, and repaired.
+        incarnation: of this run of the worker.
+        make_mark: returns 32 bits that nobody outside can know, for each segment.
+        durability: `fsync`: durable means synced; `os`: written, the operating system syncs when it likes; `none`:
+            appended.
+        backlog_bytes_max: with more than that in memory, `accepting` is False; nothing is refused or dropped here.
+        retry_s: how long to wait after an error before trying again.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        *,
+        incarnation: int,
+        make_mark: Callable[[], int],
+        durability: Durability = "fsync",
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        backlog_bytes_max: int = BACKLOG_BYTES_MAX,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self.disk: Storage = segments.disk
+        self.worker = segments.worker
+        self.rules = segments.rules
+        self.incarnation = incarnation
+        self.durability = durability
+        self.segment_bytes_max = segment_bytes_max
+        self.backlog_bytes_max = backlog_bytes_max
+        self.retry_s = retry_s
+        self.on_durable: Callable[[], None] = lambda: None
+        self.durable: int = segments.last_number
+        self.appended: int = segments.last_number
+        self.trouble: str | None = None  # what the disk said last; None while all is well
+        self.full = False  # there is no room; accepting again once there is
+        self.batches = 0  # written, since the start
+        self.syncs = 0
+        self.errors = 0
+        self.headers = list(segments.headers)  # of all segments there are, in order
+        self._make_mark = make_mark
+        self._next_segment = segments.next_segment
+        self._segment: _OpenSegment | None = None
+        self._indexes: dict[int, list[list[int]]] = {}  # of segments written in this run
+        self._gathering = RecordBuffer(self.appended)
+        self._writing = RecordBuffer(self.appended)
+        self._discard_before = 0
+        self._wake = threading.Condition()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    # For whoever appends --------------------------------------------------------------------------------------------
+
+    def append(self, records: RecordBuffer) -> None:
+        """Take all records out of a buffer; they are durable when `durable` has reached their numbers.
+
+        Never waits for the disk. Raises what ended the thread, if something did: a log that is not written any more.
+
+        Cost: moves memory, copies it only while earlier records wait.
+        """
+        if self._failure is not None:
+            raise RuntimeError("the log's thread has ended") from self._failure
+        with self._wake:
+            self._gathering.take(records)
+            self.appended = self._gathering.last_number
+            if self.durability == "none":
+                self.durable = self.appended
+            self._wake.notify_all()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of records that are not written yet."""
+        return int(self._gathering.size + self._writing.size)
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the disk keeps up: False while it is full or the backlog is over its limit."""
+        return not self.full and self.backlog_bytes <= self.backlog_bytes_max
+
+    def locate(self, number: int) -> Position | None:
+        """Return a place at or shortly before a durable record, from which to read on; None if its segment is gone.
+
+        Cost: two bisections; at most 64 KiB or one batch of records lie between the place and the record, in segments
+        of this run, and a whole segment in older ones.
+        """
+        at = bisect_right(self.headers, number, key=lambda header: header.first_number) - 1
+        if at < 0:
+            return None
+        header = self.headers[at]
+        index = self._indexes.get(header.segment, [])
+        place = bisect_right(index, number, key=lambda entry: entry[0]) - 1
+        if place < 0:
+            return Position(header.segment, RECORDS_AT, header.first_number)
+        return Position(header.segment, index[place][1], index[place][0])
+
+    def discard(self, before: int) -> None:
+        """Have the thread remove all segments before this one, the oldest first; the one being written stays."""
+        with self._wake:
+            self._discard_before = max(self._discard_before, before)
+            self._wake.notify_all()
+
+    # The thread -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread. Without it, commit() does its work, for those who want to see every step."""
+        assert self._thread is None, "started twice"
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything that has been appended is durable; returns whether it is. Not for the reactor."""
+        with self._wake:
+            appended = self.appended
+            self._wake.wait_for(lambda: self.durable >= appended or self._failure is not None, timeout_s)
+        return self.durable >= appended
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Write and sync what is left, seal the segment, end the thread; returns whether everything is durable.
+
+        A disk that refuses is tried once more, not waited for.
+        """
+        self._closing.set()
+        with self._wake:
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                return False
+        while self.commit():
+            pass
+        if self._segment is not None:
+            self._seal(self._segment)
+            self.disk.close(self._segment.file)
+            self._segment = None
+        return self._writing.count == 0 and self._gathering.count == 0
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._wake:
+                    self._wake.wait_for(self._has_work)
+                if self._closing.is_set():
+                    return
+                if not self.commit():
+                    self._closing.wait(self.retry_s)
+        except BaseException as failure:
+            self._failure = failure
+            self._changed()
+            raise
+
+    def _has_work(self) -> bool:
+        return bool(self._writing.count or self._gathering.count or self._discard_before or self._closing.is_set())
+
+    def _changed(self) -> None:
+        with self._wake:
+            self._wake.notify_all()
+        self.on_durable()
+
+    def commit(self) -> bool:
+        """Write and sync what has gathered, as one batch. Returns False if there was nothing to do, or it failed.
+
+        Raises nothing that a disk can cause: `trouble` says what it was, and the next call tries again.
+        """
+        if self._writing.count == 0:
+            with self._wake:
+                self._writing.take(self._gathering)
+        try:
+            if self._writing.count == 0:
+                return self._discard()
+            self._write_batch()
+        except OSError as error:
+            self.errors += 1
+            self.trouble = str(error)
+            self.full = is_full(error)
+            self._changed()
+            return False
+        self.batches += 1
+        if self.durability != "none":
+            self.durable = self._writing.last_number
+        self._writing.clear()
+        self.trouble = None
+        self.full = False
+        self._changed()
+        return True
+
+    def _write_batch(self) -> None:
+        batch = self._writing
+        segment = self._segment
+        if segment is not None and segment.last_number and segment.end + batch.size > self.segment_bytes_max:
+            self._segment = None
+            self._seal(segment)
+            self.disk.close(segment.file)
+            segment = None
+        if segment is None:
+            segment = self._segment = self._create()
+        batch.stamp(segment.header.mark)
+        try:
+            with memoryview(batch) as records:
+                self.disk.write(segment.file, records, segment.end)
+        except OSError as error:
+            # For want of room, the same bytes go to the same place again: nothing has been synced in between.
+            if not is_full(error):
+                self._abandon(segment)
+            raise
+        if self.durability == "fsync":
+            try:
+                self.disk.sync(segment.file)
+            except OSError:
+                # The system may have dropped the pages and call the next sync of this file a success. Only a new file
+                # is known to have what is written to it.
+                self._abandon(segment)
+                raise
+            self.syncs += 1
+        earliest_us, latest_us = batch.times_us()
+        segment.first_us = min(segment.first_us, earliest_us) if segment.last_number else earliest_us
+        segment.last_us = max(segment.last_us, latest_us) if segment.last_number else latest_us
+        if not segment.index or segment.end - segment.index[-1][1] >= INDEX_EVERY_BYTES:
+            segment.index.append([batch.first_number, segment.end, earliest_us])
+        segment.end += batch.size
+        segment.last_number = batch.last_number
+
+    def _create(self) -> _OpenSegment:
+        header = Header(
+            worker=self.worker,
+            incarnation=self.incarnation,
+            mark=self._make_mark(),
+            segment=self._next_segment,
+            first_number=self._writing.first_number,
+            created_us=self._writing.times_us()[0],
+            rules=self.rules,
+        )
+        try:
+            file = create_segment(self.disk, header)
+        except FileExistsError:
+            raise  # somebody else's: not ours to remove
+        except OSError:
+            self._remove_unused(header.segment)
+            raise
+        self._next_segment += 1
+        self.headers.append(header)
+        segment = _OpenSegment(header, file)
+        self._indexes[header.segment] = segment.index
+        return segment
+
+    def _remove_unused(self, segment: int) -> None:
+        """Remove a segment that holds nothing durable; if that fails, its number stays used, and readers know it."""
+        try:
+            self.disk.remove(segment_name(segment))
+            self._next_segment = segment
+        except FileNotFoundError:
+            self._next_segment = segment
+        except OSError:
+            self._next_segment = segment + 1
+
+    def _abandon(self, segment: _OpenSegment) -> None:
+        """Write no more to a segment; what it holds that is durable stays, the batch goes to the next one."""
+        self._segment = None
+        try:
+            self.disk.close(segment.file)
+        except OSError:
+            pass  # close reports what the failed write or sync has reported
+        if segment.last_number == 0:
+            self.headers.pop()
+            del self._indexes[segment.header.segment]
+            self._remove_unused(segment.header.segment)
+
+    def _seal(self, segment: _OpenSegment) -> None:
+        """End a segment with what helps to read it. All its records are durable already, so nothing hangs on this."""
+        if segment.last_number == 0:
+            return
+        seal = sealed(segment.last_number, segment.first_us, segment.last_us, segment.index)
+        seal.stamp(segment.header.mark)
+        try:
+            with memoryview(seal) as record:
+                self.disk.write(segment.file, record, segment.end)
+            if self.durability != "none":
+                self.disk.sync(segment.file)
+        except OSError as error:
+            self.errors += 1
+            self.trouble = str(error)
+
+    def _discard(self) -> bool:
+        before = self._discard_before
+        if not before:
+            return False
+        # The newest segment tells the next start which numbers are used, so it stays.
+        keep = min(before, self.headers[-1].segment) if self.headers else 0
+        for name in self.disk.names():
+            segment = segment_of(name)
+            if segment is not None and segment < keep:
+                self.disk.remove(name)
+                # One by one: a crash in between must not leave a hole.
+                self.disk.sync_folder()
+        self.headers = [header for header in self.headers if header.segment >= keep]
+        self._indexes = {segment: index for segment, index in self._indexes.items() if segment >= keep}
+        with self._wake:
+            if self._discard_before == before:
+                self._discard_before = 0
+        return True
