@@ -219,9 +219,9 @@ cdef class Cursor:
             raise RecordError(f"record {self.number} is no message")
         return message_of(&fields, now_us, now_ms)
 
-    def find(self, start: int) -> int:
+    def find(self, size_t start) -> int:
         """Return where the next whole record with a higher number begins, at or after `start`, or -1."""
-        cdef size_t at = max(<size_t>start, 0)
+        cdef size_t at = start
         cdef const uint8_t* record
         cdef uint32_t length, ahead
         while True:
@@ -245,7 +245,7 @@ cdef class Cursor:
             return RECORD_HEADER
         return get32(self.data + self.offset)
 
-    def resume(self, offset: int) -> int:
+    def resume(self, size_t offset) -> int:
         """Go on at the record that find() found there; returns how many numbers were skipped."""
         cdef uint32_t missing = get32(self.data + offset + 12) - <uint32_t>self.number
         if self.data[offset + 24] != RECORD_SEALED:

@@ -174,7 +174,7 @@ class Log:
             self._seal(self._segment)
             self.disk.close(self._segment.file)
             self._segment = None
-        return self._writing.count == 0 and self._gathering.count == 0
+        return self.backlog_bytes == 0
 
     def _run(self) -> None:
         try:
