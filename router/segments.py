@@ -328,7 +328,7 @@ class Segments:
             self._note(Damage(header.name, offset, 0, self.last_number + 1, missing, False, "the end is missing"))
 
     def repair(self) -> None:
-        """Keep aside all bytes that are no records, each stretch in a file of its own, and cut the torn end.
+        """Make sure of what was read: it is durable, what is no record is kept aside, and the torn end is cut.
 
         To be called once, when all has been read, before a Log goes on writing. It may be interrupted anywhere and be
         called again: the same names are used. Raises OSError.
@@ -344,6 +344,14 @@ class Segments:
         for segment in self._holes:
             self.disk.close(self.disk.create(segment_name(segment)))
         if self._put_aside or self._holes:
+            self.disk.sync_folder()
+        if self.headers:
+            # A killed process leaves records that are written and not synced; from now on, decisions rest on them.
+            file = self.disk.open(self.headers[-1].name, writable=True)
+            try:
+                self.disk.sync(file)
+            finally:
+                self.disk.close(file)
             self.disk.sync_folder()
         self._put_aside.clear()
         self._holes.clear()

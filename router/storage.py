@@ -75,6 +75,7 @@ class Log:
         self.appended: int = segments.last_number
         self.trouble: str | None = None  # what the disk said last; None while all is well
         self.full = False  # there is no room; accepting again once there is
+        self.failure: BaseException | None = None  # what ended the thread before it was closed: a bug of ours
         self.batches = 0  # written, since the start
         self.syncs = 0
         self.errors = 0
@@ -82,6 +83,7 @@ class Log:
         self._make_mark = make_mark
         self._next_segment = segments.next_segment
         self._segment: _OpenSegment | None = None
+        self._unused: int | None = None  # a segment that may have a file and holds nothing durable
         self._indexes: dict[int, list[list[int]]] = {}  # of segments written in this run
         self._gathering = RecordBuffer(self.appended)
         self._writing = RecordBuffer(self.appended)
@@ -89,7 +91,6 @@ class Log:
         self._wake = threading.Condition()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
 
     # For whoever appends --------------------------------------------------------------------------------------------
 
@@ -100,8 +101,8 @@ class Log:
 
         Cost: moves memory, copies it only while earlier records wait.
         """
-        if self._failure is not None:
-            raise RuntimeError("the log's thread has ended") from self._failure
+        if self.failure is not None:
+            raise RuntimeError("the log's thread has ended") from self.failure
         with self._wake:
             self._gathering.take(records)
             self.appended = self._gathering.last_number
@@ -153,7 +154,7 @@ class Log:
         """Wait until everything that has been appended is durable; returns whether it is. Not for the reactor."""
         with self._wake:
             appended = self.appended
-            self._wake.wait_for(lambda: self.durable >= appended or self._failure is not None, timeout_s)
+            self._wake.wait_for(lambda: self.durable >= appended or self.failure is not None, timeout_s)
         return self.durable >= appended
 
     def close(self, timeout_s: float | None = None) -> bool:
@@ -186,9 +187,8 @@ class Log:
                 if not self.commit():
                     self._closing.wait(self.retry_s)
         except BaseException as failure:
-            self._failure = failure
+            self.failure = failure
             self._changed()
-            raise
 
     def _has_work(self) -> bool:
         return bool(self._writing.count or self._gathering.count or self._discard_before or self._closing.is_set())
@@ -271,12 +271,13 @@ class Log:
             created_us=self._writing.times_us()[0],
             rules=self.rules,
         )
+        self._remove_unused()
         try:
             file = create_segment(self.disk, header)
         except FileExistsError:
             raise  # somebody else's: not ours to remove
         except OSError:
-            self._remove_unused(header.segment)
+            self._unused = header.segment
             raise
         self._next_segment += 1
         self.headers.append(header)
@@ -284,27 +285,31 @@ class Log:
         self._indexes[header.segment] = segment.index
         return segment
 
-    def _remove_unused(self, segment: int) -> None:
-        """Remove a segment that holds nothing durable; if that fails, its number stays used, and readers know it."""
-        try:
-            self.disk.remove(segment_name(segment))
-            self._next_segment = segment
-        except FileNotFoundError:
-            self._next_segment = segment
-        except OSError:
-            self._next_segment = segment + 1
+    def _remove_unused(self) -> None:
+        """Remove the segment that was begun in vain, if there is one; its number is used again, so there is no hole."""
+        if self._unused is not None:
+            try:
+                self.disk.remove(segment_name(self._unused))
+            except FileNotFoundError:
+                pass
+            self._unused = None
 
     def _abandon(self, segment: _OpenSegment) -> None:
         """Write no more to a segment; what it holds that is durable stays, the batch goes to the next one."""
         self._segment = None
         try:
+            # If we are killed now, the next start must not read from memory what the disk may not have.
+            self.disk.truncate(segment.file, segment.end)
+        except OSError:
+            pass
+        try:
             self.disk.close(segment.file)
         except OSError:
-            pass  # close reports what the failed write or sync has reported
+            pass  # it reports what the failed write or sync has reported
         if segment.last_number == 0:
             self.headers.pop()
             del self._indexes[segment.header.segment]
-            self._remove_unused(segment.header.segment)
+            self._next_segment = self._unused = segment.header.segment
 
     def _seal(self, segment: _OpenSegment) -> None:
         """End a segment with what helps to read it. All its records are durable already, so nothing hangs on this."""

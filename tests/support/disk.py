@@ -126,6 +126,7 @@ class SimulatedDisk:
         content = self._open[file]
         del content.live[length:]
         content.dirty = {sector for sector in content.dirty if sector * SECTOR < length}
+        content.dropped = {sector for sector in content.dropped if sector * SECTOR < length}
         self._end(torn)
 
     def rename(self, name: str, new_name: str) -> None:
