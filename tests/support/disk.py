@@ -43,6 +43,7 @@ class SimulatedDisk:
         self.steps = 0
         self._folder: dict[str, _File] = {}
         self._synced_folder: dict[str, _File] = {}
+        self._renamed: list[tuple[str, str]] = []
         self._open: dict[int, _File] = {}
         self._next_file = 3
 
@@ -50,7 +51,7 @@ class SimulatedDisk:
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
-        self._step("names")
+        self._end(self._step("names"))
         return sorted(self._folder)
 
     def create(self, name: str) -> int:
@@ -64,7 +65,7 @@ class SimulatedDisk:
 
     def open(self, name: str, *, writable: bool = False) -> int:
         """Open a file that exists."""
-        self._step("open")
+        self._end(self._step("open"))
         if name not in self._folder:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", name)
         return self._handle(self._folder[name])
@@ -79,7 +80,7 @@ class SimulatedDisk:
 
     def read(self, file: int, offset: int, length: int) -> bytes:
         """Return bytes."""
-        self._step("read")
+        self._end(self._step("read"))
         return bytes(self._open[file].live[offset : offset + length])
 
     def write(self, file: int, data: memoryview | bytes, offset: int) -> None:
@@ -133,6 +134,7 @@ class SimulatedDisk:
         """Rename a file."""
         torn = self._step("rename")
         self._folder[new_name] = self._folder.pop(name)
+        self._renamed.append((name, new_name))
         self._end(torn)
 
     def remove(self, name: str) -> None:
@@ -148,16 +150,21 @@ class SimulatedDisk:
         torn = self._step("sync_folder")
         self._end(torn)
         self._synced_folder = dict(self._folder)
+        self._renamed.clear()
 
     # What a test does ------------------------------------------------------------------------------------------------
 
     def power_loss(self) -> None:
         """The power goes and comes back: each unsynced sector and each unsynced name is as it was, or as it became."""
         names = sorted(self._folder.keys() | self._synced_folder.keys())
+        became = {name: self.random.random() < 0.5 for name in names}
+        for name, new_name in self._renamed:
+            became[new_name] = became.get(name, False)  # a file has one of its names, never none
+        self._renamed.clear()
         folder: dict[str, _File] = {}
         for name in names:
             before, after = self._synced_folder.get(name), self._folder.get(name)
-            kept = after if self.random.random() < 0.5 else before
+            kept = after if became[name] else before
             if kept is not None:
                 folder[name] = kept
         for name, content in folder.items():
