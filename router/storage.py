@@ -74,7 +74,7 @@ class Log:
         self.durable: int = segments.last_number
         self.appended: int = segments.last_number
         self.trouble: str | None = None  # what the disk said last; None while all is well
-        self.full = False  # there is no room; accepting again once there is
+        self.full = False  # what it said is that there is no room
         self.failure: BaseException | None = None  # what ended the thread before it was closed: a bug of ours
         self.batches = 0  # written, since the start
         self.syncs = 0
@@ -117,8 +117,8 @@ class Log:
 
     @property
     def accepting(self) -> bool:
-        """Whether the disk keeps up: False while it is full or the backlog is over its limit."""
-        return not self.full and self.backlog_bytes <= self.backlog_bytes_max
+        """Whether the disk keeps up: False while it refuses or the backlog is over its limit."""
+        return self.trouble is None and self.backlog_bytes <= self.backlog_bytes_max
 
     def locate(self, number: int) -> Position | None:
         """Return a place at or shortly before a durable record, from which to read on; None if its segment is gone.

@@ -215,11 +215,11 @@ def test_after_a_failed_sync_the_batch_is_written_again_elsewhere_and_the_old_pa
     log.append(turn(log, 4))
     disk.fail = lambda operation: broken() if operation == "sync" else None
     assert not log.commit()
-    assert (log.durable, log.full) == (2, False)
+    assert (log.durable, log.full, log.accepting) == (2, False, False)
     assert log.trouble is not None
     disk.fail = lambda operation: None
     assert log.commit()
-    assert (log.durable, log.trouble) == (6, None)
+    assert (log.durable, log.trouble, log.accepting) == (6, None, True)
     assert [(header.segment, header.first_number) for header in log.headers] == [(1, 1), (2, 3)]
     fill(log, 1)
     disk.power_loss()
@@ -461,17 +461,21 @@ def test_while_one_batch_is_synced_the_next_one_gathers_and_nobody_waits() -> No
         assert go_on.wait(30)
 
     disk.before_sync = slow
+    log.backlog_bytes_max = 5000
     log.start()
     log.append(turn(log, 1))
     assert entered.wait(30)
+    assert log.accepting
     for _ in range(50):
         log.append(turn(log, 2))        # returns, though the disk does not
+    assert not log.accepting
     assert log.durable == 1
     assert not log.flush(0)
     go_on.set()
     assert log.flush(30)
     assert log.durable == 102
     assert log.batches == 3
+    assert log.accepting
     assert log.close(30)
     assert disk.open_files == 0
 

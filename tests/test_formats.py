@@ -1,0 +1,218 @@
+"""docs/formats.md is true: its tables are those of the code, and its words are enough to read what was ever written."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from router.crc32c import checksum
+from router.message import message
+from router.records import RecordBuffer, sealed
+
+from router.kinds import FORMAT_VERSION, KINDS
+from router.segments import HEADER, RECORDS_AT, Header, segment_name
+from tests.support.commit_logs import read_log
+from tests.support.disk import SimulatedDisk
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+# What each version wrote. These files are never made again: they are what is on somebody's disk.
+SEGMENTS = {1: ROOT / "tests" / "data" / "segment-v1.bin"}
+OLD_HEADER = Header(worker=3, incarnation=7, mark=0xC0FFEE42, segment=5, first_number=2**32 - 3,
+                    created_us=1_795_250_000_000_000, rules=1, version=1)  # fmt: skip
+TIME_US = 1_795_250_000_000_000
+
+# What the bytes of version 1 hold, in their order.
+MESSAGES = [
+    {
+        "n": 11, "topic_name": b"a/b", "publisher": b"", "packet_identifier": 0, "qos": 0, "retain": True,
+        "expires_us": 0, "expiry_offset": -1, "peers": (), "properties": b"", "payload": b"",
+    },
+    {
+        "n": 2**64 - 1, "topic_name": "t/é".encode(), "publisher": b"client", "packet_identifier": 513, "qos": 2,
+        "retain": False, "expires_us": TIME_US + 5_000_001, "expiry_offset": 1, "peers": (1, 2**32 - 1),
+        "properties": b"\x02\x00\x00\x00\x05", "payload": b"\x00\xffpayload",
+    },
+]  # fmt: skip
+OTHERS: list[tuple[str, list[Any]]] = [
+    ("session", [b"client", 3600]),
+    ("detached", [b"client", 4_294_967_295]),
+    ("ended", [b"client"]),
+    ("subscribe", [b"client", b"$share/g/a/#", 0x2E, 268_435_455]),
+    ("unsubscribe", [b"client", b"a/+"]),
+    ("will", [b"client", b"gone", b"\x00", b"\x01\x01", 2, True, 30]),
+    ("will_removed", [b"client"]),
+    ("retained_removed", [b"a/b", TIME_US, 4]),
+    ("dropped", [b"client", 2**40, "queue_full"]),
+    ("shared_pick", [2**40, b"$share/g/a/#", b"client"]),
+    ("peer", [1, "node-a/0/12"]),
+    ("limits", [{"queue_messages_max": 10_000, "overflow": "drop_oldest"}]),
+    ("snapshot_begin", [1, 1, 2**40]),
+    ("snapshot_part", [1, 0, "sessions", b"\x93\x01\x02\x03"]),
+    ("snapshot_end", [1, 1]),
+]
+
+
+def make_segment() -> bytes:
+    """Return a segment with a record of every kind, as today's code writes it."""
+    buffer = RecordBuffer(OLD_HEADER.first_number - 1)
+    plain, full = MESSAGES
+    buffer.add_accepted(TIME_US, plain["n"], message(plain["topic_name"], b"", 0, True))
+    buffer.add_accepted(
+        TIME_US + 1, full["n"], message(full["topic_name"], full["payload"], 2, False, full["properties"], 1, 0, 5_000),
+        full["publisher"], full["packet_identifier"], full["peers"], 0,
+    )  # fmt: skip
+    copied = SimulatedDisk()
+    first = RecordBuffer(OLD_HEADER.first_number - 1)
+    first.take(buffer)
+    first.stamp(OLD_HEADER.mark)
+    copied.put(OLD_HEADER.name, whole_segment(bytes(memoryview(first))))
+    segments, _ = read_log(copied, worker=3)
+    for cursor in segments.cursors():
+        while cursor.step():
+            if cursor.fields()["n"] == full["n"]:
+                buffer.add_copy(cursor, TIME_US + 2, 9, 6)
+    buffer.add_acknowledged(TIME_US + 3, b"client", 4, 65535, 0x80)
+    buffer.add_released(TIME_US + 4, b"client", 513)
+    for index, (kind, values) in enumerate(OTHERS):
+        buffer.add(kind, TIME_US + 5 + index, *values)
+    last_number = buffer.last_number
+    first = RecordBuffer(OLD_HEADER.first_number + 1)
+    first.take(buffer)
+    seal = sealed(last_number, TIME_US, TIME_US + 19, [[OLD_HEADER.first_number, RECORDS_AT, TIME_US]])
+    for part in (first, seal):
+        part.stamp(OLD_HEADER.mark)
+    return copied.content(OLD_HEADER.name) + bytes(memoryview(first)) + bytes(memoryview(seal))
+
+
+def whole_segment(records: bytes) -> bytes:
+    encoded = OLD_HEADER.encode()
+    return encoded.ljust(RECORDS_AT - len(encoded), b"\0") + encoded + records
+
+
+def expected() -> Iterator[tuple[str, int, dict[str, Any]]]:
+    copied = {**MESSAGES[1], "origin": 9, "incarnation": 6, "accepted_us": TIME_US + 1}
+    acknowledged = {"packet_type": 4, "reason": 0x80, "packet_identifier": 65535, "client_identifier": b"client"}
+    released = {"packet_identifier": 513, "client_identifier": b"client"}
+    fixed = [("accepted", MESSAGES[0]), ("accepted", MESSAGES[1]), ("copy", copied)]
+    fixed += [("acknowledged", acknowledged), ("released", released)]
+    names = {kind.name: [name for name, _ in kind.fields] for kind in KINDS}
+    others = [(kind, dict(zip(names[kind], values, strict=True))) for kind, values in OTHERS]
+    for index, (kind, fields) in enumerate(fixed + others):
+        yield kind, TIME_US + index, fields
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """Return the page's tables: rows of cells, without the heads."""
+    found = re.findall(r"(?:^\|.*\|\n)+", page, re.MULTILINE)
+    return [[[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]] for table in found]
+
+
+def by_the_page(body: bytes, described: list[str]) -> dict[str, Any]:
+    """Decode a body by nothing but what the page says."""
+    pairs = [field.split() for field in described[3].split(", ")]
+    if described[2] == "msgpack":
+        return dict(zip((name for name, _ in pairs), msgpack.unpackb(body), strict=True))
+    codes = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q"}
+    found: dict[str, Any] = {}
+    at = 0
+    for name, of_type in pairs:
+        flags = found.get("flags", 0)
+        if name in ("expires_us", "expiry_offset") and not flags & 8:
+            continue
+        if name in ("peer_count", "peers") and not flags & 16:
+            continue
+        if name == "peers":
+            found[name] = struct.unpack_from(f"<{found['peer_count']}I", body, at)
+            at += 4 * found["peer_count"]
+        elif of_type == "bytes":
+            length = found.get({"topic_name": "topic_length"}.get(name, f"{name}_length"), len(body) - at)
+            found[name] = body[at : at + length]
+            at += length
+        else:
+            (found[name],) = struct.unpack_from(f"<{codes[of_type]}", body, at)
+            at += struct.calcsize(codes[of_type])
+    assert at == len(body)
+    if "flags" in found:
+        flags = found["flags"]
+        found = {"expires_us": 0, "peers": (), **found, "qos": flags & 3, "retain": bool(flags & 4)}
+        found["expiry_offset"] = {4294967295: -1}.get(found.get("expiry_offset", -1), found.get("expiry_offset", -1))
+        for name in ("flags", "peer_count", "topic_length", "publisher_length", "properties_length"):
+            found.pop(name, None)
+    return found
+
+
+def test_the_kinds_on_the_page_are_those_of_the_code() -> None:
+    rows = next(table for table in tables(PAGE) if table[0][:2] == ["1", "accepted"])
+    assert rows == [
+        [
+            str(kind.number), kind.name, "fixed" if kind.fixed else "msgpack",
+            ", ".join(f"{name} {of_type}" for name, of_type in kind.fields),
+        ]
+        for kind in KINDS
+    ]  # fmt: skip
+
+
+def test_the_page_is_about_the_newest_version_and_every_version_has_its_bytes() -> None:
+    assert f"in format version {FORMAT_VERSION}." in PAGE
+    assert sorted(SEGMENTS) == list(range(1, FORMAT_VERSION + 1))
+
+
+def test_the_header_on_the_page_is_that_of_the_code() -> None:
+    header, record = (table for table in tables(PAGE) if table[0][0] == "0")
+    for rows in (header, record):
+        at = 0
+        for row in rows:
+            assert int(row[0]) == at, row
+            at += int(row[1] or 0)
+    assert int(header[-1][0]) + int(header[-1][1]) == HEADER.size == 64
+    assert "zeros up to byte 4096" in PAGE
+    assert f"from byte {RECORDS_AT} on" in PAGE
+
+
+def test_the_bytes_of_version_1_are_what_the_page_says() -> None:
+    content = SEGMENTS[1].read_bytes()
+    assert content[:64] == content[4096:4160]
+    assert content[64:4096] == bytes(4032)
+    kinds = {row[0]: row for table in tables(PAGE) if table[0][:2] == ["1", "accepted"] for row in table}
+    first_number, at, found = struct.unpack_from("<Q", content, 32)[0], 4160, []
+    mark = content[20:24]
+    while at < len(content):
+        length, crc = struct.unpack_from("<II", content, at)
+        lower, time_us, kind = struct.unpack_from("<IqB", content, at + 12)
+        assert content[at + 8 : at + 12] == mark
+        assert crc == checksum(content[at : at + 4] + content[at + 8 : at + length])
+        described = kinds[str(kind)]
+        number = first_number + (lower - first_number) % 2**32
+        found.append((number, described[1], time_us, by_the_page(content[at + 25 : at + length], described)))
+        at += length
+    seal = found.pop()
+    assert [(kind, time_us, fields) for _, kind, time_us, fields in found] == list(expected())
+    assert [number for number, *_ in found] == list(range(2**32 - 3, 2**32 - 3 + len(found)))
+    assert seal == (found[-1][0], "sealed", TIME_US + 19, {
+        "first_us": TIME_US, "last_us": TIME_US + 19, "index": [[2**32 - 3, 4160, TIME_US]]
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("version", SEGMENTS)
+def test_the_bytes_of_every_version_are_read(version: int) -> None:
+    disk = SimulatedDisk()
+    disk.put(segment_name(5), SEGMENTS[version].read_bytes())
+    segments, records = read_log(disk, worker=3)
+    assert segments.headers == [OLD_HEADER]
+    assert [(record.kind, record.time_us, record.fields) for record in records] == list(expected())
+    assert segments.last_number == OLD_HEADER.first_number + len(records) - 1
+    assert segments.damages == []
+
+
+def test_every_kind_is_among_the_bytes_that_are_kept() -> None:
+    assert {kind for kind, _, _ in expected()} | {"sealed"} == {kind.name for kind in KINDS}
+
+
+def test_what_is_written_today_are_the_bytes_of_the_newest_version() -> None:
+    assert make_segment() == SEGMENTS[FORMAT_VERSION].read_bytes()
