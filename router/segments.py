@@ -8,7 +8,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from router.crc32c import checksum
 from router.cursor import Cursor
@@ -20,6 +20,8 @@ HEADER: Final = struct.Struct("<8sHHIIIQQq12xI")
 HEADER_COPY_AT: Final = 4096  # another sector, whatever a sector's size
 RECORDS_AT: Final = HEADER_COPY_AT + HEADER.size
 WINDOW_BYTES: Final = 1_048_576
+MARK_AT: Final = 8  # in a record
+NUMBER_AT: Final = 12
 
 # CursorStatus of records.pxd.
 OPEN, END, SHORT, BAD, SEALED, LIMIT = range(6)
@@ -155,12 +157,20 @@ class Segments:
         rules: the newest version of the router's rules that the caller knows.
         first_needed: the number of the oldest segment that must be there; 0 if any will do.
         accept_loss: go on without what is missing, foreign or newer; it is in `damages` then.
+        headers: those of a log that is open already; nothing is looked for or refused then.
 
     Raises ForeignFileError, NewerVersionError, MissingSegmentError, OSError.
     """
 
     def __init__(
-        self, disk: Storage, *, worker: int, rules: int, first_needed: int = 0, accept_loss: bool = False
+        self,
+        disk: Storage,
+        *,
+        worker: int,
+        rules: int,
+        first_needed: int = 0,
+        accept_loss: bool = False,
+        headers: list[Header] | None = None,
     ) -> None:
         self.disk = disk
         self.worker = worker
@@ -173,7 +183,10 @@ class Segments:
         self._put_aside: dict[str, str] = {}  # name -> new name
         self._holes: list[int] = []  # segments that are not there, and whose loss was accepted
         self._unfinished: dict[int, int] = {}  # segment -> bytes; without a header or a record
-        self._open(first_needed)
+        if headers is None:
+            self._open(first_needed)
+        else:
+            self.headers = list(headers)
 
     @property
     def damages(self) -> list[Damage]:
@@ -253,7 +266,7 @@ class Segments:
                 self._note(Damage(name, at, HEADER.size, 0, 0, False, "one of the two copies of the header is damaged"))
         return header
 
-    def cursors(self, start: Position | None = None) -> Iterator[Cursor]:
+    def cursors(self, start: Position | None = None, window_bytes: int = WINDOW_BYTES) -> Iterator[Cursor]:
         """Yield a cursor for each stretch of the log; run each to its end (until step() is False) before the next.
 
         What is no record is passed over, and noted in `damages`. When all has been read, `last_number` is the number
@@ -261,8 +274,9 @@ class Segments:
 
         Args:
             start: begin there; None is the beginning.
+            window_bytes: how much to read at a time.
 
-        Memory: a window of 1 MiB, or one record if it is larger; after damage the rest of the segment.
+        Memory: one window, or one record if it is larger; after damage the rest of the segment.
         """
         for index, header in enumerate(self.headers):
             offset, number = RECORDS_AT, header.first_number
@@ -275,13 +289,13 @@ class Segments:
             self.last_number = number - 1
             file = self.disk.open(header.name)
             try:
-                yield from self._segment(file, header, offset, limit)
+                yield from self._segment(file, header, offset, limit, window_bytes)
             finally:
                 self.disk.close(file)
 
-    def _segment(self, file: int, header: Header, offset: int, limit: int) -> Iterator[Cursor]:
+    def _segment(self, file: int, header: Header, offset: int, limit: int, window_bytes: int) -> Iterator[Cursor]:
         size = self.disk.size(file)
-        window = WINDOW_BYTES
+        window = window_bytes
         while True:
             data = self.disk.read(file, offset, min(window, size - offset))
             cursor = Cursor(data, offset, header.mark, self.last_number, limit)
@@ -311,7 +325,28 @@ class Segments:
             if cursor.status in (SEALED, LIMIT) or offset >= size:
                 self._note_missing_end(header, offset, limit)
                 return
-            window = WINDOW_BYTES if cursor.status == END else max(WINDOW_BYTES, cursor.needed())
+            window = window_bytes if cursor.status == END else max(window_bytes, cursor.needed())
+
+    def seal(self, header: Header) -> dict[str, Any] | None:
+        """Return the fields of the record that seals a segment; None if it is not sealed, or the seal is damaged.
+
+        Cost: one read, of at most 1 MiB.
+        """
+        file = self.disk.open(header.name)
+        try:
+            size = self.disk.size(file)
+            start = max(RECORDS_AT, size - WINDOW_BYTES)
+            tail = self.disk.read(file, start, size - start)
+        finally:
+            self.disk.close(file)
+        # The last place where the mark is begins the last record, but for the few bytes in front of it.
+        at = tail.rfind(struct.pack("<I", header.mark)) - MARK_AT
+        if at < 0 or len(tail) - at < NUMBER_AT + 4:
+            return None
+        number = header.first_number + (struct.unpack_from("<I", tail, at + NUMBER_AT)[0] - header.first_number) % 2**32
+        cursor = Cursor(tail[at:], start + at, header.mark, number)
+        cursor.step()
+        return dict(cursor.fields()) if cursor.status == SEALED else None
 
     def _note_tail(self, header: Header, offset: int, size: int, limit: int) -> None:
         if limit == 0:

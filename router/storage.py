@@ -5,7 +5,7 @@ disk but the thread. What could not be written stays in memory and is tried agai
 """
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -121,20 +121,41 @@ class Log:
         return self.trouble is None and self.backlog_bytes <= self.backlog_bytes_max
 
     def locate(self, number: int) -> Position | None:
-        """Return a place at or shortly before a durable record, from which to read on; None if its segment is gone.
+        """Return a place at or shortly before a record, from which to read on; None if its segment is gone.
 
-        Cost: two bisections; at most 64 KiB or one batch of records lie between the place and the record, in segments
-        of this run, and a whole segment in older ones.
+        Cost: two bisections, and one read of a file the first time for a segment of an earlier run. At most 64 KiB or
+        one batch of records lie between the place and the record; in a segment that was never sealed, all of it.
         """
-        at = bisect_right(self.headers, number, key=lambda header: header.first_number) - 1
-        if at < 0:
-            return None
-        header = self.headers[at]
-        index = self._indexes.get(header.segment, [])
-        place = bisect_right(index, number, key=lambda entry: entry[0]) - 1
+        headers = self.headers
+        at = bisect_right(headers, number, key=lambda header: header.first_number) - 1
+        return self._place(headers[at], number, 0) if at >= 0 else None
+
+    def locate_time(self, time_us: int) -> Position | None:
+        """Return a place at or shortly before the first record of this time or later; None of an empty log.
+
+        Times are those of the clock as it was; where it was set back, the last such place is returned. Cost: as of
+        locate(), and one step for each segment that is younger.
+        """
+        headers = self.headers
+        for header in reversed(headers):
+            if header.created_us < time_us:
+                return self._place(header, time_us, 2)
+        return Position(headers[0].segment, RECORDS_AT, headers[0].first_number) if headers else None
+
+    def _place(self, header: Header, value: int, column: int) -> Position:
+        index = self._indexes.get(header.segment)
+        if index is None:
+            seal = self.reader().seal(header)
+            index = self._indexes[header.segment] = seal["index"] if seal else []
+        # Not the entry that has just this time: records of the same time may lie before it.
+        place = (bisect_right if column == 0 else bisect_left)(index, value, key=lambda entry: entry[column]) - 1
         if place < 0:
             return Position(header.segment, RECORDS_AT, header.first_number)
         return Position(header.segment, index[place][1], index[place][0])
+
+    def reader(self) -> Segments:
+        """Return what reads this log from any position on; records after `durable` are not to be relied on."""
+        return Segments(self.disk, worker=self.worker, rules=self.rules, headers=self.headers)
 
     def discard(self, before: int) -> None:
         """Have the thread remove all segments before this one, the oldest first; the one being written stays."""
@@ -211,8 +232,7 @@ class Log:
                 return self._discard()
             self._write_batch()
         except OSError as error:
-            self.errors += 1
-            self.trouble = str(error)
+            self._note(error)
             self.full = is_full(error)
             self._changed()
             return False
@@ -323,8 +343,12 @@ class Log:
             if self.durability != "none":
                 self.disk.sync(segment.file)
         except OSError as error:
-            self.errors += 1
-            self.trouble = str(error)
+            self._note(error)
+
+    def _note(self, error: OSError) -> None:
+        segment = self._segment.header.segment if self._segment is not None else self._next_segment
+        self.errors += 1
+        self.trouble = f"{segment_name(segment)}: {error.strerror or error}"
 
     def _discard(self) -> bool:
         before = self._discard_before

@@ -130,20 +130,43 @@ def test_every_run_begins_a_segment_of_its_own_and_an_idle_one_makes_none() -> N
     assert [header.incarnation for header in read_log(disk)[0].headers] == [1, 2, 3]
 
 
-@given(st.lists(st.integers(1, 400), min_size=1, max_size=40), st.data())
-def test_a_record_is_found_at_or_shortly_behind_where_it_is_located(sizes: list[int], data: st.DataObject) -> None:
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=30), st.booleans(), st.data())
+def test_a_record_is_found_at_or_shortly_behind_where_it_is_located(
+    sizes: list[int], restarted: bool, data: st.DataObject
+) -> None:
     disk = SimulatedDisk()
-    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 30_000)
+    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 90_000)
+    batches: list[int] = []      # first numbers
     for size in sizes:
+        batches.append(log.appended + 1)
         fill(log, 1, records=size // 40 + 1, size=size * 10)
-    number = data.draw(st.integers(1, log.durable))
-    position = log.locate(number)
-    assert position is not None
-    assert position.number <= number
-    assert log.headers[-1].segment >= position.segment
-    found = [record.number for cursor in Segments(disk, worker=0, rules=1).cursors(position) for record in cursor]
-    assert found == list(range(position.number, log.durable + 1))
+    last = log.durable
+    if restarted:
+        assert log.close()
+        log, _ = open_log(disk, incarnation=2)
+    number = data.draw(st.integers(1, last))
+    for position in (log.locate(number), log.locate_time(number)):      # turn() gives records their number as time
+        assert position is not None
+        assert position.number <= number
+        found = [record.number for cursor in log.reader().cursors(position, 4096) for record in cursor]
+        assert found == list(range(position.number, last + 1))
+        # Not more than 64 KiB and a batch before it.
+        ahead = [first for first in batches if position.number < first <= number]
+        sizes_ahead = [sizes[batches.index(first)] * 10 * (sizes[batches.index(first)] // 40 + 1) for first in ahead]
+        assert sum(sizes_ahead[:-1]) <= 65_536
     assert log.locate(0) is None
+    assert log.locate_time(-1) == Position(1, RECORDS_AT, 1)
+
+
+def test_a_segment_that_was_never_sealed_is_read_from_its_beginning() -> None:
+    disk = SimulatedDisk()
+    log, _ = open_log(disk)
+    fill(log, 40, size=10_000)
+    disk.process_killed()
+    log, _ = open_log(disk, incarnation=2)
+    assert log.locate(35) == Position(1, RECORDS_AT, 1)
+    assert log.locate_time(35) == Position(1, RECORDS_AT, 1)
+    assert open_log(SimulatedDisk())[0].locate_time(5) is None
 
 
 def test_old_segments_are_removed_oldest_first_and_the_newest_stays() -> None:
@@ -180,7 +203,7 @@ def test_a_full_disk_keeps_what_is_not_written_says_so_and_heals_by_itself() -> 
         assert not log.commit()
         assert (log.full, log.accepting, log.durable) == (True, False, 2)
         assert log.trouble is not None
-        assert "No space left on device" in log.trouble
+        assert log.trouble == f"{segment_name(1)}: No space left on device"
     log.append(turn(log, 2))
     disk.capacity = None
     assert log.commit()
