@@ -163,7 +163,7 @@ def test_a_message_cut_anywhere_is_refused_or_has_a_shorter_payload(record: Any,
     put(buffer, *record)
     body = stamped(buffer)[HEADER_BYTES:]
     at = data.draw(st.integers(0, len(body)))
-    cursor = Cursor(with_body(1, body[:at]), 0, MARK, 0)
+    cursor = Cursor(with_body(1, body[:at]) + data.draw(st.sampled_from((b"", b"\xff" * 64, body[at:]))), 0, MARK, 0)
     assert cursor.step()
     payload = record[2]["payload"]
     if at < len(body) - len(payload):
@@ -191,7 +191,8 @@ def test_a_message_with(offset: int, value: int, why: str) -> None:
     buffer.add_accepted(0, 1, message(b"t", b""), b"")
     body = bytearray(stamped(buffer)[HEADER_BYTES:])
     body[offset] = value
-    cursor = Cursor(with_body(1, bytes(body)), 0, MARK, 0)
+    # What follows the record must not be taken for what it lacks.
+    cursor = Cursor(with_body(1, bytes(body)) + b"\xff" * 64, 0, MARK, 0)
     assert cursor.step()
     with pytest.raises(RecordError, match="record 1 is no well-formed accepted"):
         cursor.fields()
@@ -324,6 +325,24 @@ def test_a_walk_ends_before_the_number_that_a_later_segment_begins_with_and_at_t
     assert cursor.status == SEALED
     assert cursor.fields() == {"first_us": 1, "last_us": 9, "index": [[1, 4160, 1]]}
     assert cursor.offset == len(encoded) + seal.size
+
+
+def test_a_walk_does_not_step_over_a_number_or_into_another_segment() -> None:
+    buffer = RecordBuffer(0)
+    for _ in range(3):
+        buffer.add("ended", 1, b"x")
+    length = buffer.size // 3
+    encoded = stamped(buffer)
+    cursor = Cursor(encoded[:length] + encoded[2 * length :], 0, MARK, 0)
+    assert [record.number for record in cursor] == [1]
+    assert cursor.status == BAD
+    assert cursor.resume(cursor.find(length)) == 1
+    assert [record.number for record in cursor] == [3]
+    # What was once another segment's, whole and with the right number.
+    cursor = Cursor(encoded[:length] + stamped(buffer, MARK ^ 1)[length:], 0, MARK, 0)
+    assert [record.number for record in cursor] == [1]
+    assert cursor.status == BAD
+    assert cursor.find(length) == -1
 
 
 def test_what_a_client_publishes_is_not_taken_for_a_record_behind_damage() -> None:
