@@ -407,7 +407,7 @@ def test_power_lost_at_every_step_loses_nothing_durable_and_invents_nothing(seed
         fill(log, 2)
         again = found[-1] if found else 0
         assert whole(read_log(disk)[1]) == [*found, again + 1, again + 2], step
-    assert step > 15
+    assert step > 10  # the runs are not empty
 
 
 @settings(max_examples=60)
