@@ -82,7 +82,7 @@ cdef class Cursor:
     cdef uint64_t limit                  # no record of this or a higher number is wanted
     cdef const uint8_t* body
     cdef size_t body_length
-    cdef bint next(self) noexcept nogil  # to the next record; False: there is none, status says why
+    cdef bint next(self) noexcept        # to the next record; False: there is none, status says why
 
 
 cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, MessageFields* fields) noexcept nogil   # -1: not one

@@ -141,7 +141,7 @@ cdef class Cursor:
         self.limit = limit
         self.status = CURSOR_OPEN
 
-    cdef bint next(self) noexcept nogil:
+    cdef bint next(self) noexcept:
         cdef const uint8_t* record = self.data + self.offset
         cdef size_t left = self.size - self.offset
         cdef uint32_t length, ahead
