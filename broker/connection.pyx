@@ -215,7 +215,7 @@ cdef class Connection(Protocol):
         cdef size_t have = self.kept_length
         cdef size_t length = len(data)
         cdef uint8_t* grown
-        if self.state == CLOSING:
+        if self.state == CLOSING or length == 0:
             return
         if have + length > self.kept_capacity:
             grown = <uint8_t*>realloc(self.kept, have + length)

@@ -11,7 +11,7 @@ from router.topics import check_topic_filter, parse_shared
 from broker.acl import FailClosed
 from broker.handshake import Handshake
 from broker.limits import topic_problem
-from broker.logs import get
+from broker.logs import Late, get
 from broker.packets import (
     Auth,
     Connack,
@@ -307,10 +307,10 @@ class Controller:
         self.ends[reason] += 1
         error = self._errors.pop(connection, None)
         if error is not None:
-            log.info("connection_ended", client=partial(client_of, connection), reason=reason, clause=error.clause,
-                     detail=error.detail)
+            log.info("connection_ended", client=Late(partial(client_of, connection)), reason=reason,
+                     clause=error.clause, detail=error.detail)
         elif reason not in QUIET_ENDS:
-            log.info("connection_ended", client=partial(client_of, connection), reason=reason)
+            log.info("connection_ended", client=Late(partial(client_of, connection)), reason=reason)
         session = connection.session
         if session is not None and self.presence.watches:
             self.presence.ended(connection)

@@ -14,8 +14,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import MutableMapping
-from functools import partial
+from collections.abc import Callable, MutableMapping
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
@@ -287,6 +286,22 @@ class Sink:
     debug = info = warning = error = critical = exception = fatal = msg
 
 
+class Late:
+    """A value of a log line that takes time to find out: it is found when the line is written, if it is.
+
+    A line is rendered within the call that logs it, so `find` may look at what changes later. Whoever renders lines in
+    another way, a program that the broker is embedded in, gets the value by repr().
+    """
+
+    __slots__ = ("find",)
+
+    def __init__(self, find: Callable[[], str]) -> None:
+        self.find = find
+
+    def __repr__(self) -> str:
+        return self.find()
+
+
 def _limit(_: Any, __: str, fields: Fields) -> Fields:
     if _writer is not None and not _writer.admits(str(fields["event"])):
         raise structlog.DropEvent
@@ -310,11 +325,11 @@ def _render(logger: Any, method: str, fields: Fields) -> bytes:
 def _readable(fields: Fields) -> Fields:
     """Bytes become text, and long values are cut, so that a queue of lines has a bound in bytes too.
 
-    A function is called for its value: what takes time to find out is found out for lines that are written only.
+    What takes time to find out is found out here, for lines that are written only.
     """
     for key, value in fields.items():
-        if isinstance(value, partial):
-            fields[key] = value = value()
+        if isinstance(value, Late):
+            fields[key] = value = value.find()
         if isinstance(value, bytes | bytearray | memoryview):
             fields[key] = bytes(value[: VALUE_LENGTH_MAX + 1]).decode("utf-8", "backslashreplace")
         text = fields[key]

@@ -94,12 +94,18 @@ def test_one_event_too_often_is_suppressed_and_counted_while_others_pass(log_fil
 
 def test_what_is_costly_is_found_out_for_written_lines_only(log_file: Path) -> None:
     logs.configure(Log(file=str(log_file)))
-    asked = []
+    asked: list[int] = []
+
+    def name(number: int) -> str:
+        asked.append(number)
+        return f"c{number}"
+
     for number in range(1000):
-        logs.get("test").info("often", client=partial(lambda number: asked.append(number) or f"c{number}", number))
+        logs.get("test").info("often", client=logs.Late(partial(name, number)))
     written = [line for line in lines_of(log_file) if line["event"] == "often"]
     assert [line["client"] for line in written] == [f"c{number}" for number in asked]
     assert 0 < len(asked) < 1000
+    assert str(logs.Late(partial(name, 7))) == "c7"      # what a renderer makes of it that does not know it
 
 
 def test_suppressed_lines_are_reported_though_nothing_is_logged_any_more(log_file: Path) -> None:
