@@ -89,7 +89,9 @@ class InProcessClient:
 
     async def publish(self, topic_name: str, payload: bytes | bytearray | memoryview = b"", *, qos: int = 0,
                       retain: bool = False, properties: Mapping[str, Any] | None = None) -> int:
-        """Publish a message. Returns how many subscribers it went to or is queued for; 0 is no error.
+        """Publish a message. Returns how many subscribers it is for, a shared subscription being one; 0 is no error.
+
+        A subscriber without room for it counts too: what it drops is counted there.
 
         QoS 0 returns after routing. QoS 1 and 2 return when a network client would get its PUBACK or PUBREC: when what
         the message rests on is durable. Cancelled before that, it may or may not have been published; QoS 1 and 2 are
@@ -305,7 +307,7 @@ class InProcess:
         return client
 
     def publish(self, publisher: LocalClient, message: Message) -> tuple[int, bool]:
-        """Route a message. Returns how many receivers it has and whether it rests on a record."""
+        """Route a message. Returns how many receivers it is for and whether it rests on a record."""
         try:
             reached = self.router.publish_message(message, publisher)
         except Exception as error:

@@ -188,7 +188,7 @@ cdef class Protocol(Sink):
         self.turn.in_router = True
         reached = self.router.publish(session, message, self.route)
         if message.qos:
-            if reached == 0 and self.version == 5 and self.route.target_count + self.route.group_count == 0:
+            if reached == 0 and self.version == 5:
                 reason = NO_MATCHING_SUBSCRIBERS
             if message.qos == 2:
                 session.incoming_add(identifier, not self.router.recorded)

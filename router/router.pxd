@@ -28,7 +28,7 @@ cdef class Router:
     cdef list _deadlines                 # heap of (monotonic ms, sequence, kind, Session)
     cdef uint64_t _deadline_sequence
 
-    # The message may be borrowed. `route` is the topic's, fresh. Returns how many receivers it went to or waits for.
+    # The message may be borrowed. `route` is the topic's, fresh. Returns how many receivers it is for.
     cdef int publish(self, Receiver publisher, Message message, Route route) except -1
     cdef bint rests_on_record(self, Receiver publisher, Message message, Route route) except -1
     cdef int _publish_now(self, Receiver publisher, Message message, Route route) except -1

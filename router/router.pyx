@@ -9,7 +9,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from heapq import heappop, heappush
 
-from router.receiver cimport DELIVERED, DROPPED, QUEUED, RETAIN_HANDLING_MASK, Verdict
+from router.receiver cimport DROPPED, RETAIN_HANDLING_MASK
 from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL, DROP_SESSION_ENDED
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
@@ -49,7 +49,8 @@ cdef class Router:
             message: may be borrowed; what is stored is a copy.
             route: of the message's topic, fresh.
 
-        Returns the number of receivers that it went to, waits for, or is queued at.
+        Returns the number of receivers that it is for, a shared subscription being one, whether or not each has room
+        for it: what a receiver drops is counted there.
         """
         self.recorded = self.recording and self.rests_on_record(publisher, message, route)
         if self.recorded:
@@ -68,22 +69,20 @@ cdef class Router:
             if target.no_local and target.receiver == <void*>publisher:
                 # The publisher's own subscriptions that ask for No Local do not count, the others do [MQTT-3.8.3-3].
                 if self.tree.target_for(message.topic, message.topic_length, publisher, True, &own):
+                    reached += 1
                     try:
-                        if publisher.deliver(message, min(message.qos, own.qos),
-                                             message.retain and own.retain_as_published,
-                                             own.ids, own.ids_length, NULL) <= QUEUED:
-                            reached += 1
+                        publisher.deliver(message, min(message.qos, own.qos), message.retain and own.retain_as_published,
+                                          own.ids, own.ids_length, NULL)
                     finally:
                         free(own.ids)
                 continue
-            if (<Receiver>target.receiver).deliver(message, min(message.qos, target.qos),
-                                                   message.retain and target.retain_as_published,
-                                                   target.ids, target.ids_length, NULL) <= QUEUED:
-                reached += 1
+            reached += 1
+            (<Receiver>target.receiver).deliver(message, min(message.qos, target.qos),
+                                                message.retain and target.retain_as_published,
+                                                target.ids, target.ids_length, NULL)
         for index in range(route.group_count):
-            if (<SharedGroup>route.groups[index]).publish(publisher, message):
-                reached += 1
-            else:
+            reached += 1
+            if not (<SharedGroup>route.groups[index]).publish(publisher, message):
                 self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
         return reached
 
@@ -125,12 +124,14 @@ cdef class Router:
             if target.no_local and target.receiver == <void*>publisher:
                 if not self.tree.target_for(owned.topic, owned.topic_length, publisher, True, &own):
                     continue
+                reached += 1
                 try:
-                    reached += self._deliver_recorded(publisher, owned, &own)
+                    self._deliver_recorded(publisher, owned, &own)
                 finally:
                     free(own.ids)
                 continue
-            reached += self._deliver_recorded(<Receiver>target.receiver, owned, target)
+            reached += 1
+            self._deliver_recorded(<Receiver>target.receiver, owned, target)
         for index in range(route.group_count):
             self.effects.share(<SharedGroup>route.groups[index], publisher, owned)
             reached += 1
@@ -140,9 +141,10 @@ cdef class Router:
         cdef uint8_t qos = min(owned.qos, target.qos)
         cdef bint retain = owned.retain and target.retain_as_published
         if qos == 0:
-            return receiver.deliver(owned, 0, retain, target.ids, target.ids_length, NULL) <= QUEUED
-        self.effects.deliver(receiver, owned, qos, retain, target.ids, target.ids_length, NULL)
-        return 1
+            receiver.deliver(owned, 0, retain, target.ids, target.ids_length, NULL)
+        else:
+            self.effects.deliver(receiver, owned, qos, retain, target.ids, target.ids_length, NULL)
+        return 0
 
     cdef int retain(self, Message message) except -1:
         """Replace the topic's retained message; an empty payload removes it [MQTT-3.3.1-5], [MQTT-3.3.1-6]."""

@@ -181,7 +181,7 @@ async def test_members_of_a_shared_subscription_in_and_out_of_the_process_share(
 async def test_a_full_inbox_drops_what_comes_and_counts_it(broker: Worker) -> None:
     async with broker.client("one", inbox_max=2) as one, broker.client("two") as two:
         await one.subscribe("t", 1)
-        assert [await two.publish("t", b"%d" % number, qos=1) for number in range(5)] == [1, 1, 0, 0, 0]
+        assert [await two.publish("t", b"%d" % number, qos=1) for number in range(5)] == [1] * 5
         assert (one.waiting, one.dropped) == (2, 3)
         assert broker.counters()["dropped_inbox_full"] == 3
         assert [message.payload for message in await take(one, 2)] == [b"0", b"1"]
