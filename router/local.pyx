@@ -39,9 +39,7 @@ cdef class LocalClient(Receiver):
     cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED:
         if not self.connected or len(self.inbox) >= self.inbox_max:
-            self.dropped += 1
-            if self.ledger is not None:
-                self.ledger.dropped_messages[DROP_INBOX_FULL if self.connected else DROP_SESSION_ENDED] += 1
+            self._drop(DROP_INBOX_FULL if self.connected else DROP_SESSION_ENDED)
             return DROPPED
         self.inbox.append((
             message.keep(), qos, bool(retain), PyBytes_FromStringAndSize(<const char*>ids, ids_length),
@@ -89,9 +87,7 @@ cdef class LocalClient(Receiver):
         """Return whether a message has expired before now_ms, monotonic; then it is counted as dropped."""
         if message.expires_ms == 0 or now_ms <= message.expires_ms:
             return False
-        self.dropped += 1
-        if self.ledger is not None:
-            self.ledger.dropped_messages[DROP_EXPIRED] += 1
+        self._drop(DROP_EXPIRED)
         return True
 
     # A publisher whose messages wait for their records
