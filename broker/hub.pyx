@@ -5,9 +5,8 @@ The reactor adds epoll and sockets. Tests and the simulator use the hub as it is
 """
 
 cimport cython
-from broker.buffers import chunk_counts
+from broker.buffers import chunk_counts, trim_pools
 from broker.buffers cimport list_push, output_clear
-from broker.buffers import trim_pools
 from broker.codec cimport PUBLISH
 from broker.connection cimport LINGER_MS, NO_SOCKET
 from broker.durations cimport durations_of
