@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from router.topics import check_topic_filter, parse_shared
@@ -307,10 +306,10 @@ class Controller:
         self.ends[reason] += 1
         error = self._errors.pop(connection, None)
         if error is not None:
-            log.info("connection_ended", client=Late(partial(client_of, connection)), reason=reason,
+            log.info("connection_ended", client=Late(client_of, connection), reason=reason,
                      clause=error.clause, detail=error.detail)
         elif reason not in QUIET_ENDS:
-            log.info("connection_ended", client=Late(partial(client_of, connection)), reason=reason)
+            log.info("connection_ended", client=Late(client_of, connection), reason=reason)
         session = connection.session
         if session is not None and self.presence.watches:
             self.presence.ended(connection)

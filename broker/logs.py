@@ -289,17 +289,18 @@ class Sink:
 class Late:
     """A value of a log line that takes time to find out: it is found when the line is written, if it is.
 
-    A line is rendered within the call that logs it, so `find` may look at what changes later. Whoever renders lines in
-    another way, a program that the broker is embedded in, gets the value by repr().
+    A line is rendered within the call that logs it, so `find`, called with `subject`, may look at what changes later.
+    Whoever renders lines in another way, a program that the broker is embedded in, gets the value by repr().
     """
 
-    __slots__ = ("find",)
+    __slots__ = ("find", "subject")
 
-    def __init__(self, find: Callable[[], str]) -> None:
+    def __init__(self, find: Callable[[Any], str], subject: Any) -> None:
         self.find = find
+        self.subject = subject
 
     def __repr__(self) -> str:
-        return self.find()
+        return self.find(self.subject)
 
 
 def _limit(_: Any, __: str, fields: Fields) -> Fields:
@@ -329,7 +330,7 @@ def _readable(fields: Fields) -> Fields:
     """
     for key, value in fields.items():
         if isinstance(value, Late):
-            fields[key] = value = value.find()
+            fields[key] = value = repr(value)
         if isinstance(value, bytes | bytearray | memoryview):
             fields[key] = bytes(value[: VALUE_LENGTH_MAX + 1]).decode("utf-8", "backslashreplace")
         text = fields[key]
