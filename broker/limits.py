@@ -84,9 +84,14 @@ class MemoryGuard:
     queued), a packet of more than 64 KiB is not gathered, and QoS 0 waits in outputs up to 64 KiB per connection only.
     Below nine tenths of the limit all goes on.
 
+    Its file stays open, so that it measures where no file can be opened any more.
+
     Args:
         limit_bytes: 0 for three quarters of what the machine or its control group has.
         hub, ledger: the worker's.
+
+    Attributes:
+        times_full: how often the limit was reached.
     """
 
     def __init__(self, limit_bytes: int, hub: Hub, ledger: Ledger) -> None:

@@ -6,7 +6,6 @@ millisecond, however many clients there are.
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from broker.control import Controller
     from broker.hub import Hub
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 unraisable = {"count": 0}
 """Exceptions where none can be raised, of this process; counted by the hook that a worker installs."""
 
@@ -93,8 +91,9 @@ class Metrics(Struct, frozen=True, kw_only=True):
         queued_bytes: of topic names, properties and payloads of queued messages now.
         inflight_messages: QoS 1 and 2 messages sent and not completely acknowledged now.
         output_buffer_bytes: of buffers that hold unsent output now; of the whole process.
-        resident_bytes: of the process's memory in RAM now.
+        resident_bytes: of the process's memory in RAM now, 0 once the worker has been closed.
         resident_bytes_max: the maximum of resident_bytes.
+        memory_full: how often the limit of memory was reached.
         receive_us: time in turns spent reading sockets; what this and route_us share is divided by a sample of turns.
         route_us: time in turns spent parsing, routing and delivering.
         control_us: time in turns spent on control packets, deadlines and ends, in Python.
@@ -145,6 +144,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     output_buffer_bytes: int
     resident_bytes: int
     resident_bytes_max: int
+    memory_full: int
     receive_us: int
     route_us: int
     control_us: int
@@ -177,7 +177,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
     times_us = hub.phase_times_us()
     durations = {name: Durations(*fields) for name, fields in hub.durations().items()}
     log_counters = logs.counters()
-    resident_bytes, resident_bytes_max = resident()
+    resident_bytes = hub.memory.resident_bytes() if hub.memory is not None else 0
     return Metrics(
         **hub.counters(),
         packets_in=packets_in,
@@ -199,7 +199,8 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         queued_bytes=ledger.queued_bytes,
         inflight_messages=ledger.inflight_messages,
         resident_bytes=resident_bytes,
-        resident_bytes_max=resident_bytes_max,
+        resident_bytes_max=max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
+        memory_full=hub.memory.times_full if hub.memory is not None else 0,
         receive_us=times_us["receive"],
         route_us=times_us["route"],
         control_us=times_us["control"],
@@ -215,14 +216,6 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         presence_events_dropped=controller.presence.dropped,
         unraisable=unraisable["count"],
     )
-
-
-def resident() -> tuple[int, int]:
-    """Return the bytes of this process's memory in RAM, now and at most so far."""
-    with open("/proc/self/statm", "rb", buffering=0) as file:
-        pages = int(file.read().split()[1])
-    now = pages * _PAGE_BYTES
-    return now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def flat(metrics: Metrics) -> dict[str, int]:

@@ -111,6 +111,7 @@ TOPICS = (
     Topic("shoal/output/bytes", "bytes", "buffers that hold unsent output", lambda m: m.output_buffer_bytes),
     Topic("shoal/connections/open", "number", "open sockets, before CONNECT included", lambda m: m.connections_open),
     Topic("shoal/connections/total", "total", "connections accepted", lambda m: m.connections),
+    Topic("shoal/memory/full", "total", "how often the worker reached its limit of memory", lambda m: m.memory_full),
     Topic("shoal/log/suppressed", "total", "log lines held back by the rate limit", lambda m: m.log_suppressed),
     Topic("shoal/log/dropped", "total", "log lines that the writer lost", lambda m: m.log_dropped),
     Topic("shoal/errors/unraisable", "total", "exceptions where none can be raised; each is our fault",

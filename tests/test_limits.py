@@ -420,6 +420,8 @@ def test_at_its_limit_of_memory_a_worker_refuses_and_recovers(tmp_path: Path) ->
     away.close()
     late = connect(b"late")
     assert late.connack.reason == Reason.SUCCESS
+    late.ask(Subscribe(1, (subscription(b"$SYS/broker/shoal/memory/full", 0),)))
+    assert int(late.receive().payload) >= 1
     late.close()
     publisher.close()
     dropped = re.search(r"(\d+) dropped memory", broker.stop())

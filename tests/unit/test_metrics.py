@@ -198,6 +198,8 @@ async def test_turns_their_phases_and_their_lags_are_measured() -> None:
         assert metrics.bytes_in > 300_000
         assert metrics.bytes_out > 300_000
         assert 0 < metrics.resident_bytes <= metrics.resident_bytes_max
+    closed = worker.metrics()
+    assert closed.resident_bytes == 0 < closed.resident_bytes_max
 
 
 async def test_pauses_of_accepting_are_counted_by_reason() -> None:
