@@ -50,7 +50,8 @@ cdef class Hub:
         pump: the router's pump.
         packet_bytes_max, receive_maximum, alias_max, output_bytes_max, pending_bytes_max, connect_bytes_max,
         topic_levels_max, topic_bytes_max, maximum_qos, retain_available, packet_timeout_ms, messages_per_second_max,
-        bytes_per_second_max: the terms of every connection, as in broker.config; a rate of 0 is none.
+        bytes_per_second_max: the terms of every connection, as broker.worker.terms makes them of the settings; a rate
+        of 0 is none.
         connect_timeout_ms: from accept to CONNECT, and to the end of authentication.
         now_ms: monotonic milliseconds at the start.
     """
@@ -61,10 +62,10 @@ cdef class Hub:
             raise MemoryError()
 
     def __init__(self, Router router not None, controller, Pump pump not None, *, packet_bytes_max: int,
-                 receive_maximum: int, alias_max: int, output_bytes_max: int, pending_bytes_max: int = 65_536,
-                 connect_timeout_ms: int, now_ms: int, connect_bytes_max: int = 65_536, topic_levels_max: int = 128,
-                 topic_bytes_max: int = 65_535, maximum_qos: int = 2, retain_available: bool = True,
-                 packet_timeout_ms: int = 60_000, messages_per_second_max: int = 0, bytes_per_second_max: int = 0):
+                 receive_maximum: int, alias_max: int, output_bytes_max: int, pending_bytes_max: int,
+                 connect_timeout_ms: int, now_ms: int, connect_bytes_max: int, topic_levels_max: int,
+                 topic_bytes_max: int, maximum_qos: int, retain_available: bool, packet_timeout_ms: int,
+                 messages_per_second_max: int, bytes_per_second_max: int):
         self.router = router
         self.controller = controller
         self.pump = pump

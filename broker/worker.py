@@ -72,11 +72,7 @@ class Worker:
         self.controller = Controller(config, self.router, authenticator or Anonymous(), acl, admission)
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
-            bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max,
-            packet_bytes_max=mqtt.max_packet_size_bytes, receive_maximum=mqtt.receive_maximum,
-            alias_max=mqtt.topic_alias_maximum, output_bytes_max=limits.output_buffer_bytes_max,
-            pending_bytes_max=limits.pending_bytes_max, connect_timeout_ms=int(limits.connect_timeout_s * 1000),
-            **terms(config))
+            bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max, **terms(config))
         self.reactor.memory = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
         self.reactor.transform_factory = transform
         if log_store is not None:
@@ -222,9 +218,15 @@ def ledger(config: Config) -> Ledger:
 
 
 def terms(config: Config) -> dict[str, Any]:
-    """Return the keyword arguments of a Hub that come from settings alone."""
+    """Return the keyword arguments of a Hub, but the time: all of them come from settings."""
     mqtt, limits = config.mqtt, config.limits
     return {
+        "packet_bytes_max": mqtt.max_packet_size_bytes,
+        "receive_maximum": mqtt.receive_maximum,
+        "alias_max": mqtt.topic_alias_maximum,
+        "output_bytes_max": limits.output_buffer_bytes_max,
+        "pending_bytes_max": limits.pending_bytes_max,
+        "connect_timeout_ms": int(limits.connect_timeout_s * 1000),
         "connect_bytes_max": limits.connect_bytes_max,
         "topic_levels_max": limits.topic_levels_max,
         "topic_bytes_max": limits.topic_bytes_max,
@@ -234,6 +236,8 @@ def terms(config: Config) -> dict[str, Any]:
         "messages_per_second_max": limits.messages_per_second_max,
         "bytes_per_second_max": limits.bytes_per_second_max,
     }
+
+
 async def _raise(error: BaseException) -> None:
     raise error
 

@@ -8,11 +8,14 @@ assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
 
 
 cdef class Ledger:
-    """Shared by a router and all its sessions; whoever hosts the router moves `now_ms` and sets `memory_full`."""
+    """Shared by a router and all its sessions; whoever hosts the router moves `now_ms` and sets `memory_full`.
 
-    def __init__(self, queue_messages_max: int = 10_000, queue_bytes_max: int = 16_777_216, inflight_max: int = 1000,
-                 queue_qos0: bool = False, retained_messages_max: int = 1_000_000,
-                 retained_bytes_max: int = 268_435_456):
+    A limit that is not given is as large as its field holds: the broker's own are its settings.
+    """
+
+    def __init__(self, queue_messages_max: int = 0xFFFFFFFF, queue_bytes_max: int = 0xFFFFFFFFFFFFFFFF,
+                 inflight_max: int = 65_535, queue_qos0: bool = False,
+                 retained_messages_max: int = 0xFFFFFFFFFFFFFFFF, retained_bytes_max: int = 0xFFFFFFFFFFFFFFFF):
         self.queue_qos0 = queue_qos0
         self.retained_messages_max = retained_messages_max
         self.retained_bytes_max = retained_bytes_max

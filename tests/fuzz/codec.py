@@ -23,6 +23,7 @@ from broker.control import Controller
 from broker.packets import Ack, Connect, Publish, decode, encode, next_frame
 from broker.properties import PacketType, encode_varint
 from broker.reasons import ClientError, CloseReason
+from broker.worker import terms
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated_packet
 from tests.fuzz.target import Target
@@ -111,8 +112,7 @@ def _check_acknowledgement(whole: bytes, first: int, body: bytes, version: int) 
     expected = _in_python(first, body, version)
     router = Router(Ledger())
     controller = Controller(Config(), router, Anonymous(), AllowAll())
-    hub = Hub(router, controller, Pump(router), packet_bytes_max=1 << 20, receive_maximum=10, alias_max=0,
-              output_bytes_max=1 << 20, connect_timeout_ms=10_000, now_ms=NOW_MS)
+    hub = Hub(router, controller, Pump(router), now_ms=NOW_MS, **terms(Config()))
     connection = hub.connect()
     connection.feed_bytes(encode(Connect(version, b"c"), version))
     hub.run_turn(NOW_MS)

@@ -18,6 +18,7 @@ from broker.auth import Anonymous
 from broker.config import Config
 from broker.control import OTHER_PROTOCOLS, Controller
 from broker.reasons import CloseReason
+from broker.worker import terms
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated
 from tests.fuzz.target import Target
@@ -60,8 +61,7 @@ def outcome(pieces: list[bytes]) -> tuple[CloseReason | None, bytes]:
     """Return how a connection ends that sends these pieces, and what it was told."""
     router = Router(Ledger())
     controller = Controller(Config(), router, Anonymous(), AllowAll())
-    hub = Hub(router, controller, Pump(router), packet_bytes_max=1 << 20, receive_maximum=10, alias_max=0,
-              output_bytes_max=1 << 20, connect_timeout_ms=10_000, now_ms=1000)
+    hub = Hub(router, controller, Pump(router), now_ms=1000, **terms(Config()))
     connection = hub.connect()
     for piece in pieces:
         if not connection.is_closing:

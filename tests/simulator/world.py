@@ -8,15 +8,15 @@ from typing import Any
 
 from broker.hub import Hub
 from broker.pump import Durability, Pump
-from router.ledger import Ledger
 from router.router import Router
 from router.topics import matches
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
-from broker.config import Config
+from broker.config import Config, Limits, Mqtt
 from broker.control import Controller
 from broker.packets import Publish
+from broker.worker import ledger, terms
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.support.doubles import FakeFollower, FakeLog
 
@@ -44,15 +44,17 @@ class World:
         draw = self.random
         self.log = FakeLog() if draw.random() < 0.6 else None
         self.follower = FakeFollower(self.log) if self.log is not None and draw.random() < 0.5 else None
-        config = Config()
-        self.router = Router(Ledger(1_000_000, 1 << 40, draw.choice((3, 20, 1000))), seed=seed,
-                             strategy=draw.choice(("round_robin", "random", "sticky", "hash_client", "hash_topic")))
+        config = Config(
+            mqtt=Mqtt(
+                queue_messages_max=1_000_000, queue_bytes_max=1 << 40, topic_alias_maximum=0,
+                inflight_max=draw.choice((3, 20, 1000)), shared_subscription_strategy=draw.choice(
+                    ("round_robin", "random", "sticky", "hash_client", "hash_topic"))),
+            limits=Limits(output_buffer_bytes_max=draw.choice((300, 4096, 1 << 20)), connect_timeout_s=10_000))
+        self.router = Router(ledger(config), seed=seed, strategy=config.mqtt.shared_subscription_strategy)
         self.controller = Controller(config, self.router, Anonymous(), AllowAll())
         durability = Durability(self.log, [self.follower], 1) if self.follower is not None else None
         self.hub = Hub(
-            self.router, self.controller, Pump(self.router, self.log, durability), packet_bytes_max=1 << 20,
-            receive_maximum=1024, alias_max=0, output_bytes_max=draw.choice((300, 4096, 1 << 20)),
-            connect_timeout_ms=10_000_000, now_ms=self.now_ms)
+            self.router, self.controller, Pump(self.router, self.log, durability), now_ms=self.now_ms, **terms(config))
         self.publishers = [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))]
         self.subscribers = [
             Subscriber(self, f"s{i}", draw.choice((4, 5)), topic_filter=draw.choice(("t/#", "t/+", "t/1", "#")),

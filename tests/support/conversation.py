@@ -265,17 +265,13 @@ class MemoryBroker:
     def __init__(self, config: Config, nursery: trio.Nursery, log: FakeLog | None, follower: FakeFollower | None,
                  authenticator: Any, acl: Any = None) -> None:
         self.log, self.follower = log, follower
-        mqtt = config.mqtt
         self.router = Router(ledger(config), seed=1)
         self.controller = Controller(config, self.router, authenticator, acl or TopicAcl(), Gatekeeper())
         self.controller.handshake.spawn = nursery.start_soon
         durability = Durability(log, [follower], 1) if follower is not None else None
         self.now_ms = 1_000_000
         self.hub = Hub(
-            self.router, self.controller, Pump(self.router, log, durability),
-            packet_bytes_max=mqtt.max_packet_size_bytes, receive_maximum=mqtt.receive_maximum,
-            alias_max=mqtt.topic_alias_maximum, output_bytes_max=config.limits.output_buffer_bytes_max,
-            connect_timeout_ms=int(config.limits.connect_timeout_s * 1000), now_ms=self.now_ms, **terms(config))
+            self.router, self.controller, Pump(self.router, log, durability), now_ms=self.now_ms, **terms(config))
 
     async def connect(self) -> MemoryClient:
         """Open a connection."""

@@ -11,11 +11,12 @@ from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
-from broker.config import Config
+from broker.config import Config, Mqtt
 from broker.control import Controller
 from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
+from broker.worker import terms
 
 NOW_MS = 1_000_000
 # Few, so that they come again; most with the same low bits, so that they meet in the table whatever its size.
@@ -30,9 +31,9 @@ class Talk:
 
     def __init__(self) -> None:
         self.router = Router(Ledger())
-        controller = Controller(Config(), self.router, Anonymous(), AllowAll())
-        self.hub = Hub(self.router, controller, Pump(self.router), packet_bytes_max=1 << 20, receive_maximum=65_535,
-                       alias_max=0, output_bytes_max=1 << 20, connect_timeout_ms=10_000, now_ms=NOW_MS)
+        config = Config(mqtt=Mqtt(receive_maximum=65_535))
+        controller = Controller(config, self.router, Anonymous(), AllowAll())
+        self.hub = Hub(self.router, controller, Pump(self.router), now_ms=NOW_MS, **terms(config))
         self.connection: Any = None
         self.connect()
         assert len(self.say(Subscribe(1, (subscription(b"t", 0),)))) == 1

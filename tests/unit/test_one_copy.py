@@ -11,6 +11,7 @@ from broker.config import Config
 from broker.control import Controller
 from broker.packets import Connect, Publish, Subscribe, encode, subscription
 from broker.reasons import CloseReason
+from broker.worker import terms
 from tests.leaks.footprint import malloc_bytes
 
 NOW_MS = 1_000_000
@@ -21,8 +22,7 @@ PAYLOAD = b"x" * 100_000
 def test_all_sessions_for_which_a_message_waits_hold_one_copy_of_it() -> None:
     router = Router(Ledger())
     controller = Controller(Config(), router, Anonymous(), AllowAll())
-    hub = Hub(router, controller, Pump(router), packet_bytes_max=1 << 20, receive_maximum=10, alias_max=0,
-              output_bytes_max=1 << 20, connect_timeout_ms=10_000, now_ms=NOW_MS)
+    hub = Hub(router, controller, Pump(router), now_ms=NOW_MS, **terms(Config()))
 
     def connect(name: str, clean: bool, data: bytes = b"") -> object:
         connection = hub.connect()

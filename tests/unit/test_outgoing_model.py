@@ -17,7 +17,7 @@ from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
-from broker.config import Config
+from broker.config import Config, Mqtt
 from broker.control import Controller
 from broker.packets import (
     Ack,
@@ -34,6 +34,7 @@ from broker.packets import (
 )
 from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
+from broker.worker import terms
 from tests.support.outgoing_model import (
     FILLING,
     INFLIGHT_MAX,
@@ -62,10 +63,9 @@ class Broker:
     def __init__(self, ledger: Ledger) -> None:
         self.now_ms = 1_000_000
         self.router = Router(ledger)
-        controller = Controller(Config(), self.router, Anonymous(), AllowAll())
-        self.hub = Hub(self.router, controller, Pump(self.router), packet_bytes_max=1 << 20,
-                       receive_maximum=PACKET_IDENTIFIERS, alias_max=0, output_bytes_max=1 << 20,
-                       connect_timeout_ms=10_000, now_ms=self.now_ms)
+        config = Config(mqtt=Mqtt(receive_maximum=PACKET_IDENTIFIERS))
+        controller = Controller(config, self.router, Anonymous(), AllowAll())
+        self.hub = Hub(self.router, controller, Pump(self.router), now_ms=self.now_ms, **terms(config))
         self.publisher = self.hub.connect()
         self.published = 0
         self.subscriber: Any = None

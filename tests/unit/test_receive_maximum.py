@@ -10,10 +10,11 @@ from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
-from broker.config import Config
+from broker.config import Config, Mqtt
 from broker.control import Controller
 from broker.packets import Connect, Disconnect, Publish, decode, encode, next_frame
 from broker.reasons import Reason
+from broker.worker import terms
 from tests.support.doubles import FakeLog
 
 RECEIVE_MAXIMUM = 4
@@ -26,10 +27,9 @@ class Publisher:
     def __init__(self) -> None:
         self.log = FakeLog()
         router = Router(Ledger())
-        controller = Controller(Config(), router, Anonymous(), AllowAll())
-        self.hub = Hub(router, controller, Pump(router, self.log), packet_bytes_max=1 << 20,
-                       receive_maximum=RECEIVE_MAXIMUM, alias_max=0, output_bytes_max=1 << 20,
-                       connect_timeout_ms=10_000, now_ms=NOW_MS)
+        config = Config(mqtt=Mqtt(receive_maximum=RECEIVE_MAXIMUM))
+        controller = Controller(config, router, Anonymous(), AllowAll())
+        self.hub = Hub(router, controller, Pump(router, self.log), now_ms=NOW_MS, **terms(config))
         self.connection: Any = None
 
     def connect(self) -> None:
