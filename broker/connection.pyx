@@ -14,14 +14,6 @@ from router.routes cimport write_identifier
 from router.session cimport Session
 import os
 
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void* data, size_t size, int flags)
-    ssize_t send(int fd, const void* data, size_t size, int flags)
-    int shutdown(int fd, int how)
-    int MSG_DONTWAIT
-    int MSG_NOSIGNAL
-    int SHUT_WR
-
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
         void* iov_base
@@ -31,6 +23,12 @@ cdef extern from "<sys/socket.h>" nogil:
     struct msghdr:
         iovec* msg_iov
         size_t msg_iovlen
+    ssize_t recv(int fd, void* data, size_t size, int flags)
+    ssize_t send(int fd, const void* data, size_t size, int flags)
+    int shutdown(int fd, int how)
+    int MSG_DONTWAIT
+    int MSG_NOSIGNAL
+    int SHUT_WR
     ssize_t sendmsg(int fd, const msghdr* message, int flags)
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -95,7 +93,10 @@ cdef class Connection(Protocol):
             # A packet larger than half the shared buffer is gathered in its own buffer, which grows by the bytes
             # received, never to the length that was declared.
             if self.kept_capacity - have < shared_size // 4:
-                if self.router.ledger.memory_full and not self.guarded_memory():
+                if self.router.ledger.memory_full:
+                    self.controller.fail(self, ClientError(
+                        Reason.QUOTA_EXCEEDED, "section 4.13", "no memory for a packet of this size",
+                        CloseReason.MEMORY_LIMIT))
                     return 0
                 room = have + have // 2 + shared_size // 4
                 grown = <uint8_t*>realloc(self.kept, room)
@@ -146,12 +147,6 @@ cdef class Connection(Protocol):
         self.answer_awaited = True
         if self.input_ended and self.state == CONNECTING and self.kept_length == 0:
             self.close(CloseReason.CONNECTION_LOST)
-
-    def guarded_memory(self) -> bool:
-        """The worker is at its limit of memory: this connection, which needs more, ends."""
-        self.controller.fail(self, ClientError(
-            Reason.QUOTA_EXCEEDED, "section 4.13", "no memory for a packet of this size", CloseReason.MEMORY_LIMIT))
-        return False
 
     cdef int spend_rate(self, uint64_t messages, uint64_t received) except -1:
         """Count what came against the client's rate; one second's worth may come at once.

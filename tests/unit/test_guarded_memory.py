@@ -2,11 +2,13 @@
 
 import trio
 
-from broker.config import load
+from broker.config import Config, Mqtt, Shutdown, load
 from broker.packets import Connect, Publish, Subscribe, decode, encode, subscription
 from broker.reasons import Reason
+from broker.worker import open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
+from tests.support.embedded import device
 
 
 def test_the_client_that_needs_more_memory_ends_and_no_other() -> None:
@@ -35,3 +37,22 @@ def test_the_client_that_needs_more_memory_ends_and_no_other() -> None:
             assert decode(*frame, 4) == Publish(b"t", b"still here")
 
     trio.run(run)
+
+
+async def test_a_packet_that_would_be_gathered_ends_its_client_and_no_other() -> None:
+    # Proves: [MQTT3-4.8.0-2]
+    config = Config(
+        listen=("tcp://127.0.0.1:0",), mqtt=Mqtt(max_packet_size_bytes=1 << 20), shutdown=Shutdown(drain_s=0.1))
+    large = encode(Publish(b"t", bytes(500_000)), 5)
+    with trio.fail_after(30):
+        async with open_broker(config) as broker, device(broker, b"large") as client, device(broker, b"other") as other:
+            guard = broker.reactor.memory
+            guard.limit_bytes = 1
+            guard.check()
+            await client.client.send(large[:-1], False)
+            last = await client.receive()
+            assert (last.reason, last.properties["reason_string"]) == (
+                Reason.QUOTA_EXCEEDED, "no memory for a packet of this size")
+            assert await client.receive() is None
+            await other.publish(b"t", bytes(10_000), 1)
+            assert broker.metrics().ends == {"memory_limit": 1}
