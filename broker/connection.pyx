@@ -434,6 +434,11 @@ cdef class Connection(Protocol):
             return
         self.write(data)
 
+    def write_foreign(self, bytes data not None) -> None:
+        """Append what is no packet, words of another protocol, unless the connection's end has been decided."""
+        if self.state != CLOSING:
+            self.append(data)
+
     def choose_version(self, version: int, packet_bytes_max: int = 0) -> None:
         """CONNECT has named the protocol level, 3, 4 or 5, and the client's Maximum Packet Size, 0 for no limit."""
         assert version in (3, 4, 5), version

@@ -254,7 +254,7 @@ class Controller:
         if not connection.is_closing:
             self._errors[connection] = error
         if error.close in OTHER_PROTOCOLS:
-            connection.write_packet(OTHER_PROTOCOLS[error.close])
+            connection.write_foreign(OTHER_PROTOCOLS[error.close])
         else:
             self._last_words(connection, error.reason, error.detail)
         connection.close(error.close)

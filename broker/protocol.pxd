@@ -98,6 +98,7 @@ cdef class Protocol(Sink):
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int touch(self) except -1                    # there is output
     cdef int flush(self) except -1                    # send what is pending if that is possible here
-    cdef int write(self, bytes data) except -1
+    cdef int append(self, bytes data) except -1       # to the output, whatever it is
+    cdef int write(self, bytes data) except -1        # whole packets, counted
     cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0
     cdef int take_up(self) except -1

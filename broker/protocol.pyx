@@ -99,6 +99,7 @@ cdef class Protocol(Sink):
                 if first != 0xC0 or remaining:
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-2.1.3-1", "PINGREQ with flags or a body")
                 memcpy(output_room(&self.out, 2), b"\xD0\x00", 2)     # PINGRESP
+                self.bytes_out += 2
                 self.turn.packets_in[PINGREQ] += 1
                 self.turn.packets_out[PINGREQ + 1] += 1
                 self.touch()
@@ -334,6 +335,14 @@ cdef class Protocol(Sink):
     cdef int flush(self) except -1:
         return 0
 
+    cdef int append(self, bytes data) except -1:
+        cdef size_t size = len(data)
+        if size:
+            memcpy(output_room(&self.out, size), PyBytes_AS_STRING(data), size)
+            self.bytes_out += size
+            self.touch()
+        return 0
+
     cdef int write(self, bytes data) except -1:
         """Append whole packets that Python encoded."""
         cdef size_t size = len(data)
@@ -341,9 +350,7 @@ cdef class Protocol(Sink):
         cdef size_t offset = 0
         cdef uint32_t remaining = 0
         cdef int length_size
-        if size:
-            memcpy(output_room(&self.out, size), frames, size)
-            self.touch()
+        self.append(data)
         while offset + 2 <= size:
             length_size = read_varint(frames + offset + 1, size - offset - 1, &remaining)
             if length_size <= 0:

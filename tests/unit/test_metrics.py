@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from router.ledger import DROP_REASONS
 
 from broker.config import Config, Limits, Mqtt, Shutdown
+from broker.control import OTHER_PROTOCOLS
 from broker.metrics import Durations, Metrics, collect, flat
 from broker.packets import Ack, Connect, Disconnect, Pingreq, Publish, Subscribe, Unsubscribe, encode, subscription
 from broker.properties import PacketType
-from broker.reasons import Reason
+from broker.reasons import CloseReason, Reason
 from broker.worker import CONNECTIONS_BEYOND, open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
@@ -268,5 +269,33 @@ def test_several_packets_in_one_piece_are_counted_each(packet: bytes) -> None:
         assert metrics.packets_in["pingreq"] == len(packet) // 2
         assert metrics.packets_out["pingresp"] == 2 + len(packet) // 2
         assert metrics.packets_out["connack"] == 2
+
+    in_memory(run)
+
+
+@pytest.mark.parametrize("other", [CloseReason.TLS_ON_PLAIN_PORT, CloseReason.HTTP_ON_PLAIN_PORT])
+def test_words_of_another_protocol_are_no_packets(other: CloseReason) -> None:
+    hello = b"\x16\x03\x01\x02\0" if other == CloseReason.TLS_ON_PLAIN_PORT else b"GET / HTTP/1.1\r\n"
+
+    async def run(broker: MemoryBroker) -> None:
+        connection = broker.hub.connect()
+        connection.feed_bytes(hello)
+        await broker.settle()
+        assert connection.take_output() == OTHER_PROTOCOLS[other]
+        metrics = metrics_of(broker)
+        assert metrics.ends == {other: 1}
+        assert not any(metrics.packets_out.values())
+
+    in_memory(run)
+
+
+def test_a_connection_counts_every_byte_that_goes_out() -> None:
+    async def run(broker: MemoryBroker) -> None:
+        connection = broker.hub.connect()
+        sent = 0
+        for packet in (Connect(5, b"c"), Subscribe(1, (subscription(b"t", 1),)), Pingreq(),
+                       Publish(b"t", b"x", 1, False, False, 1), Publish(b"t", b"y")):
+            sent += len(await feed(broker, connection, packet))
+            assert connection.counters()["bytes_out"] == sent > 0
 
     in_memory(run)
