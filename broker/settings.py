@@ -86,8 +86,8 @@ class Mqtt(Struct, frozen=True, kw_only=True):
     server_reference_use: Annotated[
         Literal["full", "always", "moved"],
         Meta(
-            description="When clients are sent to server_reference: when connections_max is reached, always for now, "
-            "or always and for good."
+            description="Who is sent to server_reference: at full those beyond connections_max, at always everybody "
+            "(0x9C, use another server), at moved everybody for good (0x9D)."
         ),
     ] = "full"
     queue_qos0: Annotated[

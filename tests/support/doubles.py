@@ -89,7 +89,7 @@ class QuickAuthenticator:
 class Gatekeeper:
     """An admission that refuses client identifiers beginning with `banned`.
 
-    It redirects those with `moved` for now, and those with `gone` for good.
+    It redirects those with `moved` this time, and those with `gone` for good.
     """
 
     def admit(self, connect: Connect, peer: str | None) -> Refused | None:
