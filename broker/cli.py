@@ -48,9 +48,11 @@ def main() -> None:
 @click.option("--listen", multiple=True, metavar="tcp://HOST:PORT", help="Address to listen on; may be repeated.")
 @click.option("--data-dir", metavar="DIR", help="Folder that one broker keeps its data in.")
 @click.option("--config", "file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with settings.")
+@click.option("--accept-loss", is_flag=True, help="Start although files of the log are missing, foreign or newer.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 def serve(
-    workers: int | None, listen: tuple[str, ...], data_dir: str | None, file: Path | None, log_level: str | None
+    workers: int | None, listen: tuple[str, ...], data_dir: str | None, file: Path | None, accept_loss: bool,
+    log_level: str | None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -80,11 +82,18 @@ def serve(
                 raise StartError(f"The log file {config.log.file} cannot be opened: {error.strerror}.") from error
             signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
             from broker.worker import last_summary, run_worker
+            from router.segments import SegmentError
 
             def ready(addresses: "list[Address]") -> None:
                 _say(banner(config, addresses, folder))
 
-            code = run_worker(config, ready=ready)
+            try:
+                code = run_worker(config, ready, folder, accept_loss)
+            except SegmentError as error:
+                raise StartError(
+                    f"The log in {folder} cannot be used: {error}. With --accept-loss the broker starts without what "
+                    "is lost by that."
+                ) from error
             logs.flush()
             _say(summary(last_summary().items(), time.monotonic() - started_s))
     except StartError as error:

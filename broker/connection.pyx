@@ -571,7 +571,7 @@ cdef class Connection(Protocol):
         cdef uint32_t ids_length = 0
         if identifier:
             ids_length = <uint32_t>(write_identifier(ids, identifier) - ids)
-        self.session.deliver(message, min(qos, message.qos), True, ids, ids_length, NULL)
+        self.router.deliver_retained(self.session, message, min(qos, message.qos), ids, ids_length)
 
     def renew_salt(self, salt: int) -> None:
         """Forget the ACL's answers for this connection: its identity has changed."""

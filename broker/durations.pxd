@@ -8,6 +8,7 @@ cdef extern from "<time.h>" nogil:
         long tv_nsec
     int clock_gettime(int clock, timespec* time)
     int CLOCK_MONOTONIC
+    int CLOCK_REALTIME
 
 cdef extern from *:
     int leading_zeros "__builtin_clzll"(unsigned long long) noexcept nogil     # of a number that is not 0
@@ -26,6 +27,12 @@ cdef inline int64_t monotonic_ns() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef inline int64_t realtime_us() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t>now.tv_sec * 1000000 + now.tv_nsec // 1000
 
 
 cdef inline void note_duration(Durations* durations, int64_t spent_us) noexcept nogil:

@@ -44,33 +44,56 @@ Decide = Callable[["Connection", Connect, Exchange, Outcome], bool]      # retur
 
 
 class PendingWill:
-    """A session's will message, until it is published or cancelled (3.1.2.5)."""
+    """A session's will message, until it is published or cancelled (3.1.2.5).
 
-    __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "identity", "properties", "will")
+    Args:
+        acl: is asked when it is published.
+        identity: whose will it is.
+        topic, payload, qos, retain: of the message.
+        properties: of it, encoded, without their length.
+        delay_interval_s: will delay interval.
+        expiry_offset: where in properties the four bytes of Message Expiry Interval lie, or -1.
+        expiry_interval_s: its value, or -1.
+    """
 
-    def __init__(self, will: Will, acl: Acl, identity: object) -> None:
-        self.will = will
+    __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "identity", "payload", "properties",
+                 "qos", "retain", "topic")
+
+    def __init__(self, acl: Acl, identity: object, topic: bytes, payload: bytes, properties: bytes, qos: int,
+                 retain: bool, delay_interval_s: int, expiry_offset: int, expiry_interval_s: int) -> None:
         self.acl = acl
         self.identity = identity
-        self.delay_interval_s = will.delay_interval_s
-        self.properties = b""
-        self.expiry_offset = -1
-        self.expiry_interval_s: int | None = None
-        if will.properties:
-            self.properties, self.expiry_offset = encode_message_block(will.properties)
-            self.expiry_interval_s = will.properties.get("message_expiry_interval")
+        self.topic = topic
+        self.payload = payload
+        self.properties = properties
+        self.qos = qos
+        self.retain = retain
+        self.delay_interval_s = delay_interval_s
+        self.expiry_offset = expiry_offset
+        self.expiry_interval_s = expiry_interval_s
+
+    @classmethod
+    def of(cls, will: Will, acl: Acl, identity: object) -> PendingWill:
+        """Return the will of a CONNECT."""
+        properties, expiry_offset = encode_message_block(will.properties) if will.properties else (b"", -1)
+        return cls(acl, identity, will.topic, will.payload, properties, will.qos, will.retain, will.delay_interval_s,
+                   expiry_offset, will.properties.get("message_expiry_interval", -1))
+
+    def fields(self) -> tuple[bytes, bytes, bytes, int, bool, int, int, int]:
+        """Return what the log keeps of it, in the order of the record's fields behind the client identifier."""
+        return (self.topic, self.payload, self.properties, self.qos, self.retain, self.delay_interval_s,
+                self.expiry_offset, self.expiry_interval_s)
 
     def message(self, now_ms: int) -> Message | None:
         """Return the will as an application message that is published now; its expiry counts from here.
 
         None if the ACL does not let its client publish there now.
         """
-        if not self.acl.may_publish(self.identity, self.will.topic):
+        if not self.acl.may_publish(self.identity, self.topic):
             return None
-        expires_ms = 0 if self.expiry_interval_s is None else now_ms + self.expiry_interval_s * 1000
-        return make_message(
-            self.will.topic, self.will.payload, self.will.qos, self.will.retain, self.properties, self.expiry_offset,
-            now_ms, expires_ms)
+        expires_ms = 0 if self.expiry_interval_s < 0 else now_ms + self.expiry_interval_s * 1000
+        return make_message(self.topic, self.payload, self.qos, self.retain, self.properties, self.expiry_offset,
+                            now_ms, expires_ms)
 
 
 class Handshake:
@@ -300,9 +323,11 @@ class Handshake:
                 raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
                                   f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
         self._take_over(self.router.sessions.get(identifier))
-        session, present = self.router.open_session(identifier, connect.clean_start, expiry_s)
-        session.will = (PendingWill(connect.will, self.acl, outcome.identity) if connect.will is not None else None)
-        if not self.router.recording:
+        before = self.router.last_record
+        session, present = self.router.open_session(
+            identifier, connect.clean_start, expiry_s,
+            PendingWill.of(connect.will, self.acl, outcome.identity) if connect.will is not None else None)
+        if self.router.last_record == before:
             self._finish(connection, connect, session, present, keep_alive_s, properties)
             return True
 

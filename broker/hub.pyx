@@ -89,6 +89,7 @@ cdef class Hub:
         self.turn.wake_fd = -1
         self.connect_timeout_ms = connect_timeout_ms
         router.ledger.now_ms = now_ms
+        router.ledger.now_us = self.turn.now_ms * 1000
 
     def __dealloc__(self):
         cdef int fd
@@ -361,6 +362,7 @@ cdef class Hub:
         if now_ms is not None:
             self.turn.now_ms = now_ms
             self.router.ledger.now_ms = now_ms
+            self.router.ledger.now_us = self.turn.now_ms * 1000
         self.mark_ns = self.clock_ns()
         self.tick()
         self.end_turn()

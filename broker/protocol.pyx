@@ -187,7 +187,7 @@ cdef class Protocol(Sink):
         if message.retain and not self.router.may_retain(message):
             return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_RETAINED_FULL)
         self.turn.in_router = True
-        reached = self.router.publish(session, message, self.route)
+        reached = self.router.publish(session, message, self.route, identifier if message.qos == 2 else 0)
         if message.qos:
             if reached == 0 and self.version == 5:
                 reason = NO_MATCHING_SUBSCRIBERS
@@ -287,7 +287,7 @@ cdef class Protocol(Sink):
             if session.incoming_state(identifier) == 2:
                 session.incoming_remove(identifier)
                 if self.router.recording and session.durable:
-                    self.router.effects.record(("released", session.client_identifier, identifier))
+                    self.router.ledger.records.released(self.router.ledger.now_us, session.client_identifier, identifier)
                     recorded = True
                 self.router.acknowledge(session, self, PUBCOMP, identifier, 0, recorded)
             else:
@@ -307,7 +307,8 @@ cdef class Protocol(Sink):
             raise ClientError(Reason.PROTOCOL_ERROR, "section 4.3.2" if packet_type == PUBACK else "section 4.3.3",
                               f"an acknowledgement of type {packet_type} that does not fit delivery {identifier}")
         if answer != ANSWER_UNKNOWN and self.router.recording and session.durable:
-            self.router.effects.record(("acknowledged", session.client_identifier, packet_type, identifier, reason))
+            self.router.ledger.records.acknowledged(
+                self.router.ledger.now_us, session.client_identifier, packet_type, identifier, <uint8_t>reason)
             recorded = True
         if answer == ANSWER_FREED and reason >= 0x80 and packet_type != PUBCOMP:
             count_drop(self.router.ledger, self, DROP_REFUSED)

@@ -4,6 +4,11 @@ What rests on no record never comes here: it left during the turn. Without a log
 """
 
 cimport cython
+from router.records cimport RecordBuffer
+
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
 
 
 class Durability:
@@ -31,22 +36,42 @@ class Durability:
 
 @cython.final
 cdef class Pump:
-    """Drives a router's effects. `log` and `mesh` are seams: what is None is left out, and costs nothing."""
+    """Drives a router's effects. `log` and `mesh` are seams: what is None is left out, and costs nothing.
+
+    Args:
+        log: takes records (`append`), says which of them survive a crash (`durable`) and whether it takes more
+            (`accepting`), and gives messages back (`fetch`): router.storage.Log; None: nothing is recorded.
+        durability: when effects may leave; None: when the log is durable.
+        mesh: tells other routers.
+    """
 
     def __init__(self, Router router not None, log=None, durability=None, mesh=None):
         self.router = router
         self.log = log
         self.mesh = mesh
         self.durability = durability if durability is not None or log is None else Durability(log)
-        router.recording = log is not None
+        if log is not None:
+            router.ledger.bodies = log
+            router.record_into(RecordBuffer(log.appended))
 
     cdef int run(self) except -1:
         if not self.router.recording:
             return 0
-        records = self.router.effects.records
-        if records:
-            self.router.effects.records = []
+        cdef RecordBuffer records = self.router.ledger.records
+        cdef int settled
+        if records.count == 0 and self.durable == records.last_number and self.router.accepting:
+            if len(self.router.effects) == 0 and not self.router.ledger.starved:
+                return 0
+        if records.count:
             self.log.append(records)
             if self.mesh is not None:
                 self.mesh.tell(records)
-        return self.router.effects.settle(self.durability.durable())
+        self.router.accepting = self.log.accepting
+        self.durable = self.durability.durable()
+        if self.durable < records.last_number:
+            with nogil:
+                sched_yield()                # a turn under load never blocks, and the log's thread needs the GIL
+        settled = self.router.settle(self.durable)
+        if records.count:
+            self.log.append(records)         # what settling has decided rests on no turn to come
+        return settled

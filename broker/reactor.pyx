@@ -7,7 +7,7 @@ receivers' outputs, and ends with one send per connection that has output. trio 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from broker.connection cimport NO_SOCKET
-from broker.durations cimport monotonic_ns, note_duration
+from broker.durations cimport monotonic_ns, note_duration, realtime_us
 from broker.hub cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
 from broker.hub import PHASES
 from broker.protocol cimport CLOSING
@@ -126,6 +126,8 @@ cdef class Reactor(Hub):
         """Return the time, monotonic ms, which is the turn's from now on; for what comes from outside of a turn."""
         self.turn.now_ms = monotonic_ns() // 1000000
         self.router.ledger.now_ms = self.turn.now_ms
+        if self.router.recording:
+            self.router.ledger.now_us = realtime_us()
         return self.turn.now_ms
 
     def fileno(self) -> int:
@@ -217,6 +219,8 @@ cdef class Reactor(Hub):
         self.turn.turning = True
         self.turn.now_ms = started_ns // 1000000
         self.router.ledger.now_ms = self.turn.now_ms
+        if self.router.recording:
+            self.router.ledger.now_us = realtime_us()
         if count:
             count = self.read_sockets(count)
             if self.turn.dirty.count >= GATHER_OUTPUTS:

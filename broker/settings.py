@@ -240,6 +240,30 @@ class Log(Struct, frozen=True, kw_only=True):
     ] = 10_000
 
 
+class Storage(Struct, frozen=True, kw_only=True):
+    """The commit log: what is kept of sessions, queues and retained messages, and how safely."""
+
+    durability: Annotated[
+        Literal["fsync", "os", "none"],
+        Meta(
+            description="When a message counts as kept: fsync: synced to the disk; os: given to the operating system, "
+            "so it survives a killed broker but not a loss of power; none: not even that."
+        ),
+    ] = "fsync"
+    segment_bytes_max: Annotated[
+        int, Meta(ge=1_048_576, le=1 << 32, description="Size of one file of the log.")
+    ] = 67_108_864
+    compact_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_048_576,
+            le=1 << 40,
+            description="Bytes of log after which what is no longer needed of it is removed; a restart reads at most "
+            "about twice as many.",
+        ),
+    ] = 268_435_456
+
+
 class Shutdown(Struct, frozen=True, kw_only=True):
     """How a worker ends."""
 
@@ -274,5 +298,9 @@ class Config(Struct, frozen=True, kw_only=True):
     limits: Annotated[
         Limits, Meta(description="Bounds that keep one client, or a crowd of them, from hurting the others.")
     ] = Limits()
+    storage: Annotated[
+        Storage,
+        Meta(description="The commit log: what is kept of sessions, queues and retained messages, and how safely."),
+    ] = Storage()
     log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
     shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()

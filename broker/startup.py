@@ -20,6 +20,13 @@ DEFAULT_PORT = 1883
 LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 
 
+_SURVIVES = {
+    "fsync": "a crash and a loss of power",
+    "os": "a crash, but not a loss of power",
+    "none": "an orderly end only",
+}
+
+
 class StartError(Exception):
     """Why a worker cannot start, in one sentence."""
 
@@ -142,7 +149,7 @@ def banner(config: Config, addresses: Sequence[Address], folder: Path) -> str:
             f"Shoal {VERSION} is ready.",
             f"  Address:      {', '.join(map(str, addresses))}",
             f"  Data folder:  {folder}",
-            "                In this version sessions and retained messages live in memory and end with the broker.",
+            f"                Sessions, queues and retained messages survive {_SURVIVES[config.storage.durability]}.",
             f"  Protection:   none. {reach.capitalize()} may connect, subscribe and publish without a password,",
             f"                and nothing is encrypted.{' Other machines cannot connect.' if only_here else ''}",
             "",

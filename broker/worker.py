@@ -21,6 +21,7 @@ from router.router import Router
 from broker.acceptor import Acceptor, bind
 from broker.acl import AllowAll
 from broker.auth import Anonymous
+from broker.commit_log import CommitLog
 from broker.control import Controller
 from broker.guest import Guest
 from broker.inprocess import INBOX_MAX, InProcess, InProcessClient
@@ -33,6 +34,8 @@ from broker.reactor import Reactor
 from broker.sys_topics import SysTopics
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
     from broker.config import Address, Config
@@ -43,6 +46,7 @@ HOUSEKEEPING_S = 5.0
 ROUTES_SWEPT_MAX = 32_768        # places of the route cache looked at per housekeeping
 PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
 DRAIN_POLL_S = 0.02
+SWITCH_S = 0.0005                # how long another thread, the log's, waits for the interpreter at most
 CONNECTIONS_BEYOND = 256         # over connections_max, so that who comes too late can be told
 DESCRIBED_PER_STEP = 500         # clients described between two checkpoints: some 5 ms
 _last_summary: dict[str, int] = {}
@@ -57,12 +61,16 @@ class Worker:
         authenticator, admission, acl: seams of identity; by default everybody is let in and may do everything.
         transform: makes a filter between socket and protocol for every connection; None for plain TCP.
         log_store, durability, mesh: seams of the pump; by default nothing rests on a record.
+        folder: where the data is kept, which nobody else uses; None: in memory, it ends with the worker.
+        accept_loss: go on without what is missing, foreign or newer in the folder.
+
+    Raises SegmentError (of router.segments) if the folder cannot be used as it is, OSError.
     """
 
     def __init__(self, config: Config, *, authenticator: Authenticator | None = None,
                  admission: Admission | None = None, acl: Acl | None = None,
                  transform: Callable[[], Any] | None = None, log_store: Any = None, durability: Any = None,
-                 mesh: Any = None) -> None:
+                 mesh: Any = None, folder: Path | None = None, accept_loss: bool = False) -> None:
         mqtt, limits = config.mqtt, config.limits
         self.config = config
         self.router = Router(
@@ -70,6 +78,10 @@ class Worker:
             routes_max=limits.route_cache_max)
         acl = acl or AllowAll()
         self.controller = Controller(config, self.router, authenticator or Anonymous(), acl, admission)
+        self.store: CommitLog | None = None
+        if folder is not None:
+            self.store = CommitLog(config.storage, self.router, self.controller.acl, folder, accept_loss=accept_loss)
+            log_store = self.store.log
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max, **terms(config))
@@ -77,6 +89,9 @@ class Worker:
         self.reactor.transform_factory = transform
         if log_store is not None:
             log_store.on_durable = self.reactor.wake
+        if self.store is not None:
+            self.reactor.look_at_clock()
+            self.store.begin()
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
         self.acceptor: Acceptor | None = None
         self.sys_topics: SysTopics | None = None
@@ -103,6 +118,8 @@ class Worker:
         self.reactor.memory.close()
         self.reactor.memory = None
         self.controller.presence.end()
+        if self.store is not None:
+            self.store.close()
 
     def stop(self) -> None:
         """Ask serve() to end. From trio's thread."""
@@ -115,6 +132,8 @@ class Worker:
             self.controller.handshake.spawn = nursery.start_soon
             nursery.start_soon(self.acceptor.watch)
             nursery.start_soon(self._keep_house)
+            if self.store is not None:
+                nursery.start_soon(self.store.watch)
             if self.sys_topics is not None:
                 nursery.start_soon(self.sys_topics.run)
             started()
@@ -258,16 +277,19 @@ def last_summary() -> dict[str, int]:
     return dict(_last_summary)
 
 
-def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
+def run_worker(config: Config, ready: Callable[[list[Address]], None], folder: Path | None = None,
+               accept_loss: bool = False) -> int:
     """Run one worker in this process until SIGINT or SIGTERM; returns the exit code.
 
     Args:
         ready: called once clients can connect, with the addresses.
+        folder, accept_loss: as of Worker.
 
     Raises:
-        OSError: an address cannot be bound.
+        OSError: an address cannot be bound, or the folder not be used.
+        SegmentError (of router.segments): what is in the folder cannot be used.
     """
-    worker = Worker(config)
+    worker = Worker(config, folder=folder, accept_loss=accept_loss)
     reactor = worker.reactor
     guest = Guest(reactor)
     reactor.guest = guest
@@ -310,6 +332,7 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None]) -> int:
     previous[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, on_dump)
     faulthandler.enable(2)               # the descriptor: sys.stderr is None if it was closed when we started
     sys.unraisablehook = _on_unraisable
+    sys.setswitchinterval(SWITCH_S)
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -364,7 +387,8 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
 
     Args:
         config: checked settings.
-        seams: authenticator, admission, acl, transform, log_store, durability, mesh, as of Worker.
+        seams: authenticator, admission, acl, transform, log_store, durability, mesh, folder, accept_loss, as of
+            Worker.
 
     Raises:
         OSError: an address cannot be bound.

@@ -8,6 +8,7 @@ cdef enum RecordKind:            # those of fixed layout; kinds.KINDS has all of
     RECORD_COPY = 2
     RECORD_ACKNOWLEDGED = 3
     RECORD_RELEASED = 4
+    RECORD_STORED = 5
     RECORD_SEALED = 63
 
 cdef enum:
@@ -19,13 +20,15 @@ cdef enum:                       # within a record, and within the bodies of fix
     MARK_AT = 8
     MESSAGE_HEADER = 19
     COPY_HEADER = 16             # what a copy has in front
+    STORED_HEADER = 24           # what a stored one has in front: its record number, then as a copy
     ACKNOWLEDGED_HEADER = 4
     RELEASED_HEADER = 2
     FLAG_QOS = 3                 # both bits
     FLAG_RETAIN = 4
     FLAG_EXPIRES = 8             # expires_us and expiry_offset follow
     FLAG_PEERS = 16              # how many, and their numbers follow
-    FLAGS_KNOWN = 31
+    FLAG_WILL = 32               # the will of its publisher, which has none from here on
+    FLAGS_KNOWN = 63
 
 cdef enum CursorStatus:          # why a cursor stands where it stands
     CURSOR_OPEN = 0              # there may be another record
@@ -37,10 +40,11 @@ cdef enum CursorStatus:          # why a cursor stands where it stands
 
 cdef struct MessageFields:       # of an accepted or a copy; pointers into the body that was decoded
     uint64_t n                   # the id is (worker, incarnation, n)
+    uint64_t record              # stored only: the number that deliveries know it by
     int64_t expires_us           # since 1970; 0: never
-    int64_t accepted_us          # copy only
-    uint32_t origin              # copy only: 0 for this worker, else the number of a `peer` record
-    uint32_t incarnation         # copy only: of the origin
+    int64_t accepted_us          # copy and stored only
+    uint32_t origin              # likewise: 0 for this worker, else the number of a `peer` record
+    uint32_t incarnation         # likewise: of the origin
     uint32_t expiry_offset       # in properties, of the four bytes of Message Expiry Interval, or NO_OFFSET
     uint32_t properties_length
     uint32_t payload_length
@@ -49,6 +53,7 @@ cdef struct MessageFields:       # of an accepted or a copy; pointers into the b
     uint16_t packet_identifier   # as published; 0 at QoS 0
     uint8_t qos
     bint retain
+    bint will
     uint8_t peer_count
     const uint8_t* peers         # four bytes each, little-endian: numbers of `peer` records
     const uint8_t* topic
@@ -83,6 +88,7 @@ cdef class Cursor:
     cdef const uint8_t* body
     cdef size_t body_length
     cdef bint next(self) noexcept        # to the next record; False: there is none, status says why
+    cdef int message_fields(self, MessageFields* fields) noexcept   # of the accepted, copy or stored it stands at; or -1
 
 
 cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, MessageFields* fields) noexcept nogil   # -1: not one

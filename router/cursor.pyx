@@ -40,7 +40,14 @@ cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, Messag
     cdef uint8_t flags
     fields.origin = fields.incarnation = 0
     fields.accepted_us = 0
-    if kind == RECORD_COPY:
+    fields.record = 0
+    if kind == RECORD_STORED:
+        if length < STORED_HEADER:
+            return -1
+        fields.record = get64(body)
+        body += STORED_HEADER - COPY_HEADER
+        length -= STORED_HEADER - COPY_HEADER
+    if kind == RECORD_COPY or kind == RECORD_STORED:
         if length < COPY_HEADER:
             return -1
         fields.origin = get32(body)
@@ -60,6 +67,7 @@ cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, Messag
     flags = body[18]
     fields.qos = flags & FLAG_QOS
     fields.retain = (flags & FLAG_RETAIN) != 0
+    fields.will = (flags & FLAG_WILL) != 0
     if flags & ~FLAGS_KNOWN or fields.qos == 3 or fields.topic_length == 0:
         return -1
     if fields.qos == 0 and fields.packet_identifier:
@@ -208,8 +216,11 @@ cdef class Cursor:
         """Return the record's fields by name. Raises RecordError."""
         return fields_of(self.kind, self.number, self.body, self.body_length)
 
+    cdef int message_fields(self, MessageFields* fields) noexcept:
+        return decode_message(self.kind, self.body, self.body_length, fields)
+
     def message(self, now_us: int, now_ms: int) -> Message:
-        """Return the message of an accepted or a copy, owned. Raises RecordError.
+        """Return the message of an accepted, a copy or a stored one, owned. Raises RecordError.
 
         Args:
             now_us, now_ms: the same moment, since 1970 and monotonic, to tell when the message expires.
@@ -217,7 +228,9 @@ cdef class Cursor:
         cdef MessageFields fields
         if decode_message(self.kind, self.body, self.body_length, &fields):
             raise RecordError(f"record {self.number} is no message")
-        return message_of(&fields, now_us, now_ms)
+        cdef Message message = message_of(&fields, now_us, now_ms)
+        message.record = fields.record if fields.record else self.number
+        return message
 
     def find(self, size_t start) -> int:
         """Return where the next whole record with a higher number begins, at or after `start`, or -1."""
@@ -261,7 +274,7 @@ cdef fields_of(uint8_t kind, number, const uint8_t* body, size_t length):
     described = BY_NUMBER.get(kind)
     if described is None:
         raise RecordError(f"record {number} is of kind {kind}, which this version does not know")
-    if kind == RECORD_ACCEPTED or kind == RECORD_COPY:
+    if kind == RECORD_ACCEPTED or kind == RECORD_COPY or kind == RECORD_STORED:
         if decode_message(kind, body, length, &fields):
             raise RecordError(f"record {number} is no well-formed {described.name}")
         return message_fields(kind, &fields)
@@ -291,12 +304,14 @@ cdef bytes some_bytes(const uint8_t* start, size_t length):
 
 cdef message_fields(uint8_t kind, const MessageFields* fields):
     found = {}
-    if kind == RECORD_COPY:
-        found = {"origin": fields.origin, "incarnation": fields.incarnation, "accepted_us": fields.accepted_us}
+    if kind == RECORD_STORED:
+        found = {"record": fields.record}
+    if kind != RECORD_ACCEPTED:
+        found.update(origin=fields.origin, incarnation=fields.incarnation, accepted_us=fields.accepted_us)
     found.update(
         n=fields.n, topic_name=some_bytes(fields.topic, fields.topic_length),
         publisher=some_bytes(fields.publisher, fields.publisher_length), packet_identifier=fields.packet_identifier,
-        qos=fields.qos, retain=bool(fields.retain), expires_us=fields.expires_us,
+        qos=fields.qos, retain=bool(fields.retain), will=bool(fields.will), expires_us=fields.expires_us,
         expiry_offset=-1 if fields.expiry_offset == NO_OFFSET else fields.expiry_offset,
         peers=tuple([get32(fields.peers + 4 * index) for index in range(fields.peer_count)]),
         properties=some_bytes(fields.properties, fields.properties_length),

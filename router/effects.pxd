@@ -1,8 +1,10 @@
 """What a router has decided and what may not leave before its record is durable."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from router.ledger cimport Ledger
 from router.message cimport Message
 from router.receiver cimport Receiver
+from router.records cimport RecordBuffer
 from router.session cimport Session
 from router.sink cimport Sink
 from router.shared cimport SharedGroup
@@ -11,13 +13,15 @@ cdef enum EffectKind:
     EFFECT_DELIVER = 1           # one copy to one receiver
     EFFECT_ACKNOWLEDGE = 2       # PUBACK, PUBREC, PUBREL or PUBCOMP on the connection that is owed it
     EFFECT_CALL = 3              # CONNACK, SUBACK, UNSUBACK: a callable
-    EFFECT_SHARE = 4             # one copy to a member of a shared subscription
+
+cdef enum:
+    NO_NUMBER = 0xFFFFFFFFFFFFFFFF
 
 cdef struct Effect:
     uint64_t record              # leaves when the record of this number is durable; records are numbered from 1
-    void* subject                # Receiver, Session or SharedGroup or callable; owned reference
+    void* subject                # Receiver, Session or callable; owned reference
     void* argument               # Message, Sink or NULL; owned reference
-    void* group                  # EFFECT_DELIVER: SharedGroup; EFFECT_SHARE: the publisher; owned reference, or NULL
+    void* group                  # EFFECT_DELIVER: the SharedGroup that the receiver was picked from; owned, or NULL
     uint8_t* ids                 # owned
     uint32_t ids_length
     uint16_t packet_identifier
@@ -27,20 +31,23 @@ cdef struct Effect:
 
 
 cdef class Effects:
-    # A ring in the order of acceptance. records counts what must be logged; pending lists what the log has not got yet.
+    # A ring in the order of acceptance.
+    cdef Ledger ledger
     cdef Effect* ring
     cdef uint32_t capacity       # a power of two, or 0
     cdef uint64_t head           # first not settled
     cdef uint64_t tail
-    cdef readonly uint64_t record_number     # of the newest record
-    cdef public list records     # (number, kind, fields...) not yet handed to the log
 
-    cdef uint64_t record(self, tuple fields) except 0
     cdef int deliver(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                      uint32_t ids_length, void* group) except -1
+    # To another member of a group than `gone`, which did not take it or ends; then `number` is the delivery's there.
+    # Nobody else: dropped. 1: somebody has it.
+    cdef int pass_on(self, SharedGroup group, Session gone, uint64_t number, Message message) except -1
+    # To one receiver, at QoS 1 or 2, by a decision that no accepted record implies; `gone` had it before, or None.
+    cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
+                     uint32_t ids_length, SharedGroup group, Session gone, uint64_t number) except -1
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason) except -1
-    cdef int share(self, SharedGroup group, Receiver publisher, Message message) except -1
     cdef Effect* push(self, uint8_t kind) except NULL
     cdef int settle(self, uint64_t durable) except -1
     cdef int _release(self, Effect* effect) noexcept

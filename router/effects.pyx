@@ -8,6 +8,10 @@ cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
+from router.message cimport message_size
+from router.receiver cimport TOO_LARGE
 from router.sink cimport PUBACK, PUBCOMP, PUBREC
 
 cdef enum:
@@ -18,8 +22,8 @@ cdef enum:
 cdef class Effects:
     """A ring of effects waiting for their records to be durable."""
 
-    def __init__(self):
-        self.records = []
+    def __init__(self, Ledger ledger not None):
+        self.ledger = ledger
 
     def __dealloc__(self):
         while self.head < self.tail:
@@ -39,12 +43,6 @@ cdef class Effects:
         free(effect.ids)
         return 0
 
-    cdef uint64_t record(self, tuple fields) except 0:
-        """Take note of something the log must hold; effects pushed from here on rest on it."""
-        self.record_number += 1
-        self.records.append((self.record_number, *fields))
-        return self.record_number
-
     cdef Effect* push(self, uint8_t kind) except NULL:
         cdef Effect* ring
         cdef uint32_t capacity
@@ -62,7 +60,7 @@ cdef class Effects:
         cdef Effect* effect = &self.ring[self.tail & (self.capacity - 1)]
         memset(effect, 0, sizeof(Effect))
         effect.kind = kind
-        effect.record = self.record_number
+        effect.record = self.ledger.records.last_number if self.ledger.records is not None else 0
         self.tail += 1
         return effect
 
@@ -77,6 +75,8 @@ cdef class Effects:
         if group != NULL:
             Py_INCREF(<object>group)
             effect.group = group
+        receiver.promised += 1
+        receiver.promised_bytes += message_size(message)
         if ids_length:
             effect.ids = <uint8_t*>malloc(ids_length)
             if effect.ids == NULL:
@@ -87,17 +87,47 @@ cdef class Effects:
         effect.flag = retain
         return 0
 
-    cdef int share(self, SharedGroup group, Receiver publisher, Message message) except -1:
-        assert message.owned, "an effect holds owned messages only"
-        cdef Effect* effect = self.push(EFFECT_SHARE)
-        Py_INCREF(group)
-        effect.subject = <void*>group
-        Py_INCREF(message)
-        effect.argument = <void*>message
-        if publisher is not None:
-            Py_INCREF(publisher)
-            effect.group = <void*>publisher
-        return 0
+    cdef int pass_on(self, SharedGroup group, Session gone, uint64_t number, Message message) except -1:
+        cdef Receiver member
+        cdef int reason
+        cdef int index = group.pick(None, gone, message)
+        cdef uint8_t[5] ids
+        cdef uint32_t ids_length = 0
+        cdef uint8_t qos
+        cdef bint retain
+        if index < 0:
+            self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
+            return 0
+        member = <Receiver>group.members[index].partner
+        reason = member.refuses(message_size(message))
+        if reason >= 0:
+            self.ledger.dropped_messages[reason] += 1
+            return 0
+        group.terms(index, message, &qos, &retain, ids, &ids_length)
+        if qos == 0:
+            member.deliver(message, qos, retain, ids, ids_length, <void*>group)
+            return 1
+        return self.address(member, message, qos, retain, ids, ids_length, group,
+                            gone if number != NO_NUMBER and gone.durable else None, number)
+
+    cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
+                     uint32_t ids_length, SharedGroup group, Session gone, uint64_t number) except -1:
+        cdef RecordBuffer records = self.ledger.records
+        cdef bytes from_client = b""
+        cdef uint64_t from_number = 0
+        if receiver.durable:
+            if message.record == 0 or gone is None:
+                # In a record of its own: who else owes it may be done with it long before.
+                message.record = records.copy_of(self.ledger.now_us, self.ledger.now_ms, self.ledger.incarnation, message)
+            if gone is not None:
+                from_client = gone.client_identifier
+                from_number = number
+            records.add(
+                "delivery", self.ledger.now_us, (<Session?>receiver).client_identifier, message.record,
+                message_size(message), qos, retain, PyBytes_FromStringAndSize(<const char*>ids, ids_length),
+                group.name if group is not None else b"", from_client, from_number)
+        return 1 + self.deliver(receiver, message, qos, retain, ids, ids_length,
+                                <void*>group if group is not None else NULL)
 
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason) except -1:
@@ -124,7 +154,8 @@ cdef class Effects:
         """Let leave, in order, everything that rests on records up to `durable`. Returns how many effects left."""
         cdef Effect effect
         cdef Session session
-        cdef Receiver receiver, publisher
+        cdef Receiver receiver
+        cdef bint taken
         cdef int settled = 0
         while self.head < self.tail and self.ring[self.head & (self.capacity - 1)].record <= durable:
             effect = self.ring[self.head & (self.capacity - 1)]
@@ -133,12 +164,15 @@ cdef class Effects:
             try:
                 if effect.kind == EFFECT_DELIVER:
                     receiver = <Receiver>effect.subject
-                    if not receiver.gone:
-                        receiver.deliver(<Message>effect.argument, effect.qos, effect.flag, effect.ids,
-                                         effect.ids_length, effect.group)
-                elif effect.kind == EFFECT_SHARE:
-                    publisher = <Receiver>effect.group if effect.group != NULL else None
-                    (<SharedGroup>effect.subject).publish(publisher, <Message>effect.argument)
+                    receiver.promised -= 1
+                    receiver.promised_bytes -= message_size(<Message>effect.argument)
+                    taken = not receiver.gone and receiver.deliver(
+                        <Message>effect.argument, effect.qos, effect.flag, effect.ids, effect.ids_length,
+                        effect.group) != TOO_LARGE
+                    if not taken and effect.group != NULL:
+                        self.pass_on(<SharedGroup>effect.group, <Session?>receiver, NO_NUMBER, <Message>effect.argument)
+                    elif receiver.gone:
+                        self.ledger.dropped_messages[DROP_SESSION_ENDED] += 1
                 elif effect.kind == EFFECT_ACKNOWLEDGE:
                     session = <Session>effect.subject
                     session.waiting_records -= 1

@@ -1,6 +1,8 @@
 """What the sessions of one router share: the time, the limits they go by, and the counts of what was dropped."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from router.message cimport Message
+from router.records cimport RecordBuffer
 
 cdef enum:                       # why a message did not reach a receiver; names in ledger.DROP_REASONS
     DROP_OFFLINE = 0             # QoS 0 for a session without a connection
@@ -15,11 +17,19 @@ cdef enum:                       # why a message did not reach a receiver; names
     DROP_RETAINED_FULL = 9       # to be retained, but there is no room for one more
     DROP_MEMORY = 10             # would have been queued, but the worker is at its limit of memory
     DROP_INBOX_FULL = 11         # the inbox of an in-process client is at its limit
-    DROP_REASON_COUNT = 12
+    DROP_UNREADABLE = 12         # it waited in the log, and its bytes there are lost
+    DROP_LOG_UNAVAILABLE = 13    # would have to be logged, and the disk takes no more
+    DROP_REASON_COUNT = 14
 
 
 cdef class Ledger:
     cdef public int64_t now_ms           # monotonic ms; set by the host at the start of every turn
+    cdef public int64_t now_us           # the same moment, µs since 1970; moved only while there are records
+    cdef public int64_t stamp_us         # of the newest retained message: a hybrid logical clock (DESIGN, retained)
+    cdef public RecordBuffer records     # what the log must hold and has not got yet; None: nothing rests on a record
+    cdef public uint32_t incarnation     # of this worker, in the ids of its messages
+    cdef public object bodies            # fetch(record number, now_us, now_ms): reads a message back from the log; None without one
+    cdef public list starved             # sessions that wait for a message which cannot be read back yet
     cdef public uint32_t queue_messages_max
     cdef public uint64_t queue_bytes_max
     cdef public int inflight_max         # outgoing QoS 1/2 under way per session, also below a larger Receive Maximum
@@ -34,3 +44,4 @@ cdef class Ledger:
     cdef readonly uint64_t sessions_expired  # sessions whose session expiry interval passed, since the start
     cdef readonly uint32_t sessions_online   # sessions with a connection
     cdef readonly uint32_t sessions_online_max
+    cdef Message fetch(self, uint64_t record)     # None: not yet; raises LookupError: lost

@@ -2,7 +2,7 @@
 
 DROP_REASONS = (
     "offline", "queue_full", "expired", "too_large", "output_full", "refused", "session_ended", "no_member",
-    "not_authorized", "retained_full", "memory", "inbox_full",
+    "not_authorized", "retained_full", "memory", "inbox_full", "unreadable", "log_unavailable",
 )
 assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
 
@@ -22,6 +22,16 @@ cdef class Ledger:
         self.queue_messages_max = queue_messages_max
         self.queue_bytes_max = queue_bytes_max
         self.inflight_max = inflight_max
+        self.starved = []
+
+    cdef Message fetch(self, uint64_t record):
+        """Read a message back by the number of its record. None: it cannot be read yet; the session asks again.
+
+        Raises LookupError if it is in the log no more.
+        """
+        if self.bodies is None:
+            raise LookupError(record)
+        return self.bodies.fetch(record, self.now_us, self.now_ms)
 
     def count_dropped(self, reason: str) -> None:
         """Count a message dropped for a reason of DROP_REASONS: one that only Python saw."""

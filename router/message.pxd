@@ -45,11 +45,17 @@ cdef class Message:
     cdef uint8_t version                 # protocol level of the frame: 3, 4 or 5
     cdef bint owned
     cdef int64_t received_ms             # monotonic ms
+    cdef readonly uint64_t record        # number of its record in our log; 0: it has none
     cdef int64_t expires_ms              # monotonic ms after which it is not delivered; 0: never
     cdef void* storage                   # one block that all pointers point into, or NULL while borrowed
     cdef Message kept                    # while borrowed, the owned copy that all who keep it share; None before the first
 
     cdef Message keep(self)              # self if owned, else the owned copy
+
+
+cdef inline uint64_t message_size(Message message) noexcept:
+    """What a message counts for where bytes are limited."""
+    return <uint64_t>message.topic_length + message.properties_length + message.payload_length
 
 
 cdef Message make_message(

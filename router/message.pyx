@@ -67,6 +67,7 @@ cdef class Message:
         copy.version = self.version
         copy.received_ms = self.received_ms
         copy.expires_ms = self.expires_ms
+        copy.record = self.record
         copy.owned = True
         self.kept = copy
         return copy

@@ -19,10 +19,12 @@ cdef enum Answer:                # what an acknowledgement was to us
     ANSWER_WRONG = 3             # in flight, but not at this QoS or step: a protocol error
 
 cdef struct Delivery:
-    void* message                # Message, owned reference; NULL once let go, or if it is never to be sent again
+    void* message                # Message, owned reference; NULL once let go, to be read back, or never to be sent again
+    uint64_t record              # number of its record in the log; 0: it is in memory only
     void* group                  # SharedGroup, owned reference; NULL if not from a shared subscription
     uint8_t* ids                 # encoded Subscription Identifiers, owned; NULL if none
     uint32_t ids_length
+    uint32_t size                # topic name, properties and payload, bytes
     uint8_t qos                  # 1 or 2; 0 for one that waited for its session's connection
     uint8_t state                # DeliveryState
     uint8_t retain
@@ -43,9 +45,11 @@ cdef class Outgoing:
     cdef uint32_t queued_count
     cdef uint32_t queued_qos0             # of those; while there are any, later QoS 0 messages wait behind them
     cdef uint32_t connection              # counts the session's connections
+    cdef bint starved                     # the last drain() stopped at a message that cannot be read back yet
     cdef int send_quota                   # PUBLISH packets that may still be sent; 0 <= send_quota <= receive_maximum
     cdef int receive_maximum
     cdef Ledger ledger
+    cdef bytes client_identifier
 
     cdef Verdict deliver(self, Sink sink, bint durable, Message message, uint8_t qos, bint retain,
                          const uint8_t* ids, uint32_t ids_length, void* group) except? DROPPED
@@ -63,5 +67,20 @@ cdef class Outgoing:
     cdef void _release(self, Delivery* delivery) noexcept
     cdef int _fill(self, Delivery* delivery, Message message, bint kept, uint8_t qos, bint retain,
                    const uint8_t* ids, uint32_t ids_length, void* group, uint8_t state) except -1
-    cdef int _count(self, SinkResult result, Sink sink) noexcept
+    cdef int _drop(self, SinkResult result, Sink sink, uint64_t number, bint logged) except -1
+    cdef int note_drop(self, uint64_t number, int reason) except -1
+    cdef int _use_up(self, uint64_t number) except -1
+    cdef Message _read(self, Delivery* delivery, Sink sink, uint64_t number, bint logged)
+    cdef int refuses(self, uint64_t size, uint32_t promised, uint64_t promised_bytes) noexcept
+    cdef Message body(self, Delivery* delivery)              # None: it cannot be read back yet; raises LookupError
+    cdef int let_go(self) noexcept                           # of the bodies that can be read back
+    # Recovery: what the records say has become of deliveries.
+    cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                 void* group) except -1
+    cdef int assume_sent(self, uint16_t packet_identifier) except -1
+    cdef int assume_sent_below(self, uint64_t number) except -1
+    cdef int assume_dropped(self, uint64_t number) except -1
+    cdef int assume_window_sent(self) except -1
+    cdef int skip_to(self, uint64_t number) except -1
+    cdef int restore_state(self, uint64_t number, uint8_t state) except -1
     cdef int _unqueue(self, Delivery* delivery) noexcept

@@ -6,19 +6,25 @@ are freed in any order; the ring's start moves over freed ones. Only a new conne
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from router.ledger cimport (
-    DROP_EXPIRED, DROP_OFFLINE, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE,
+    DROP_EXPIRED, DROP_OFFLINE, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
 )
+from router.message cimport message_size
 from router.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
+from router.shared cimport SharedGroup
 from router.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
+
+from router.ledger import DROP_REASONS
 
 cdef enum:
     PACKET_IDENTIFIERS = 65535
     RING_MIN = 4
     RING_KEPT_MAX = 256          # a larger ring is given back when it empties
+    BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
 
 
 @cython.final
@@ -26,8 +32,9 @@ cdef enum:
 cdef class Outgoing:
     """The QoS 1 and 2 deliveries of one session. Created when the first one is owed."""
 
-    def __cinit__(self, Ledger ledger):
+    def __cinit__(self, Ledger ledger, bytes client_identifier=b""):
         self.ledger = ledger
+        self.client_identifier = client_identifier
 
     def __dealloc__(self):
         cdef uint64_t number
@@ -55,7 +62,7 @@ cdef class Outgoing:
             delivery.ids = NULL
 
     cdef int append(self) except -1:
-        """Make room for the number end_number. The slot comes back zeroed."""
+        """Make room for the number end_number."""
         cdef Delivery* ring
         cdef uint32_t capacity
         cdef uint64_t number
@@ -73,15 +80,20 @@ cdef class Outgoing:
 
     cdef int _fill(self, Delivery* delivery, Message message, bint kept, uint8_t qos, bint retain,
                    const uint8_t* ids, uint32_t ids_length, void* group, uint8_t state) except -1:
+        """Fill in a slot.
+
+        Args:
+            message: None for one that is in the log and not in memory; the caller sets record and size.
+            kept: whether it may have to be sent again, or to somebody else.
+        """
         cdef Message owned
-        delivery.message = NULL
-        delivery.group = NULL
-        delivery.ids = NULL
-        delivery.ids_length = 0
+        memset(delivery, 0, sizeof(Delivery))
+        delivery.state = DELIVERY_FREE
         if kept:
-            owned = message.keep()
-            Py_INCREF(owned)
-            delivery.message = <void*>owned
+            if message is not None:
+                owned = message.keep()
+                Py_INCREF(owned)
+                delivery.message = <void*>owned
             if ids_length:
                 delivery.ids = <uint8_t*>malloc(ids_length)
                 if delivery.ids == NULL:
@@ -102,88 +114,152 @@ cdef class Outgoing:
         """Send one delivery if nothing waits before it and quota allows, else queue it.
 
         A session that ends with its connection is never resent anything, so it keeps no copy of what it was sent,
-        unless another member of a shared subscription may have to take it (4.8.2).
+        unless another member of a shared subscription may have to take it (4.8.2). A durable one keeps the number of
+        the record instead, if there is one. In a durable session every delivery uses up its number, also one that is
+        dropped: recovery counts them so.
         """
         cdef SinkResult result
         cdef uint64_t number = self.end_number
-        cdef uint64_t size
+        cdef uint64_t size = message_size(message)
+        cdef bint logged = durable and self.ledger.records is not None
+        cdef bint readable = durable and message.record != 0
+        cdef int reason
         if (qos and sink is not None and sink.writable and self.next_number == number and self.resend_number == number
                 and self.send_quota > 0 and number - self.oldest_open < PACKET_IDENTIFIERS):
             self.append()
             result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS), qos, retain, False,
                                   ids, ids_length)
             if result != SINK_SENT:
-                self._count(result, sink)
+                self._drop(result, sink, number, logged)
                 return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
-            self._fill(self.slot(number), message, durable or group != NULL, qos, retain, ids, ids_length, group, DELIVERY_SENT)
+            self._fill(self.slot(number), None if readable else message, durable or group != NULL, qos, retain,
+                       ids, ids_length, group, DELIVERY_SENT)
+            self.slot(number).record = message.record
+            self.slot(number).size = <uint32_t>size
             self.send_quota -= 1
             self.ledger.inflight_messages += 1
             self.end_number = self.next_number = self.resend_number = number + 1
             return DELIVERED
-        size = <uint64_t>message.topic_length + message.payload_length + message.properties_length
-        if (self.queued_count >= self.ledger.queue_messages_max
-                or self.queued_bytes + size > self.ledger.queue_bytes_max):
-            count_drop(self.ledger, sink, DROP_QUEUE_FULL)
-            return DROPPED
-        if self.ledger.memory_full:
-            count_drop(self.ledger, sink, DROP_MEMORY)
-            return DROPPED
+        if not readable:                 # else the limits were asked before its record was made
+            reason = self.refuses(size, 0, 0)
+            if reason >= 0:
+                count_drop(self.ledger, sink, reason)
+                return DROPPED
         self.append()
-        self._fill(self.slot(number), message, True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
+        self._fill(self.slot(number),
+                   None if readable and (sink is None or self.queued_count >= BODIES_KEPT_MAX) else message,
+                   True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
+        self.slot(number).record = message.record
+        self.slot(number).size = <uint32_t>size
         self.end_number = number + 1
         self.queued_count += 1
         self.queued_qos0 += qos == 0
         self.queued_bytes += size
         self.ledger.queued_messages += 1
         self.ledger.queued_bytes += size
+        if logged and qos == 0:
+            self.note_drop(number, DROP_OFFLINE)     # it waits in memory only, and takes its number with it
         return QUEUED
 
-    cdef int _count(self, SinkResult result, Sink sink) noexcept:
-        if result == SINK_TOO_LARGE:
-            count_drop(self.ledger, sink, DROP_TOO_LARGE)
-        elif result == SINK_EXPIRED:
-            count_drop(self.ledger, sink, DROP_EXPIRED)
-        elif result == SINK_GONE:
-            count_drop(self.ledger, sink, DROP_OFFLINE)
-        else:
-            count_drop(self.ledger, sink, DROP_OUTPUT_FULL)
+    cdef int refuses(self, uint64_t size, uint32_t promised, uint64_t promised_bytes) noexcept:
+        """Return the reason for which the queue takes no message of this size, or -1.
+
+        Args:
+            size: topic name, properties and payload, bytes.
+            promised: messages on their way here, which come first; and their bytes.
+        """
+        if (self.queued_count + promised >= self.ledger.queue_messages_max
+                or self.queued_bytes + promised_bytes + size > self.ledger.queue_bytes_max):
+            return DROP_QUEUE_FULL
+        return DROP_MEMORY if self.ledger.memory_full else -1
+
+    cdef int _use_up(self, uint64_t number) except -1:
+        """The number at the end is nobody's."""
+        self.append()
+        memset(self.slot(number), 0, sizeof(Delivery))
+        self.end_number = number + 1
+        if self.next_number == number:
+            if self.resend_number == number:
+                self.resend_number = number + 1
+            self.next_number = number + 1
+        return self.free_slot(number)
+
+    cdef int _drop(self, SinkResult result, Sink sink, uint64_t number, bint logged) except -1:
+        """The connection did not take a delivery: count why, and if it is in the log, say so there."""
+        cdef int reason = (DROP_TOO_LARGE if result == SINK_TOO_LARGE else DROP_EXPIRED if result == SINK_EXPIRED
+                           else DROP_OFFLINE if result == SINK_GONE else DROP_OUTPUT_FULL)
+        count_drop(self.ledger, sink, reason)
+        if logged:
+            self.note_drop(number, reason)
+            if number == self.end_number:
+                self._use_up(number)
+        return 0
+
+    cdef int note_drop(self, uint64_t number, int reason) except -1:
+        self.ledger.records.add("dropped", self.ledger.now_us, self.client_identifier, number, DROP_REASONS[reason])
+        return 0
+
+    cdef Message body(self, Delivery* delivery):
+        if delivery.message != NULL:
+            return <Message>delivery.message
+        assert delivery.record, "a delivery has neither a message nor a record"
+        return self.ledger.fetch(delivery.record)
+
+    cdef int let_go(self) noexcept:
+        """Hold no message in memory that can be read back from the log: the session has no connection."""
+        cdef uint64_t number
+        cdef Delivery* delivery
+        if self.ring == NULL:
+            return 0
+        for number in range(self.oldest_open, self.end_number):
+            delivery = self.slot(number)
+            if delivery.record and delivery.message != NULL:
+                Py_DECREF(<object>delivery.message)
+                delivery.message = NULL
         return 0
 
     cdef int _unqueue(self, Delivery* delivery) noexcept:
-        cdef Message message = <Message>delivery.message
-        cdef uint64_t size = <uint64_t>message.topic_length + message.payload_length + message.properties_length
         self.queued_count -= 1
         self.queued_qos0 -= delivery.qos == 0
-        self.queued_bytes -= size
+        self.queued_bytes -= delivery.size
         self.ledger.queued_messages -= 1
-        self.ledger.queued_bytes -= size
+        self.ledger.queued_bytes -= delivery.size
         return 0
 
     cdef int drain(self, Sink sink, bint durable) except -1:
         """Resend what an earlier connection was sent, then send what waits, as far as quota and output allow.
 
-        Returns how many packets were sent.
+        Returns how many packets were sent. It stops where a message cannot be read back from the log yet: then
+        `starved` is set, and whoever drains comes again when the log has moved on.
         """
         cdef Delivery* delivery
+        cdef Message message
         cdef SinkResult result
         cdef uint64_t number
         cdef int sent = 0
+        cdef bint logged = durable and self.ledger.records is not None
+        self.starved = False
         while self.resend_number < self.next_number and sink.writable:
             number = self.resend_number
             delivery = self.slot(number)
             if delivery.state == DELIVERY_SENT:
                 if self.send_quota <= 0:
                     return sent
-                assert delivery.message != NULL, "a delivery to resend has lost its message"
-                result = sink.publish(<Message>delivery.message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
-                                      delivery.qos, delivery.retain, True, delivery.ids, delivery.ids_length)
-                if result == SINK_SENT:
-                    delivery.connection = self.connection
-                    self.send_quota -= 1
-                    sent += 1
-                else:
-                    self._count(result, sink)
+                message = self._read(delivery, sink, number, logged)
+                if message is None:
+                    if self.starved:
+                        return sent
                     self.free_slot(number)
+                else:
+                    result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
+                                          delivery.qos, delivery.retain, True, delivery.ids, delivery.ids_length)
+                    if result == SINK_SENT:
+                        delivery.connection = self.connection
+                        self.send_quota -= 1
+                        sent += 1
+                    else:
+                        self._drop(result, sink, number, logged)
+                        self.free_slot(number)
             elif delivery.state == DELIVERY_RELEASED and delivery.released_on != self.connection:
                 # Uses no quota, and its PUBCOMP gives none back (4.9). A PUBREC that came on this connection before
                 # the resending got here has had its PUBREL: not twice on one connection [MQTT-4.4.0-1].
@@ -199,25 +275,47 @@ cdef class Outgoing:
             delivery = self.slot(number)
             if delivery.qos and self.send_quota <= 0:
                 break
+            message = None
+            if delivery.state == DELIVERY_QUEUED:
+                message = self._read(delivery, sink, number, logged)
+                if self.starved:
+                    break
             self.next_number = self.resend_number = number + 1
             if delivery.state == DELIVERY_QUEUED:
                 self._unqueue(delivery)
-                result = sink.publish(<Message>delivery.message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
-                                      delivery.qos, delivery.retain, False, delivery.ids, delivery.ids_length)
-                if result != SINK_SENT:
-                    self._count(result, sink)
-                else:
-                    sent += 1
-                    if delivery.qos:
-                        delivery.state = DELIVERY_SENT
-                        self.ledger.inflight_messages += 1
-                        delivery.connection = self.connection
-                        self.send_quota -= 1
-                        if not durable and delivery.group == NULL:
-                            self._release(delivery)
-                        continue
+                if message is not None:
+                    result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
+                                          delivery.qos, delivery.retain, False, delivery.ids, delivery.ids_length)
+                    if result != SINK_SENT:
+                        self._drop(result, sink, number, logged and delivery.qos)
+                    else:
+                        sent += 1
+                        if delivery.qos:
+                            delivery.state = DELIVERY_SENT
+                            self.ledger.inflight_messages += 1
+                            delivery.connection = self.connection
+                            self.send_quota -= 1
+                            if not durable and delivery.group == NULL:
+                                self._release(delivery)
+                            elif durable and delivery.record and delivery.message != NULL:
+                                Py_DECREF(<object>delivery.message)      # the log has it, should it be resent
+                                delivery.message = NULL
+                            continue
             self.free_slot(number)
         return sent
+
+    cdef Message _read(self, Delivery* delivery, Sink sink, uint64_t number, bint logged):
+        """Return a delivery's message. None: it is not there yet (`starved`), or lost, which is counted."""
+        cdef Message message
+        try:
+            message = self.body(delivery)
+        except LookupError:
+            count_drop(self.ledger, sink, DROP_UNREADABLE)
+            if logged and delivery.qos:
+                self.note_drop(number, DROP_UNREADABLE)
+            return None
+        self.starved = message is None
+        return message
 
     cdef int attach(self, int receive_maximum) except -1:
         """Start on a new connection with a full quota; what was sent before is to be resent."""
@@ -255,8 +353,10 @@ cdef class Outgoing:
             self.ledger.inflight_messages -= 1
         self._release(delivery)
         delivery.state = DELIVERY_FREE
-        while self.oldest_open < self.next_number and self.slot(self.oldest_open).state == DELIVERY_FREE:
+        while self.oldest_open < self.end_number and self.slot(self.oldest_open).state == DELIVERY_FREE:
             self.oldest_open += 1
+        if self.next_number < self.oldest_open:
+            self.next_number = self.oldest_open
         if self.resend_number < self.oldest_open:
             self.resend_number = self.oldest_open
         if self.oldest_open == self.end_number and self.capacity > RING_KEPT_MAX:
@@ -309,6 +409,103 @@ cdef class Outgoing:
         self.give_back_quota(delivery)
         self.free_slot(number)
         return ANSWER_FREED
+
+    # Recovery ------------------------------------------------------------------------------------------------------
+
+    cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                 void* group) except -1:
+        """Queue a delivery whose message is in the log; no limit stands against it: it was let in before."""
+        cdef uint64_t number = self.end_number
+        self.append()
+        self._fill(self.slot(number), None, True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
+        self.slot(number).record = record
+        self.slot(number).size = size
+        self.end_number = number + 1
+        self.queued_count += 1
+        self.queued_bytes += size
+        self.ledger.queued_messages += 1
+        self.ledger.queued_bytes += size
+        return 0
+
+    cdef int assume_sent_below(self, uint64_t number) except -1:
+        """All deliveries before this number have been sent, or may have been."""
+        cdef Delivery* delivery
+        number = min(number, self.end_number)
+        while self.next_number < number:
+            delivery = self.slot(self.next_number)
+            if delivery.state == DELIVERY_QUEUED:
+                self._unqueue(delivery)
+                delivery.state = DELIVERY_SENT
+                self.ledger.inflight_messages += 1
+            self.next_number += 1
+        return 0
+
+    cdef int assume_sent(self, uint16_t packet_identifier) except -1:
+        """The client has acknowledged a delivery, so it and those before it were sent."""
+        if packet_identifier == 0 or self.oldest_open == self.end_number:
+            return 0
+        return self.assume_sent_below(self.oldest_open + 1 + (
+            (<uint64_t>packet_identifier - 1 + PACKET_IDENTIFIERS - self.oldest_open % PACKET_IDENTIFIERS)
+            % PACKET_IDENTIFIERS))
+
+    cdef int assume_dropped(self, uint64_t number) except -1:
+        """A delivery was dropped; one that is not there yet only took the number."""
+        while self.end_number <= number:
+            self._use_up(self.end_number)
+        if number >= self.oldest_open:
+            if self.slot(number).state == DELIVERY_QUEUED:
+                self._unqueue(self.slot(number))
+            self.free_slot(number)
+        return 0
+
+    cdef int assume_window_sent(self) except -1:
+        """The connection was lost without a record of it: what its window had room for may have been sent."""
+        cdef uint64_t number = self.next_number
+        cdef int open_count = 0
+        cdef uint64_t earlier
+        for earlier in range(self.oldest_open, self.next_number):
+            open_count += self.slot(earlier).state != DELIVERY_FREE
+        while number < self.end_number and open_count < self.ledger.inflight_max:
+            open_count += self.slot(number).state != DELIVERY_FREE
+            number += 1
+        return self.assume_sent_below(number)
+
+    cdef int skip_to(self, uint64_t number) except -1:
+        """Use up the numbers from the end to this one; if nothing is owed, at no cost for each of them."""
+        if self.oldest_open == self.end_number and number > self.end_number:
+            self.oldest_open = self.next_number = self.resend_number = self.end_number = number
+        while self.end_number < number:
+            self._use_up(self.end_number)
+        return 0
+
+    cdef int restore_state(self, uint64_t number, uint8_t state) except -1:
+        """Bring a delivery that was just queued as the newest to a later state, as a snapshot says."""
+        if state != DELIVERY_QUEUED:
+            self.assume_sent_below(number + 1)
+        if state == DELIVERY_RELEASED:
+            self._release(self.slot(number))
+            self.slot(number).state = DELIVERY_RELEASED
+        return 0
+
+    def deliveries(self) -> list[list]:
+        """Return what is owed, as a snapshot has it: [number, record, size, qos, state, retain, identifiers, group]."""
+        cdef uint64_t number
+        cdef Delivery* delivery
+        cdef list found = []
+        for number in range(self.oldest_open, self.end_number):
+            delivery = self.slot(number)
+            if delivery.state != DELIVERY_FREE and delivery.qos:
+                found.append([
+                    number, delivery.record if delivery.state != DELIVERY_RELEASED else 0, delivery.size, delivery.qos,
+                    delivery.state, bool(delivery.retain),
+                    PyBytes_FromStringAndSize(<const char*>delivery.ids, delivery.ids_length),
+                    (<SharedGroup>delivery.group).name if delivery.group != NULL else b""])
+        return found
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The number of the first delivery not sent yet, and the one that the next delivery gets."""
+        return self.next_number, self.end_number
 
     def state(self) -> dict:
         """Counts and identifiers for admin and tests: in flight (packet identifier, qos, state) in order, queued."""

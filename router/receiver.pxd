@@ -36,6 +36,8 @@ cdef class Receiver:
     cdef uint32_t match_index    # ... and its place in that match's result
 
     cdef uint32_t waiting_records    # publishes of this receiver whose acknowledgement waits for a record
+    cdef uint32_t promised           # QoS 1/2 copies for it that wait for their records
+    cdef uint64_t promised_bytes
     cdef readonly bint durable   # outlives its connection: what it is owed rests on a record
     cdef readonly bint gone      # its session ended: nothing reaches it any more
 
@@ -47,6 +49,8 @@ cdef class Receiver:
     # SharedGroup (borrowed) it was picked from or NULL. The message may be borrowed: keep() before storing.
     cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED
+    # Why a QoS 1/2 message of this size would not be taken, a DROP_... of router.ledger, or -1.
+    cdef int refuses(self, uint64_t size) noexcept
     cdef bint online(self) noexcept        # has a live connection
     cdef bint has_room(self) noexcept      # online and a QoS 1/2 message would be sent at once, not queued
 

@@ -15,6 +15,9 @@ cdef class Receiver:
                          void* group) except? DROPPED:
         raise TypeError(f"{type(self).__name__} does not receive")
 
+    cdef int refuses(self, uint64_t size) noexcept:
+        return -1
+
     cdef bint online(self) noexcept:
         return False
 

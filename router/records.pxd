@@ -29,8 +29,10 @@ cdef class RecordBuffer:
 
     cdef uint8_t* room(self, uint8_t kind, int64_t time_us, size_t body_length) except NULL   # of the new record's body
     cdef uint64_t accepted(self, int64_t time_us, int64_t now_ms, uint64_t n, Message message, bytes publisher,
-                           uint16_t packet_identifier, const uint32_t* peers, int peer_count) except 0
+                           uint16_t packet_identifier, bint will, const uint32_t* peers, int peer_count) except 0
     cdef uint64_t copy(self, int64_t time_us, const MessageFields* fields) except 0
+    cdef uint64_t stored(self, int64_t time_us, const MessageFields* fields) except 0
+    cdef uint64_t copy_of(self, int64_t time_us, int64_t now_ms, uint32_t incarnation, Message message) except 0
     cdef uint64_t acknowledged(self, int64_t time_us, bytes client_identifier, uint8_t packet_type,
                                uint16_t packet_identifier, uint8_t reason) except 0
     cdef uint64_t released(self, int64_t time_us, bytes client_identifier, uint16_t packet_identifier) except 0

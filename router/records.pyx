@@ -8,11 +8,12 @@ cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from router.crc32c cimport crc32c
-from router.cursor cimport ACKNOWLEDGED_HEADER, COPY_HEADER, FLAG_EXPIRES, FLAG_PEERS, FLAG_RETAIN, MARK_AT
+from router.cursor cimport ACKNOWLEDGED_HEADER, COPY_HEADER, FLAG_EXPIRES, FLAG_PEERS, FLAG_RETAIN, FLAG_WILL, MARK_AT
 from router.cursor cimport MESSAGE_HEADER, PEERS_MAX, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_BYTES_MAX
-from router.cursor cimport RECORD_COPY, RECORD_HEADER, RECORD_RELEASED, RECORD_SEALED, RELEASED_HEADER
+from router.cursor cimport RECORD_COPY, RECORD_HEADER, RECORD_RELEASED, RECORD_SEALED, RECORD_STORED, RELEASED_HEADER
+from router.cursor cimport STORED_HEADER
 from router.cursor cimport Cursor, decode_message, get32, get64
 from router.message cimport NO_OFFSET
 
@@ -82,51 +83,48 @@ cdef class RecordBuffer:
         return record + RECORD_HEADER
 
     cdef uint64_t accepted(self, int64_t time_us, int64_t now_ms, uint64_t n, Message message, bytes publisher,
-                           uint16_t packet_identifier, const uint32_t* peers, int peer_count) except 0:
+                           uint16_t packet_identifier, bint will, const uint32_t* peers, int peer_count) except 0:
         """Put in a message that this router is the first to have.
 
         Args:
             now_ms: the monotonic time that time_us is, for the message's expiry.
+            n: of its id.
             publisher: client identifier of the session that it came from, or None.
+            will: it is that session's will, which it has no more then.
             peers: numbers of `peer` records: whom the message is owed to; at most PEERS_MAX.
 
         Returns the record's number.
         """
         cdef MessageFields fields
         cdef uint8_t* body
-        cdef size_t alias = ALIAS_BYTES if message.alias_offset != NO_OFFSET and message.properties_length else 0
         assert 0 <= peer_count <= PEERS_MAX, peer_count
+        fields_of_message(&fields, message, time_us, now_ms)
         fields.n = n
-        fields.expires_us = time_us + (message.expires_ms - now_ms) * 1000 if message.expires_ms else 0
-        fields.expiry_offset = message.expiry_offset
-        if alias and message.expiry_offset != NO_OFFSET and message.expiry_offset > message.alias_offset:
-            fields.expiry_offset -= ALIAS_BYTES
-        fields.properties_length = <uint32_t>(message.properties_length - alias)
-        fields.payload_length = message.payload_length
-        fields.topic_length = message.topic_length
         fields.publisher_length = <uint16_t>len(publisher) if publisher is not None else 0
-        fields.packet_identifier = packet_identifier
-        fields.qos = message.qos
-        fields.retain = message.retain
-        fields.peer_count = <uint8_t>peer_count
-        fields.peers = NULL
-        fields.topic = message.topic
         fields.publisher = <const uint8_t*>PyBytes_AS_STRING(publisher) if publisher is not None else NULL
-        fields.properties = NULL
-        fields.payload = message.payload
+        fields.packet_identifier = packet_identifier
+        fields.will = will
+        fields.peer_count = <uint8_t>peer_count
         body = self.room(RECORD_ACCEPTED, time_us, message_length(&fields))
         body = put_message(body, &fields)
         cdef int index
         for index in range(peer_count):
             put32(body + 1 + 4 * index, peers[index])
-        body = put_texts(body, &fields)
-        if alias:
-            # A Topic Alias means something on its connection only, and is never stored.
-            memcpy(body, message.properties, message.alias_offset)
-            memcpy(body + message.alias_offset, message.properties + message.alias_offset + ALIAS_BYTES,
-                   message.properties_length - message.alias_offset - ALIAS_BYTES)
-        elif fields.properties_length:
-            memcpy(body, message.properties, fields.properties_length)
+        put_properties(put_texts(body, &fields), message, &fields)
+        return self.last_number
+
+    cdef uint64_t copy_of(self, int64_t time_us, int64_t now_ms, uint32_t incarnation, Message message) except 0:
+        """Put in a message of this worker's once more, as copy() does."""
+        cdef MessageFields fields
+        cdef uint8_t* body
+        fields_of_message(&fields, message, time_us, now_ms)
+        fields.n = message.record
+        body = self.room(RECORD_COPY, time_us, COPY_HEADER + message_length(&fields))
+        put32(body, 0)
+        put32(body + 4, incarnation)
+        put64(body + 8, <uint64_t>time_us)
+        body = put_message(body + COPY_HEADER, &fields)
+        put_properties(put_texts(body, &fields), message, &fields)
         return self.last_number
 
     cdef uint64_t copy(self, int64_t time_us, const MessageFields* fields) except 0:
@@ -139,6 +137,18 @@ cdef class RecordBuffer:
         if fields.peer_count:
             memcpy(body + 1, fields.peers, 4 * <size_t>fields.peer_count)
         body = put_texts(body, fields)
+        if fields.properties_length:
+            memcpy(body, fields.properties, fields.properties_length)
+        return self.last_number
+
+    cdef uint64_t stored(self, int64_t time_us, const MessageFields* fields) except 0:
+        """Put in a message as a snapshot keeps it: the same fields, and the number of its record in the log."""
+        cdef uint8_t* body = self.room(RECORD_STORED, time_us, STORED_HEADER + message_length(fields))
+        put64(body, fields.record)
+        put32(body + 8, fields.origin)
+        put32(body + 12, fields.incarnation)
+        put64(body + 16, <uint64_t>fields.accepted_us)
+        body = put_texts(put_message(body + STORED_HEADER, fields), fields)
         if fields.properties_length:
             memcpy(body, fields.properties, fields.properties_length)
         return self.last_number
@@ -176,13 +186,14 @@ cdef class RecordBuffer:
         return self.last_number
 
     def add_accepted(self, time_us: int, n: int, Message message not None, bytes publisher=None,
-                     packet_identifier: int = 0, peers: tuple[int, ...] = (), now_ms: int = 0) -> int:
+                     packet_identifier: int = 0, peers: tuple[int, ...] = (), now_ms: int = 0,
+                     will: bool = False) -> int:
         """accepted() for Python callers."""
         cdef uint32_t[PEERS_MAX] numbers
         assert len(peers) <= PEERS_MAX, len(peers)
         for index, peer in enumerate(peers):
             numbers[index] = peer
-        return self.accepted(time_us, now_ms, n, message, publisher, packet_identifier, numbers, <int>len(peers))
+        return self.accepted(time_us, now_ms, n, message, publisher, packet_identifier, will, numbers, <int>len(peers))
 
     def add_acknowledged(self, time_us: int, bytes client_identifier not None, packet_type: int, packet_identifier: int,
                          reason: int) -> int:
@@ -208,6 +219,23 @@ cdef class RecordBuffer:
             fields.incarnation = incarnation
             fields.accepted_us = cursor.time_us
         return self.copy(time_us, &fields)
+
+    def add_stored(self, Cursor cursor not None, incarnation: int) -> int:
+        """Put in the message that a cursor stands at, as a snapshot keeps it; returns the new record's number.
+
+        Args:
+            incarnation: of the worker that accepted it; a copy or a stored one keeps its own.
+        """
+        cdef MessageFields fields
+        if cursor.message_fields(&fields):
+            raise RecordError(f"record {cursor.number} is no message")
+        if cursor.kind == RECORD_ACCEPTED:
+            fields.origin = 0
+            fields.incarnation = incarnation
+            fields.accepted_us = cursor.time_us
+        if cursor.kind != RECORD_STORED:
+            fields.record = cursor.number
+        return self.stored(cursor.time_us, &fields)
 
     def take(self, RecordBuffer other not None) -> None:
         """Move all records of another buffer, whose numbers follow ours, behind those in this one.
@@ -273,6 +301,35 @@ cdef class RecordBuffer:
         return earliest, latest
 
 
+cdef inline int fields_of_message(MessageFields* fields, Message message, int64_t time_us, int64_t now_ms) noexcept:
+    """Fill in what a message says of itself; time_us and now_ms are the same moment."""
+    cdef size_t alias = ALIAS_BYTES if message.alias_offset != NO_OFFSET and message.properties_length else 0
+    memset(fields, 0, sizeof(MessageFields))
+    fields.expires_us = time_us + (message.expires_ms - now_ms) * 1000 if message.expires_ms else 0
+    fields.expiry_offset = message.expiry_offset
+    if alias and message.expiry_offset != NO_OFFSET and message.expiry_offset > message.alias_offset:
+        fields.expiry_offset -= ALIAS_BYTES
+    fields.properties_length = <uint32_t>(message.properties_length - alias)
+    fields.payload_length = message.payload_length
+    fields.topic_length = message.topic_length
+    fields.qos = message.qos
+    fields.retain = message.retain
+    fields.topic = message.topic
+    fields.payload = message.payload
+    return 0
+
+
+cdef inline int put_properties(uint8_t* body, Message message, const MessageFields* fields) noexcept:
+    """Write a message's properties, without a Topic Alias: it means something on its connection only."""
+    if fields.properties_length != message.properties_length:
+        memcpy(body, message.properties, message.alias_offset)
+        memcpy(body + message.alias_offset, message.properties + message.alias_offset + ALIAS_BYTES,
+               message.properties_length - message.alias_offset - ALIAS_BYTES)
+    elif fields.properties_length:
+        memcpy(body, message.properties, fields.properties_length)
+    return 0
+
+
 cdef inline size_t message_length(const MessageFields* fields) noexcept nogil:
     cdef size_t length = MESSAGE_HEADER + <size_t>fields.topic_length + fields.publisher_length
     length += <size_t>fields.properties_length + fields.payload_length
@@ -293,6 +350,8 @@ cdef inline uint8_t* put_message(uint8_t* body, const MessageFields* fields) noe
     body[18] = fields.qos
     if fields.retain:
         body[18] |= FLAG_RETAIN
+    if fields.will:
+        body[18] |= FLAG_WILL
     if fields.expires_us:
         body[18] |= FLAG_EXPIRES
         put64(body + 19, <uint64_t>fields.expires_us)

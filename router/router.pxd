@@ -5,6 +5,7 @@ from router.effects cimport Effects
 from router.ledger cimport Ledger
 from router.message cimport Message
 from router.receiver cimport Receiver
+from router.records cimport RecordBuffer
 from router.retained cimport RetainedStore
 from router.session cimport Session
 from router.sink cimport Sink
@@ -23,20 +24,27 @@ cdef class Router:
     cdef readonly Effects effects
     cdef readonly dict sessions          # client identifier (bytes) -> Session
     cdef public object sys_topics        # the broker's own topics, $SYS: match(), message_of(), bring_up_to_date(); or None
-    cdef public bint recording           # a log is attached: what rests on a record waits for it in effects
+    cdef readonly bint recording         # a log is attached: what rests on a record waits for it in effects
+    cdef public bint accepting           # the log takes more; if not, what would rest on a record is refused
     cdef readonly bint recorded          # whether the last publish rests on a record
     cdef list _deadlines                 # heap of (monotonic ms, sequence, kind, Session)
     cdef uint64_t _deadline_sequence
 
     # The message may be borrowed. `route` is the topic's, fresh. Returns how many receivers it is for.
-    cdef int publish(self, Receiver publisher, Message message, Route route) except -1
+    cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1
     cdef bint rests_on_record(self, Receiver publisher, Message message, Route route) except -1
     cdef int _publish_now(self, Receiver publisher, Message message, Route route) except -1
-    cdef int _publish_recorded(self, Receiver publisher, Message message, Route route) except -1
+    cdef int _publish_recorded(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier,
+                               bint will) except -1
+    cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1
+    cdef list _decide(self, Receiver publisher, Message message, Route route)
     cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1
-    cdef _redispatch(self, Session session)
-    cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s)
+    cdef int _redispatch(self, Session session) except -1
+    cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s, passed_ms)
+    cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
+                              uint32_t ids_length) except -1
     cdef int retain(self, Message message) except -1
+    cdef int retain_recovered(self, Message message, uint64_t record, int64_t stamp_us) except -1
     cdef bint may_retain(self, Message message) except -1       # there is room for it among the retained messages
     # An acknowledgement of the publisher's packet: now, or in its place behind what waits.
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,

@@ -9,8 +9,9 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from heapq import heappop, heappush
 
-from router.receiver cimport DROPPED, RETAIN_HANDLING_MASK
-from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL, DROP_SESSION_ENDED
+from router.receiver cimport DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
+from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL, DROP_SESSION_ENDED, DROP_UNREADABLE
+from router.message cimport message_size
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
 from router.session cimport EXPIRY_NEVER
@@ -18,6 +19,8 @@ from router.routes cimport Target
 from router.shared cimport SharedGroup
 from router.topics cimport is_sys_topic
 from libc.stdlib cimport free
+
+from router.ledger import DROP_REASONS
 
 
 @cython.final
@@ -35,26 +38,33 @@ cdef class Router:
         self.ledger = ledger
         self.tree = SubscriptionTree(strategy, seed, routes_max)
         self.retained = RetainedStore(seed)
-        self.effects = Effects()
+        self.effects = Effects(ledger)
         self.sessions = {}
         self._deadlines = []
+        self.accepting = True
+
+    def record_into(self, RecordBuffer records) -> None:
+        """From here on what rests on a record waits for it, and the records come to lie in this buffer."""
+        self.ledger.records = records
+        self.recording = records is not None
 
     # Publishing ----------------------------------------------------------------------------------------------------
 
-    cdef int publish(self, Receiver publisher, Message message, Route route) except -1:
+    cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1:
         """Give a message to everybody who wants it, now or when its record is durable.
 
         Args:
             publisher: who published, for No Local and hashing; None for the broker's own.
             message: may be borrowed; what is stored is a copy.
             route: of the message's topic, fresh.
+            packet_identifier: of the publisher's packet, for QoS 2; else 0.
 
         Returns the number of receivers that it is for, a shared subscription being one, whether or not each has room
         for it: what a receiver drops is counted there.
         """
         self.recorded = self.recording and self.rests_on_record(publisher, message, route)
         if self.recorded:
-            return self._publish_recorded(publisher, message, route)
+            return self._publish_recorded(publisher, message, route, packet_identifier, False)
         if message.retain:
             self.retain(message)
         return self._publish_now(publisher, message, route)
@@ -71,20 +81,29 @@ cdef class Router:
                 if self.tree.target_for(message.topic, message.topic_length, publisher, True, &own):
                     reached += 1
                     try:
-                        publisher.deliver(message, min(message.qos, own.qos), message.retain and own.retain_as_published,
-                                          own.ids, own.ids_length, NULL)
+                        self._deliver_now(publisher, message, &own)
                     finally:
                         free(own.ids)
                 continue
             reached += 1
-            (<Receiver>target.receiver).deliver(message, min(message.qos, target.qos),
-                                                message.retain and target.retain_as_published,
-                                                target.ids, target.ids_length, NULL)
+            self._deliver_now(<Receiver>target.receiver, message, target)
         for index in range(route.group_count):
             reached += 1
             if not (<SharedGroup>route.groups[index]).publish(publisher, message):
                 self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
         return reached
+
+    cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1:
+        cdef uint8_t qos = min(message.qos, target.qos)
+        cdef int reason
+        if qos and self.recording and receiver.durable:
+            # There would be a record if it had room for this.
+            reason = receiver.refuses(message_size(message))
+            assert reason >= 0, "a durable session is owed what no record has"
+            self.ledger.dropped_messages[reason] += 1
+            return 0
+        receiver.deliver(message, qos, message.retain and target.retain_as_published, target.ids, target.ids_length, NULL)
+        return 0
 
     cdef bint rests_on_record(self, Receiver publisher, Message message, Route route) except -1:
         cdef uint32_t index, member
@@ -100,7 +119,8 @@ cdef class Router:
             return True
         for index in range(route.target_count):
             target = &route.targets[index]
-            if target.qos and (<Receiver>target.receiver).durable:
+            if (target.qos and (<Receiver>target.receiver).durable
+                    and (<Receiver>target.receiver).refuses(message_size(message)) < 0):
                 return True
         for index in range(route.group_count):
             group = <SharedGroup>route.groups[index]
@@ -109,14 +129,31 @@ cdef class Router:
                     return True
         return False
 
-    cdef int _publish_recorded(self, Receiver publisher, Message message, Route route) except -1:
+    cdef int _publish_recorded(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier,
+                               bint will) except -1:
         """QoS 0 copies leave at once; the others, and whoever is acknowledged after them, wait for the record."""
         cdef Message owned = message.keep()
+        cdef Ledger ledger = self.ledger
         cdef uint32_t index
         cdef Target* target
         cdef Target own
+        cdef SharedGroup group
+        cdef Receiver member
         cdef int reached = 0
-        self.effects.record(("accepted", owned))
+        cdef int64_t time_us = ledger.now_us
+        cdef uint8_t[5] ids
+        cdef uint32_t ids_length = 0
+        cdef uint8_t qos
+        cdef bint retain
+        # What the record alone does not say about who gets it stands before it, so that both are there or neither.
+        cdef list decided = self._decide(publisher, owned, route) if owned.qos else None
+        if owned.retain:
+            # A hybrid logical clock: the newest retained message of a topic is the one with the highest stamp.
+            time_us = ledger.stamp_us = max(ledger.now_us, ledger.stamp_us + 1)
+        owned.record = ledger.records.accepted(
+            time_us, ledger.now_ms, ledger.records.last_number + 1, owned,
+            (<Session>publisher).client_identifier if isinstance(publisher, Session) else None,
+            packet_identifier, will, NULL, 0)
         if owned.retain:
             self.retain(owned)
         for index in range(route.target_count):
@@ -126,16 +163,77 @@ cdef class Router:
                     continue
                 reached += 1
                 try:
-                    self._deliver_recorded(publisher, owned, &own)
+                    if decided is None or publisher not in decided:
+                        self._deliver_recorded(publisher, owned, &own)
                 finally:
                     free(own.ids)
                 continue
             reached += 1
-            self._deliver_recorded(<Receiver>target.receiver, owned, target)
+            if decided is None or <Receiver>target.receiver not in decided:
+                self._deliver_recorded(<Receiver>target.receiver, owned, target)
         for index in range(route.group_count):
-            self.effects.share(<SharedGroup>route.groups[index], publisher, owned)
+            group = <SharedGroup>route.groups[index]
             reached += 1
+            if owned.qos == 0:
+                if not group.publish(publisher, owned):
+                    ledger.dropped_messages[DROP_NO_MEMBER] += 1
+                continue
+            # decided begins with the groups' members, in order: an index, or -1
+            member_index = decided[index]
+            if member_index < 0:
+                continue
+            member = <Receiver>group.members[<int>member_index].partner
+            group.terms(member_index, owned, &qos, &retain, ids, &ids_length)
+            if qos == 0:
+                member.deliver(owned, 0, retain, ids, ids_length, <void*>group)
+            else:
+                self.effects.deliver(member, owned, qos, retain, ids, ids_length, <void*>group)
         return reached
+
+    cdef list _decide(self, Receiver publisher, Message message, Route route):
+        """Decide what an accepted record does not imply, and record it.
+
+        Returns None if there is nothing; else the members picked by their index, one per group of the route (-1: none),
+        then the receivers that have no room.
+        """
+        cdef list decided = None
+        cdef uint32_t index
+        cdef int picked, reason
+        cdef Target* target
+        cdef SharedGroup group
+        cdef Receiver receiver
+        cdef uint64_t size = message_size(message)
+        if route.group_count:
+            decided = []
+            for index in range(route.group_count):
+                group = <SharedGroup>route.groups[index]
+                picked = group.pick(publisher, None, message)
+                if picked < 0:
+                    self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
+                elif group.members[picked].options & QOS_MASK:
+                    receiver = <Receiver>group.members[picked].partner
+                    reason = receiver.refuses(size)
+                    if reason >= 0:
+                        self.ledger.dropped_messages[reason] += 1
+                        picked = -1
+                    elif receiver.durable:
+                        self.ledger.records.add("shared_pick", self.ledger.now_us, group.name,
+                                                (<Session?>receiver).client_identifier)
+                decided.append(picked)
+        for index in range(route.target_count):
+            target = &route.targets[index]
+            receiver = <Receiver>target.receiver
+            if target.qos == 0 or not receiver.durable:
+                continue
+            reason = receiver.refuses(size)
+            if reason >= 0:
+                self.ledger.dropped_messages[reason] += 1
+                self.ledger.records.add("skipped", self.ledger.now_us, (<Session?>receiver).client_identifier,
+                                        DROP_REASONS[reason])
+                if decided is None:
+                    decided = []
+                decided.append(receiver)
+        return decided
 
     cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1:
         cdef uint8_t qos = min(owned.qos, target.qos)
@@ -155,6 +253,14 @@ cdef class Router:
         else:
             self.ledger.dropped_messages[DROP_RETAINED_FULL] += 1
         return 0
+
+    cdef int retain_recovered(self, Message message, uint64_t record, int64_t stamp_us) except -1:
+        """Take a retained message, or the end of one, from the log."""
+        message.record = record
+        self.ledger.stamp_us = max(self.ledger.stamp_us, stamp_us)
+        if message.payload_length == 0:
+            return self.retained.clear(message.topic, message.topic_length)
+        return self.retained.store(message)
 
     cdef bint may_retain(self, Message message) except -1:
         """Return whether the limits on retained messages let this one in; one that replaces another counts its growth.
@@ -194,7 +300,7 @@ cdef class Router:
         if is_sys_topic(message.topic, message.topic_length):
             self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
             return 0
-        return self.publish(publisher, message, self.tree.route(message.topic, message.topic_length))
+        return self.publish(publisher, message, self.tree.route(message.topic, message.topic_length), 0)
 
     def announce(self, Message message not None) -> int:
         """Give a message of the broker's own, one of $SYS, to whoever is connected now, at QoS 0.
@@ -219,15 +325,32 @@ cdef class Router:
 
     def settle(self, durable: int) -> int:
         """Let leave what rests on records up to number `durable`. Returns how many effects left."""
-        return self.effects.settle(durable)
+        cdef Session session
+        cdef list starved = self.ledger.starved
+        cdef int settled = self.effects.settle(durable)
+        if starved:
+            self.ledger.starved = []
+            for session in starved:
+                session.starved = False
+                session.drain()
+        return settled
+
+    @property
+    def last_record(self) -> int:
+        """The number of the newest record; 0 without a log."""
+        return self.ledger.records.last_number if self.recording else 0
 
     # Sessions: rare verbs ------------------------------------------------------------------------------------------
 
-    def open_session(self, bytes client_identifier not None, clean_start: bool, expiry_interval_s: int):
+    def open_session(self, bytes client_identifier not None, clean_start: bool, expiry_interval_s: int, will=None):
         """Find or make the session of a client identifier whose connection, if any, has been detached.
 
         Returns (session, session_present). A clean start ends an existing session first [MQTT-3.1.2-4]; its will, if
         one waits for its delay, is published then (3.1.3.2.2). A resumed session's waiting will is cancelled.
+
+        Args:
+            will: of the new connection; `delay_interval_s`, `message(now_ms)` and, where there is a log, `fields()`, or
+                None.
         """
         cdef Session session = self.sessions.get(client_identifier)
         if session is not None and clean_start:
@@ -239,10 +362,13 @@ cdef class Router:
             self.sessions[client_identifier] = session
         else:
             session.set_expiry_interval(expiry_interval_s)
-            session.will = None
+        session.will = will
         session.deadline_sequence += 1
-        if self.recording and (present or session.durable):
-            self.effects.record(("session", client_identifier, expiry_interval_s))
+        if self.recording and (session.logged or session.durable or will is not None):
+            session.logged = True
+            self.ledger.records.add("session", self.ledger.now_us, client_identifier, expiry_interval_s)
+            if will is not None:
+                self.ledger.records.add("will", self.ledger.now_us, client_identifier, *will.fields())
         return session, present
 
     def detach_session(self, Session session not None, publish_will: bool) -> None:
@@ -252,22 +378,32 @@ cdef class Router:
         [MQTT-3.1.2-8], [MQTT-3.1.3-9]. A session with expiry interval 0 ends here [MQTT-3.1.2-23].
         """
         session.detach()
-        if not publish_will:
+        if session.will is not None and not publish_will:
             session.will = None
+            if session.logged:
+                self.ledger.records.add("will_removed", self.ledger.now_us, session.client_identifier)
         if session.expiry_interval_s == 0:
             self.end_session(session)
             return
-        will = session.will
-        if will is not None:
-            if will.delay_interval_s == 0:
-                self._publish_will(session)
-            else:
-                self._add_deadline(session, DEADLINE_WILL, will.delay_interval_s)
+        if session.will is not None and session.will.delay_interval_s == 0:
+            self._publish_will(session)
+        if session.logged:
+            self.ledger.records.add(
+                "detached", self.ledger.now_us, session.client_identifier, session.expiry_interval_s,
+                session.outgoing.next_number if session.outgoing is not None else 0)
+        self.start_deadlines(session, 0)
+
+    def start_deadlines(self, Session session not None, passed_ms: int) -> None:
+        """Let a session without a connection end in its time, and its will be published.
+
+        Args:
+            passed_ms: since the connection was gone.
+        """
+        if session.will is not None:
+            self._add_deadline(session, DEADLINE_WILL, session.will.delay_interval_s, passed_ms)
         if session.expiry_interval_s != EXPIRY_NEVER:
-            session.ends_ms = self.ledger.now_ms + session.expiry_interval_s * <int64_t>1000
-            self._add_deadline(session, DEADLINE_SESSION, session.expiry_interval_s)
-        if self.recording:
-            self.effects.record(("detached", session.client_identifier, session.expiry_interval_s))
+            session.ends_ms = self.ledger.now_ms + session.expiry_interval_s * <int64_t>1000 - passed_ms
+            self._add_deadline(session, DEADLINE_SESSION, session.expiry_interval_s, passed_ms)
 
     def end_session(self, Session session not None) -> None:
         """Forget a session: its subscriptions, what it is owed, its identifiers.
@@ -280,28 +416,38 @@ cdef class Router:
         self.tree.remove_receiver(session)
         session.gone = True
         session.deadline_sequence += 1
-        if self.recording and session.durable:
-            self.effects.record(("ended", session.client_identifier))
         self._publish_will(session)
         self._redispatch(session)
+        if session.logged:
+            # Behind what follows from it: there may be one too many of something after a crash, never one too few.
+            self.ledger.records.add("ended", self.ledger.now_us, session.client_identifier)
         session.outgoing = None
 
     def _publish_will(self, Session session not None) -> None:
         """Publish a session's will, if it has one; `will.message` returns None for one that its client may not publish."""
+        cdef Message message
         will, session.will = session.will, None
-        if will is not None:
-            message = will.message(self.ledger.now_ms)
-            if message is None:
-                self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
-            else:
-                self.publish_message(message, session)
+        if will is None:
+            return
+        message = will.message(self.ledger.now_ms)
+        if message is None or is_sys_topic(message.topic, message.topic_length):
+            self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
+            if session.logged:
+                self.ledger.records.add("will_removed", self.ledger.now_us, session.client_identifier)
+        elif session.logged:
+            # One record is both: it has been published, and there is no will any more.
+            self._publish_recorded(session, message, self.tree.route(message.topic, message.topic_length), 0, True)
+        else:
+            self.publish_message(message, session)
 
-    cdef _redispatch(self, Session session):
+    cdef int _redispatch(self, Session session) except -1:
+        """What came through shared subscriptions and has to go to another member does, or is counted."""
         cdef Outgoing outgoing = session.outgoing
         cdef Delivery* delivery
+        cdef Message message
         cdef uint64_t number
-        if outgoing is None:
-            return
+        if outgoing is None or outgoing.ring == NULL:
+            return 0
         for number in range(outgoing.oldest_open, outgoing.end_number):
             delivery = outgoing.slot(number)
             if delivery.state != DELIVERY_QUEUED and delivery.state != DELIVERY_SENT:
@@ -309,12 +455,22 @@ cdef class Router:
             if delivery.group == NULL or (delivery.state == DELIVERY_SENT and delivery.qos == 2):
                 if delivery.state == DELIVERY_QUEUED:
                     self.ledger.dropped_messages[DROP_SESSION_ENDED] += 1
-            elif not (<SharedGroup>delivery.group).redispatch(session, <Message>delivery.message):
+                continue
+            try:
+                message = outgoing.body(delivery)
+            except LookupError:
+                message = None
+            if message is None:
+                self.ledger.dropped_messages[DROP_UNREADABLE] += 1
+            elif self.recording:
+                self.effects.pass_on(<SharedGroup>delivery.group, session, number, message)
+            elif not (<SharedGroup>delivery.group).redispatch(session, message):
                 self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
+        return 0
 
-    cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s):
+    cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s, passed_ms):
         self._deadline_sequence += 1
-        heappush(self._deadlines, (self.ledger.now_ms + delay_s * 1000, self._deadline_sequence, kind,
+        heappush(self._deadlines, (self.ledger.now_ms + delay_s * 1000 - passed_ms, self._deadline_sequence, kind,
                                    session.deadline_sequence, session))
 
     def expire(self) -> int:
@@ -349,13 +505,25 @@ cdef class Router:
             self.sys_topics.bring_up_to_date()
         is_new = self.tree.subscribe(receiver, topic_filter, options, identifier)
         if self.recording and receiver.durable:
-            self.effects.record(("subscribe", (<Session?>receiver).client_identifier, topic_filter, options, identifier))
+            self.ledger.records.add("subscribe", self.ledger.now_us, (<Session?>receiver).client_identifier,
+                                    topic_filter, options, identifier)
         handling = options & RETAIN_HANDLING_MASK
         if topic_filter.startswith(b"$share/") or handling == 0x20 or (handling == 0x10 and not is_new):
             return []
         if is_sys:
             return self.sys_topics.match(topic_filter) if self.sys_topics is not None else []
         return self.retained.match(topic_filter)
+
+    cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
+                              uint32_t ids_length) except -1:
+        """Give a session a retained message that its SUBSCRIBE asked for, with RETAIN 1 [MQTT3-3.3.1-8]."""
+        if qos == 0 or not self.recording or not session.durable:
+            session.deliver(message, qos, True, ids, ids_length, NULL)
+        elif session.refuses(message_size(message)) >= 0:
+            self.ledger.dropped_messages[session.refuses(message_size(message))] += 1
+        else:
+            self.effects.address(session, message, qos, True, ids, ids_length, None, None, 0)
+        return 0
 
     def retained_message(self, bytes topic_name not None) -> Message | None:
         """Return what a new subscriber to a topic name would be sent now, None if it is nothing."""
@@ -367,7 +535,8 @@ cdef class Router:
         """Remove a subscription; returns whether there was one. What is already owed stays owed [MQTT-3.10.4-3]."""
         removed = self.tree.unsubscribe(receiver, topic_filter)
         if removed and self.recording and receiver.durable:
-            self.effects.record(("unsubscribe", (<Session?>receiver).client_identifier, topic_filter))
+            self.ledger.records.add("unsubscribe", self.ledger.now_us, (<Session?>receiver).client_identifier,
+                                    topic_filter)
         return removed
 
     @property

@@ -19,6 +19,8 @@ cdef class Session(Receiver):
     cdef uint32_t* incoming               # QoS 2 identifiers received and not released: open addressing, 0 is empty
     cdef uint32_t incoming_capacity       # a power of two, or 0
     cdef uint32_t incoming_count
+    cdef bint logged                      # the log has a record of it, so it gets one of its end
+    cdef bint starved                     # in ledger.starved
     cdef readonly uint32_t expiry_interval_s # session expiry interval; 0: ends with its connection
     cdef int receive_maximum              # of the live connection
     cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
@@ -34,4 +36,8 @@ cdef class Session(Receiver):
     cdef int _free_incoming(self) noexcept
     cdef int attach(self, Sink sink, int receive_maximum) except -1
     cdef int detach(self) except -1
+    cdef int make_outgoing(self) except -1
+    # Recovery: it is owed a message that is in the log.
+    cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                 void* group) except -1
     cdef int drain(self) except -1

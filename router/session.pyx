@@ -2,7 +2,7 @@
 
 cimport cython
 from libc.stdlib cimport calloc, free
-from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE
+from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE
 from router.receiver cimport DELIVERED, DROPPED, TOO_LARGE
 from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
 from router.message cimport topic_hash
@@ -52,11 +52,30 @@ cdef class Session(Receiver):
                        else DROP_OFFLINE if result == SINK_GONE else DROP_TOO_LARGE)
             return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
         if self.outgoing is None:
-            self.outgoing = Outgoing(self.ledger)
-            if self.sink is not None:
-                self.outgoing.attach(self.receive_maximum)
+            self.make_outgoing()
         return self.outgoing.deliver(self.sink, self.durable, message, qos, retain,
                                      ids, ids_length, group)
+
+    cdef int make_outgoing(self) except -1:
+        """From the first delivery on, a session has state for what it is owed."""
+        if self.outgoing is None:
+            self.outgoing = Outgoing(self.ledger, self.client_identifier)
+            if self.sink is not None:
+                self.outgoing.attach(self.receive_maximum)
+        return 0
+
+    cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                 void* group) except -1:
+        self.make_outgoing()
+        return self.outgoing.owe(record, size, qos, retain, ids, ids_length, group)
+
+    cdef int refuses(self, uint64_t size) noexcept:
+        if self.has_room():
+            return -1
+        if self.outgoing is None:
+            # Nothing waits here, but more may be promised than the queue will hold.
+            return DROP_QUEUE_FULL if self.promised >= self.ledger.queue_messages_max else -1
+        return self.outgoing.refuses(size, self.promised, self.promised_bytes)
 
     cdef bint online(self) noexcept:
         return self.sink is not None
@@ -64,7 +83,9 @@ cdef class Session(Receiver):
     cdef bint has_room(self) noexcept:
         if self.sink is None or not self.sink.writable:
             return False
-        return self.outgoing is None or (self.outgoing.send_quota > 0 and not self.outgoing.waiting())
+        if self.outgoing is None:
+            return <int>self.promised < self.receive_maximum
+        return self.outgoing.send_quota > <int>self.promised and not self.outgoing.waiting()
 
     cdef int attach(self, Sink sink, int receive_maximum) except -1:
         """A connection took the session: what is owed goes to it when drain() is called."""
@@ -90,6 +111,8 @@ cdef class Session(Receiver):
             free(self.outgoing.ring)
             self.outgoing.ring = NULL
             self.outgoing.capacity = 0
+        elif self.outgoing is not None:
+            self.outgoing.let_go()
         if self.incoming_count == 0:
             self._free_incoming()
         return 0
@@ -97,7 +120,11 @@ cdef class Session(Receiver):
     cdef int drain(self) except -1:
         if self.outgoing is None or self.sink is None:
             return 0
-        return self.outgoing.drain(self.sink, self.durable)
+        self.outgoing.drain(self.sink, self.durable)
+        if self.outgoing.starved and not self.starved:
+            self.starved = True
+            self.ledger.starved.append(self)
+        return 0
 
     # QoS 2 identifiers that this client has sent and not released [MQTT-4.3.3-10]: open addressing, linear probing.
 
@@ -177,6 +204,16 @@ cdef class Session(Receiver):
         return self.incoming_state(packet_identifier) != 0
 
     @property
+    def owed(self):
+        """What it is owed at QoS 1 and 2 (router.outgoing.Outgoing), None if it was never owed anything."""
+        return self.outgoing
+
+    @property
+    def incoming_identifiers(self) -> list[int]:
+        """Packet identifiers of QoS 2 messages that the client has sent and not released, ascending."""
+        return sorted(self.incoming[index] & 0xFFFF for index in range(self.incoming_capacity) if self.incoming[index])
+
+    @property
     def connected(self) -> bool:
         """Whether a connection holds the session."""
         return self.sink is not None
@@ -193,7 +230,6 @@ cdef class Session(Receiver):
             "connected": self.sink is not None,
             "expiry_interval_s": self.expiry_interval_s,
             "subscriptions": self.entry_count,
-            "incoming": sorted(self.incoming[index] & 0xFFFF for index in range(self.incoming_capacity)
-                               if self.incoming[index]),
+            "incoming": self.incoming_identifiers,
             "outgoing": None if self.outgoing is None else self.outgoing.state(),
         }

@@ -30,4 +30,7 @@ cdef class SharedGroup:
     # The caller does this for unsent messages and sent QoS 1, never for sent QoS 2 [MQTT-4.8.2-5].
     cpdef int redispatch(self, Receiver gone, Message message) except -1
     cdef int pick(self, Receiver publisher, Receiver gone, Message message) noexcept
+    cdef int index_of(self, Receiver member) noexcept     # -1: it is none
+    cdef int terms(self, int index, Message message, uint8_t* qos, bint* retain, uint8_t* ids,
+                   uint32_t* ids_length) noexcept        # ids has room for five bytes
     cdef Verdict hand_over(self, int index, Message message) except? DROPPED

@@ -86,18 +86,31 @@ cdef class SharedGroup:
                 self.next_member = <uint32_t>best
         return best
 
+    cdef int index_of(self, Receiver member) noexcept:
+        cdef uint32_t index
+        for index in range(self.member_count):
+            if self.members[index].partner == <void*>member:
+                return <int>index
+        return -1
+
+    cdef int terms(self, int index, Message message, uint8_t* qos, bint* retain, uint8_t* ids,
+                   uint32_t* ids_length) noexcept:
+        """Tell how a member is sent a message: QoS, RETAIN flag and encoded identifier, by its subscription."""
+        qos[0] = min(self.members[index].options & QOS_MASK, message.qos)
+        retain[0] = message.retain and self.members[index].options & RETAIN_AS_PUBLISHED
+        ids_length[0] = 0
+        if self.members[index].identifier:
+            ids_length[0] = <uint32_t>(write_identifier(ids, self.members[index].identifier) - ids)
+        return 0
+
     cdef Verdict hand_over(self, int index, Message message) except? DROPPED:
         """Deliver to one member, at the QoS and with the options of its subscription."""
         cdef uint8_t[5] ids
         cdef uint32_t ids_length = 0
-        cdef uint8_t qos = self.members[index].options & QOS_MASK
-        cdef bint retain = message.retain and self.members[index].options & RETAIN_AS_PUBLISHED
-        cdef Receiver member = <Receiver>self.members[index].partner
-        if self.members[index].identifier:
-            ids_length = <uint32_t>(write_identifier(ids, self.members[index].identifier) - ids)
-        if qos > message.qos:
-            qos = message.qos
-        return member.deliver(message, qos, retain, ids, ids_length, <void*>self)
+        cdef uint8_t qos
+        cdef bint retain
+        self.terms(index, message, &qos, &retain, ids, &ids_length)
+        return (<Receiver>self.members[index].partner).deliver(message, qos, retain, ids, ids_length, <void*>self)
 
     cpdef int publish(self, Receiver publisher, Message message) except -1:
         """Deliver to one member; 1 delivered or queued, 0 nobody. The publisher may be None.

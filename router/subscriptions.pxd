@@ -18,6 +18,7 @@ cdef class SubscriptionTree:
     cdef readonly uint64_t shared_subscription_count     # of these, how many are $share/...
     # private state is declared below this line
     cdef FilterTree filters
+    cdef SharedGroup group(self, bytes name)     # by "name/filter", or None
     cdef dict groups             # "name/filter" -> SharedGroup
     cdef uint8_t strategy        # of groups made from now on
     cdef uint64_t random_state

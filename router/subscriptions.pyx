@@ -215,6 +215,9 @@ cdef class SubscriptionTree:
         """Whether a receiver has a subscription with this filter, $share/name/ included."""
         return self.entry_of(receiver, topic_filter) != NOT_FOUND
 
+    cdef SharedGroup group(self, bytes name):
+        return self.groups.get(name)
+
     cdef uint32_t entry_of(self, Receiver receiver, bytes topic_filter) except? 0xFFFFFFFF:
         """Return the index of a receiver's entry for a filter, or NOT_FOUND."""
         cdef SharedGroup group

@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
 import trio
+from router.cursor import Cursor
+from router.message import Message
+from router.records import RecordBuffer
 
 from broker.auth import Accepted, Outcome, Refused
 from broker.exchange import Exchange
 from broker.packets import Connect
 from broker.reasons import Reason
+from router.kinds import Record
 
 
 class FakeLog:
     """A log whose sync takes until somebody calls sync(): nothing is durable before."""
 
+    MARK = 0x5A5A5A5A
+
     def __init__(self) -> None:
         self.durable = 0
-        self.records: list[tuple[Any, ...]] = []
+        self.appended = 0
+        self.accepting = True
+        self.batches: list[tuple[int, bytes]] = []         # (number of the record before, stamped records)
         self.on_durable: Callable[[], None] = lambda: None
         self.on_append: Callable[[], None] = lambda: None
 
-    def append(self, records: list[tuple[Any, ...]]) -> None:
+    def append(self, records: RecordBuffer) -> None:
         """Take the records of a turn, in order, numbered without a gap."""
-        first = self.records[-1][0] + 1 if self.records else 1
-        assert [record[0] for record in records] == list(range(first, first + len(records)))
-        self.records.extend(records)
+        assert records.first_number == self.appended + 1, (records.first_number, self.appended)
+        records.stamp(self.MARK)
+        self.batches.append((self.appended, bytes(records)))
+        self.appended = records.last_number
+        records.clear()
         self.on_append()
 
     def sync(self) -> None:
         """All that was appended is durable from here on."""
-        if self.records and self.durable != self.records[-1][0]:
-            self.durable = self.records[-1][0]
+        if self.durable != self.appended:
+            self.durable = self.appended
             self.on_durable()
+
+    @property
+    def records(self) -> list[Record]:
+        """All that was appended."""
+        return [record for before, data in self.batches for record in Cursor(data, 0, self.MARK, before)]
+
+    def fetch(self, number: int, now_us: int, now_ms: int) -> Message:
+        """Return the message of a record. Raises LookupError if there is none."""
+        at = bisect_left(self.batches, (number, b"")) - 1
+        if at >= 0:
+            cursor = Cursor(self.batches[at][1], 0, self.MARK, self.batches[at][0])
+            while cursor.step():
+                if cursor.number == number:
+                    return cursor.message(now_us, now_ms)
+        raise LookupError(number)
 
 
 class FakeFollower:
@@ -45,7 +71,7 @@ class FakeFollower:
 
     def acknowledge(self) -> None:
         """It has what the log has."""
-        self.durable = self.log.records[-1][0] if self.log.records else 0
+        self.durable = self.log.appended
 
 
 class SlowAuthenticator:

@@ -4,6 +4,7 @@ import pytest
 from router.ledger import Ledger
 from router.local import LocalClient
 from router.message import message
+from router.records import RecordBuffer
 from router.router import Router
 from router.subscriptions import SubscriptionTree
 
@@ -87,7 +88,7 @@ def test_what_is_left_of_a_group_without_members_is_counted():
 def test_a_publisher_holds_its_later_messages_behind_one_that_waits_for_its_record():
     # Proves: [MQTT-4.6.0-5]
     router = Router(Ledger())
-    router.recording = True
+    router.record_into(RecordBuffer())
     publisher = LocalClient(b"p")
     router.publish_message(message(b"t", b"x", 1), publisher)
     assert not router.recorded

@@ -1,0 +1,34 @@
+"""Recovery: records of the commit log, fed to the router that they came from."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from router.cursor cimport Cursor, MessageFields
+from router.message cimport Message
+from router.receiver cimport Receiver
+from router.router cimport Router
+from router.session cimport Session
+
+
+cdef class Recovery:
+    cdef Router router
+    cdef object make_will
+    cdef int64_t now_us
+    cdef int64_t now_ms
+    cdef Message topic                   # borrows the topic of the record at hand
+    cdef list picks                      # (group name, client identifier) that stand before their accepted record
+    cdef list skipped                    # sessions without room for it, likewise
+    cdef readonly dict detached_us       # client identifier -> when its connection was gone, µs since 1970
+    cdef readonly uint64_t last_number   # of the newest record that was fed
+    cdef readonly uint64_t first_number  # of a snapshot: records before it are in there
+    cdef readonly uint64_t fed
+    cdef readonly list problems          # of records that mean nothing here; the first hundred
+    cdef readonly uint64_t problem_count
+    cdef readonly bint ended             # of a snapshot: it is whole
+    cdef readonly bytes places           # of a snapshot: where its stored messages lie
+
+    cdef int apply(self, Cursor cursor) except -1
+    cdef int on_accepted(self, Cursor cursor) except -1
+    cdef int owe_targets(self, MessageFields* fields, Receiver publisher, uint64_t record, uint64_t size) except -1
+    cdef int on_acknowledged(self, const uint8_t* body, size_t length) except -1
+    cdef int apply_rare(self, Cursor cursor) except -1
+    cdef Session session_of(self, bytes client_identifier)
+    cdef int forget(self, Session session) except -1

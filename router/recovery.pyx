@@ -1,0 +1,296 @@
+"""Recovery: records of the commit log, fed to the router that they came from.
+
+The router is a function of what is logged (DESIGN, the commit log): its inputs, and every decision that they do not
+imply. What is fed here goes to the same sessions, tree and queues that the running router has, and nothing is decided
+again: what was dropped, picked or published then stands in the log as such.
+
+Only what outlives its connection is in the log, so the router that comes out of it has durable sessions, all without a
+connection, wills that are still to be published, and retained messages.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdlib cimport free
+from router.cursor cimport ACKNOWLEDGED_HEADER, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_COPY, RECORD_RELEASED
+from router.cursor cimport RECORD_STORED, RELEASED_HEADER, get16, message_of
+from router.receiver cimport QOS_MASK
+from router.routes cimport Route, Target
+from router.shared cimport SharedGroup
+from router.sink cimport PUBACK, PUBREC
+
+from router.kinds import RecordError
+
+cdef enum:
+    PROBLEMS_KEPT = 100
+
+
+@cython.final
+cdef class Recovery:
+    """Feeds a router that is not recording yet.
+
+    Args:
+        router: empty, or as earlier records have left it.
+        make_will: makes a session's will of the fields of its record behind the client identifier.
+        now_us, now_ms: the same moment, since 1970 and monotonic.
+    """
+
+    def __init__(self, Router router not None, make_will, now_us: int, now_ms: int):
+        self.router = router
+        self.make_will = make_will
+        self.now_us = now_us
+        self.now_ms = now_ms
+        self.topic = Message.__new__(Message)
+        self.picks = []
+        self.skipped = []
+        self.detached_us = {}
+        self.problems = []
+        self.places = b""
+
+    def feed(self, Cursor cursor not None) -> None:
+        """Apply all records of a cursor, to its end.
+
+        A record that does not fit the ones before it, because those are lost, changes what it can and is counted in
+        `problem_count`. Cost: some 0.2 µs for a record of fixed layout, some 5 µs for another.
+        """
+        while cursor.next():
+            self.fed += 1
+            self.last_number = cursor.number
+            self.apply(cursor)
+
+    cdef int apply(self, Cursor cursor) except -1:
+        cdef Session session
+        if cursor.kind == RECORD_ACCEPTED:
+            return self.on_accepted(cursor)
+        if cursor.kind == RECORD_ACKNOWLEDGED:
+            return self.on_acknowledged(cursor.body, cursor.body_length)
+        if cursor.kind == RECORD_COPY or cursor.kind == RECORD_STORED:
+            return 0
+        if cursor.kind == RECORD_RELEASED and cursor.body_length > RELEASED_HEADER:
+            session = self.session_of(PyBytes_FromStringAndSize(
+                <const char*>cursor.body + RELEASED_HEADER, cursor.body_length - RELEASED_HEADER))
+            if session is not None:
+                session.incoming_remove(get16(cursor.body))
+            return 0
+        try:
+            return self.apply_rare(cursor)
+        except (RecordError, ValueError) as problem:
+            self._note(f"record {cursor.number}: {problem}")
+        return 0
+
+    def _note(self, problem: str) -> None:
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_KEPT:
+            self.problems.append(problem)
+
+    cdef Session session_of(self, bytes client_identifier):
+        """Return a session, None if the log has not told of it."""
+        return self.router.sessions.get(client_identifier)
+
+    # Messages ------------------------------------------------------------------------------------------------------
+
+    cdef int on_accepted(self, Cursor cursor) except -1:
+        cdef MessageFields fields
+        cdef Session publisher = None
+        cdef uint64_t size
+        if cursor.message_fields(&fields):
+            self._note(f"record {cursor.number} is no well-formed accepted")
+            return 0
+        if fields.publisher_length:
+            publisher = self.session_of(
+                PyBytes_FromStringAndSize(<const char*>fields.publisher, fields.publisher_length))
+        if fields.retain:
+            self.router.retain_recovered(message_of(&fields, self.now_us, self.now_ms), cursor.number, cursor.time_us)
+        if fields.qos:
+            size = <uint64_t>fields.topic_length + fields.properties_length + fields.payload_length
+            self.owe_targets(&fields, publisher, cursor.number, size)
+        if publisher is not None:
+            if fields.will:
+                publisher.will = None
+                if publisher.expiry_interval_s == 0:
+                    self.forget(publisher)
+            elif fields.qos == 2 and fields.packet_identifier and publisher.durable:
+                publisher.incoming_add(fields.packet_identifier, True)
+        if self.picks or self.skipped:
+            self.picks.clear()
+            self.skipped.clear()
+        return 0
+
+    cdef int owe_targets(self, MessageFields* fields, Receiver publisher, uint64_t record, uint64_t size) except -1:
+        cdef Route route = self.router.tree.route(fields.topic, fields.topic_length)
+        cdef Target* target
+        cdef Target own
+        cdef uint32_t index
+        cdef uint8_t[5] ids
+        cdef uint32_t ids_length
+        cdef uint8_t qos
+        cdef bint retain
+        cdef SharedGroup group
+        cdef Session session
+        cdef int member
+        for index in range(route.target_count):
+            target = &route.targets[index]
+            session = <Session>target.receiver
+            if not session.durable or (self.skipped and session in self.skipped):
+                continue
+            if target.no_local and session is publisher:
+                if self.router.tree.target_for(fields.topic, fields.topic_length, session, True, &own):
+                    try:
+                        if min(fields.qos, own.qos):
+                            session.owe(record, <uint32_t>size, min(fields.qos, own.qos),
+                                        fields.retain and own.retain_as_published, own.ids, own.ids_length, NULL)
+                    finally:
+                        free(own.ids)
+                continue
+            qos = min(fields.qos, target.qos)
+            if qos:
+                session.owe(record, <uint32_t>size, qos, fields.retain and target.retain_as_published,
+                            target.ids, target.ids_length, NULL)
+        if not self.picks:
+            return 0
+        self.topic.qos = fields.qos
+        self.topic.retain = fields.retain
+        for name, client_identifier in self.picks:
+            group = self.router.tree.group(name)
+            session = self.session_of(client_identifier)
+            member = group.index_of(session) if group is not None and session is not None else -1
+            if member < 0:
+                self._note(f"record {record}: {client_identifier!r} is no member of {name!r}")
+                continue
+            group.terms(member, self.topic, &qos, &retain, ids, &ids_length)
+            if qos:
+                session.owe(record, <uint32_t>size, qos, retain, ids, ids_length, <void*>group)
+        return 0
+
+    cdef int on_acknowledged(self, const uint8_t* body, size_t length) except -1:
+        cdef Session session
+        cdef uint16_t identifier
+        if length <= ACKNOWLEDGED_HEADER:
+            return 0
+        session = self.session_of(
+            PyBytes_FromStringAndSize(<const char*>body + ACKNOWLEDGED_HEADER, length - ACKNOWLEDGED_HEADER))
+        if session is None or session.outgoing is None:
+            return 0
+        identifier = get16(body + 2)
+        session.outgoing.assume_sent(identifier)
+        if body[0] == PUBACK:
+            session.outgoing.on_puback(identifier)
+        elif body[0] == PUBREC:
+            session.outgoing.on_pubrec(identifier, body[1] >= 0x80)
+        else:
+            session.outgoing.on_pubcomp(identifier)
+        return 0
+
+    # Sessions ------------------------------------------------------------------------------------------------------
+
+    cdef int forget(self, Session session) except -1:
+        """The session is over; nothing follows from it here."""
+        del self.router.sessions[session.client_identifier]
+        self.detached_us.pop(session.client_identifier, None)
+        self.router.tree.remove_receiver(session)
+        session.gone = True
+        session.outgoing = None
+        return 0
+
+    cdef int apply_rare(self, Cursor cursor) except -1:
+        cdef Session session, other
+        kind = cursor.kind_name()
+        cdef dict fields = cursor.fields()
+        client_identifier = fields.get("client_identifier")
+        session = self.session_of(client_identifier) if client_identifier is not None else None
+        if kind == "session":
+            expiry_interval_s = fields["expiry_interval_s"]
+            if session is not None and expiry_interval_s == 0:
+                self.forget(session)
+                session = None
+            if session is None:
+                session = Session(client_identifier, self.router.ledger, expiry_interval_s)
+                session.logged = True
+                self.router.sessions[client_identifier] = session
+            else:
+                session.set_expiry_interval(expiry_interval_s)
+            session.will = None
+            self.detached_us.pop(client_identifier, None)
+        elif kind == "shared_pick":
+            self.picks.append((fields["group"], client_identifier))
+        elif kind == "skipped":
+            if session is not None:
+                self.skipped.append(session)
+        elif kind == "snapshot":
+            self.first_number = fields["first_number"]
+            self.router.ledger.stamp_us = fields["stamp_us"]
+        elif kind == "snapshot_end":
+            self.places = fields["places"]
+            self.ended = True
+        elif kind == "peer":
+            pass
+        elif session is None:
+            # A hole in the log has taken its beginning; or an ephemeral session's end, which means nothing here.
+            if kind != "ended" and kind != "will_removed":
+                self._note(f"record {cursor.number} ({kind}): no session of {client_identifier!r}")
+        elif kind == "detached":
+            session.set_expiry_interval(fields["expiry_interval_s"])
+            self.detached_us[client_identifier] = cursor.time_us
+            if session.outgoing is not None:
+                session.outgoing.assume_sent_below(fields["next_number"])
+        elif kind == "ended":
+            self.forget(session)
+        elif kind == "subscribe":
+            self.router.tree.subscribe(session, fields["topic_filter"], fields["options"], fields["identifier"])
+        elif kind == "unsubscribe":
+            self.router.tree.unsubscribe(session, fields["topic_filter"])
+        elif kind == "will":
+            del fields["client_identifier"]
+            session.will = self.make_will(*fields.values())
+        elif kind == "will_removed":
+            session.will = None
+            if session.expiry_interval_s == 0:
+                self.forget(session)
+        elif kind == "dropped":
+            session.make_outgoing()
+            session.outgoing.assume_dropped(fields["number"])
+        elif kind == "delivery":
+            other = self.session_of(fields["from_client"]) if fields["from_client"] else None
+            if other is not None and other.outgoing is not None:
+                other.outgoing.assume_dropped(fields["from_number"])
+            self._owe(session, fields["record"], fields["size"], fields["qos"], fields["retain"], fields["identifiers"],
+                      fields["group"])
+        elif kind == "deliveries":
+            session.make_outgoing()
+            for number, record, size, qos, state, retain, identifiers, group in fields["deliveries"]:
+                self._take_numbers(session, number)
+                self._owe(session, record, size, qos, retain, identifiers, group)
+                session.outgoing.restore_state(number, state)
+            self._take_numbers(session, fields["end_number"])
+            session.outgoing.assume_sent_below(fields["next_number"])
+        elif kind == "incoming":
+            for identifier in fields["packet_identifiers"]:
+                session.incoming_add(identifier, True)
+        else:
+            raise RecordError(f"{kind} does not belong here")
+        return 0
+
+    def _take_numbers(self, Session session not None, number: int) -> None:
+        """The numbers before this one that no delivery has are used up."""
+        session.outgoing.skip_to(number)
+
+    def _owe(self, Session session not None, record: int, size: int, qos: int, retain: bool, bytes identifiers not None,
+             bytes group not None) -> None:
+        cdef SharedGroup shared = self.router.tree.group(group) if group else None
+        session.owe(record, size, qos, retain, <const uint8_t*>PyBytes_AS_STRING(identifiers),
+                    <uint32_t>len(identifiers), <void*>shared if shared is not None else NULL)
+
+    def finish(self) -> list[bytes]:
+        """Everything has been fed: whoever had a connection has none now.
+
+        Returns the client identifiers of those whose connection the log knows no end of: what they were sent last is in
+        doubt, and a `detached` record is due for them.
+        """
+        cdef Session session
+        cdef list lost = []
+        for client_identifier, session in self.router.sessions.items():
+            if client_identifier in self.detached_us:
+                continue
+            lost.append(client_identifier)
+            if session.outgoing is not None:
+                session.outgoing.assume_window_sent()
+        return lost
