@@ -35,7 +35,7 @@ cdef extern from *:
 
 
 cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, MessageFields* fields) noexcept nogil:
-    """Find the fields of an accepted or a copy in its body; -1 if it is no well-formed one. Copies nothing."""
+    """Find the fields of an accepted, a copy or a stored one in its body; -1 if it is not well-formed. Copies nothing."""
     cdef size_t used = MESSAGE_HEADER
     cdef uint8_t flags
     fields.origin = fields.incarnation = 0
@@ -45,6 +45,8 @@ cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, Messag
         if length < STORED_HEADER:
             return -1
         fields.record = get64(body)
+        if fields.record == 0:
+            return -1
         body += STORED_HEADER - COPY_HEADER
         length -= STORED_HEADER - COPY_HEADER
     if kind == RECORD_COPY or kind == RECORD_STORED:
@@ -287,7 +289,7 @@ cdef fields_of(uint8_t kind, number, const uint8_t* body, size_t length):
     if described.fixed:
         raise RecordError(f"record {number} is no well-formed {described.name}")
     try:
-        values = msgpack.unpackb(some_bytes(body, length), strict_map_key=False)
+        values = msgpack.unpackb(some_bytes(body, length))
     except (ValueError, msgpack.UnpackException) as error:
         raise RecordError(f"record {number} ({described.name}) is not msgpack: {error}") from error
     if not isinstance(values, list):

@@ -18,8 +18,8 @@ class Kind:
     """A kind of record.
 
     `fields` are (name, type) in their order. A fixed kind's types are u8, u16, u32, u64, i64 and bytes (how many, an
-    earlier field or the record's length says); the other kinds' bodies are one msgpack array of int, bin, str, bool,
-    array and map.
+    earlier field or the record's length says); the other kinds' bodies are one msgpack array of int, bin, str, bool
+    and array.
     """
 
     number: int
@@ -82,7 +82,6 @@ _PYTHON_TYPES: Final[dict[str, type]] = {
     "str": str,
     "bool": bool,
     "array": list,
-    "map": dict,
 }
 
 

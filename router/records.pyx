@@ -148,7 +148,10 @@ cdef class RecordBuffer:
         put32(body + 8, fields.origin)
         put32(body + 12, fields.incarnation)
         put64(body + 16, <uint64_t>fields.accepted_us)
-        body = put_texts(put_message(body + STORED_HEADER, fields), fields)
+        body = put_message(body + STORED_HEADER, fields)
+        if fields.peer_count:
+            memcpy(body + 1, fields.peers, 4 * <size_t>fields.peer_count)
+        body = put_texts(body, fields)
         if fields.properties_length:
             memcpy(body, fields.properties, fields.properties_length)
         return self.last_number
