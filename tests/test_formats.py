@@ -30,42 +30,65 @@ TIME_US = 1_795_250_000_000_000
 # What the bytes of version 1 hold, in their order.
 MESSAGES = [
     {
-        "n": 11, "topic_name": b"a/b", "publisher": b"", "packet_identifier": 0, "qos": 0, "retain": True,
-        "expires_us": 0, "expiry_offset": -1, "peers": (), "properties": b"", "payload": b"",
+        "n": 2**32 - 3, "topic_name": b"a/b", "publisher": b"", "packet_identifier": 0, "qos": 0, "retain": True,
+        "will": False, "expires_us": 0, "expiry_offset": -1, "peers": (), "properties": b"", "payload": b"",
     },
     {
-        "n": 2**64 - 1, "topic_name": "t/é".encode(), "publisher": b"client", "packet_identifier": 513, "qos": 2,
-        "retain": False, "expires_us": TIME_US + 5_000_001, "expiry_offset": 1, "peers": (1, 2**32 - 1),
+        "n": 2**32 - 2, "topic_name": "t/é".encode(), "publisher": b"client", "packet_identifier": 513, "qos": 2,
+        "retain": False, "will": False, "expires_us": TIME_US + 5_000_001, "expiry_offset": 1, "peers": (1, 2**32 - 1),
         "properties": b"\x02\x00\x00\x00\x05", "payload": b"\x00\xffpayload",
+    },
+    {
+        "n": 2**32 - 1, "topic_name": b"gone", "publisher": b"client", "packet_identifier": 0, "qos": 2,
+        "retain": True, "will": True, "expires_us": 0, "expiry_offset": -1, "peers": (), "properties": b"\x01\x01",
+        "payload": b"\x00",
     },
 ]  # fmt: skip
 OTHERS: list[tuple[str, list[Any]]] = [
     ("session", [b"client", 3600]),
-    ("detached", [b"client", 4_294_967_295]),
+    ("detached", [b"client", 4_294_967_295, 2**40]),
     ("ended", [b"client"]),
     ("subscribe", [b"client", b"$share/g/a/#", 0x2E, 268_435_455]),
     ("unsubscribe", [b"client", b"a/+"]),
-    ("will", [b"client", b"gone", b"\x00", b"\x01\x01", 2, True, 30]),
+    ("will", [b"client", b"gone", b"\x00", b"\x01\x01", 2, True, 30, -1, -1]),
     ("will_removed", [b"client"]),
-    ("retained_removed", [b"a/b", TIME_US, 4]),
     ("dropped", [b"client", 2**40, "queue_full"]),
-    ("shared_pick", [2**40, b"$share/g/a/#", b"client"]),
+    ("shared_pick", [b"g/a/#", b"client"]),
     ("peer", [1, "node-a/0/12"]),
-    ("limits", [{"queue_messages_max": 10_000, "overflow": "drop_oldest"}]),
-    ("snapshot_begin", [1, 1, 2**40]),
-    ("snapshot_part", [1, 0, "sessions", b"\x93\x01\x02\x03"]),
-    ("snapshot_end", [1, 1]),
+    ("delivery", [b"client", 2**40, 268_435_456, 1, True, b"\x0b\x01", b"g/a/#", b"other", 7]),
+    ("skipped", [b"client", "queue_full"]),
+    ("snapshot", [2**40, TIME_US]),
+    (
+        "deliveries",
+        [
+            b"client",
+            7,
+            9,
+            [
+                [4, 0, 3, 2, 3, False, b"", b""],
+                [6, 2**40, 12, 1, 2, True, b"\x0b\x01\x0b\x02", b""],
+                [8, 2**40 + 1, 268_435_456, 2, 1, False, b"", b"g/a/#"],
+            ],
+        ],
+    ),
+    ("incoming", [b"client", [1, 65535]]),
+    ("snapshot_end", [4, struct.pack("<4Q", 2**40, 4160, 2**40 + 1, 4260)]),
 ]
+LAST_US = TIME_US + len(MESSAGES) + 4 + len(OTHERS) - 1
 
 
 def make_segment() -> bytes:
     """Return a segment with a record of every kind, as today's code writes it."""
     buffer = RecordBuffer(OLD_HEADER.first_number - 1)
-    plain, full = MESSAGES
+    plain, full, will = MESSAGES
     buffer.add_accepted(TIME_US, plain["n"], message(plain["topic_name"], b"", 0, True))
     buffer.add_accepted(
         TIME_US + 1, full["n"], message(full["topic_name"], full["payload"], 2, False, full["properties"], 1, 0, 5_000),
         full["publisher"], full["packet_identifier"], full["peers"], 0,
+    )  # fmt: skip
+    buffer.add_accepted(
+        TIME_US + 2, will["n"], message(will["topic_name"], will["payload"], 2, True, will["properties"]),
+        will["publisher"], will=True,
     )  # fmt: skip
     copied = SimulatedDisk()
     first = RecordBuffer(OLD_HEADER.first_number - 1)
@@ -76,15 +99,16 @@ def make_segment() -> bytes:
     for cursor in segments.cursors():
         while cursor.step():
             if cursor.fields()["n"] == full["n"]:
-                buffer.add_copy(cursor, TIME_US + 2, 9, 6)
-    buffer.add_acknowledged(TIME_US + 3, b"client", 4, 65535, 0x80)
-    buffer.add_released(TIME_US + 4, b"client", 513)
+                buffer.add_copy(cursor, TIME_US + 3, 9, 6)
+                buffer.add_stored(cursor, 6)
+    buffer.add_acknowledged(TIME_US + 5, b"client", 4, 65535, 0x80)
+    buffer.add_released(TIME_US + 6, b"client", 513)
     for index, (kind, values) in enumerate(OTHERS):
-        buffer.add(kind, TIME_US + 5 + index, *values)
+        buffer.add(kind, TIME_US + 7 + index, *values)
     last_number = buffer.last_number
-    first = RecordBuffer(OLD_HEADER.first_number + 1)
+    first = RecordBuffer(MESSAGES[-1]["n"])
     first.take(buffer)
-    seal = sealed(last_number, TIME_US, TIME_US + 19, [[OLD_HEADER.first_number, RECORDS_AT, TIME_US]])
+    seal = sealed(last_number, TIME_US, LAST_US, [[OLD_HEADER.first_number, RECORDS_AT, TIME_US]])
     for part in (first, seal):
         part.stamp(OLD_HEADER.mark)
     return copied.content(OLD_HEADER.name) + bytes(memoryview(first)) + bytes(memoryview(seal))
@@ -97,14 +121,15 @@ def whole_segment(records: bytes) -> bytes:
 
 def expected() -> Iterator[tuple[str, int, dict[str, Any]]]:
     copied = {**MESSAGES[1], "origin": 9, "incarnation": 6, "accepted_us": TIME_US + 1}
+    stored = {**copied, "record": MESSAGES[1]["n"], "origin": 0}
     acknowledged = {"packet_type": 4, "reason": 0x80, "packet_identifier": 65535, "client_identifier": b"client"}
     released = {"packet_identifier": 513, "client_identifier": b"client"}
-    fixed = [("accepted", MESSAGES[0]), ("accepted", MESSAGES[1]), ("copy", copied)]
+    fixed = [*(("accepted", fields) for fields in MESSAGES), ("copy", copied), ("stored", stored)]
     fixed += [("acknowledged", acknowledged), ("released", released)]
     names = {kind.name: [name for name, _ in kind.fields] for kind in KINDS}
     others = [(kind, dict(zip(names[kind], values, strict=True))) for kind, values in OTHERS]
     for index, (kind, fields) in enumerate(fixed + others):
-        yield kind, TIME_US + index, fields
+        yield kind, fields["accepted_us"] if kind == "stored" else TIME_US + index, fields
 
 
 def tables(page: str) -> list[list[list[str]]]:
@@ -140,7 +165,8 @@ def by_the_page(body: bytes, described: list[str]) -> dict[str, Any]:
     assert at == len(body)
     if "flags" in found:
         flags = found["flags"]
-        found = {"expires_us": 0, "peers": (), **found, "qos": flags & 3, "retain": bool(flags & 4)}
+        found = {"expires_us": 0, "peers": (), **found}
+        found.update(qos=flags & 3, retain=bool(flags & 4), will=bool(flags & 32))
         found["expiry_offset"] = {4294967295: -1}.get(found.get("expiry_offset", -1), found.get("expiry_offset", -1))
         for name in ("flags", "peer_count", "topic_length", "publisher_length", "properties_length"):
             found.pop(name, None)
@@ -194,8 +220,8 @@ def test_the_bytes_of_version_1_are_what_the_page_says() -> None:
     seal = found.pop()
     assert [(kind, time_us, fields) for _, kind, time_us, fields in found] == list(expected())
     assert [number for number, *_ in found] == list(range(2**32 - 3, 2**32 - 3 + len(found)))
-    assert seal == (found[-1][0], "sealed", TIME_US + 19, {
-        "first_us": TIME_US, "last_us": TIME_US + 19, "index": [[2**32 - 3, 4160, TIME_US]]
+    assert seal == (found[-1][0], "sealed", LAST_US, {
+        "first_us": TIME_US, "last_us": LAST_US, "index": [[2**32 - 3, 4160, TIME_US]]
     })  # fmt: skip
 
 
