@@ -37,6 +37,7 @@ cdef class Effects:
     cdef uint32_t capacity       # a power of two, or 0
     cdef uint64_t head           # first not settled
     cdef uint64_t tail
+    cdef uint64_t floor          # nothing leaves before the record of this number is durable
 
     cdef int deliver(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                      uint32_t ids_length, void* group) except -1

@@ -157,7 +157,8 @@ cdef class Effects:
         cdef Receiver receiver
         cdef bint taken
         cdef int settled = 0
-        while self.head < self.tail and self.ring[self.head & (self.capacity - 1)].record <= durable:
+        while (self.head < self.tail and self.ring[self.head & (self.capacity - 1)].record <= durable
+               and self.floor <= durable):
             effect = self.ring[self.head & (self.capacity - 1)]
             self.head += 1
             settled += 1
@@ -170,7 +171,9 @@ cdef class Effects:
                         <Message>effect.argument, effect.qos, effect.flag, effect.ids, effect.ids_length,
                         effect.group) != TOO_LARGE
                     if not taken and effect.group != NULL:
+                        # What follows, its publisher's acknowledgement first of all, rests on the new record.
                         self.pass_on(<SharedGroup>effect.group, <Session?>receiver, NO_NUMBER, <Message>effect.argument)
+                        self.floor = self.ledger.records.last_number
                     elif receiver.gone:
                         self.ledger.dropped_messages[DROP_SESSION_ENDED] += 1
                 elif effect.kind == EFFECT_ACKNOWLEDGE:

@@ -25,7 +25,7 @@ cdef struct Delivery:
     uint8_t* ids                 # encoded Subscription Identifiers, owned; NULL if none
     uint32_t ids_length
     uint32_t size                # topic name, properties and payload, bytes
-    uint8_t qos                  # 1 or 2; 0 for one that waited for its session's connection
+    uint8_t qos                  # 1 or 2
     uint8_t state                # DeliveryState
     uint8_t retain
     uint32_t connection          # on which of the session's connections it last used send quota
@@ -43,7 +43,7 @@ cdef class Outgoing:
     cdef uint64_t end_number              # one past the newest
     cdef uint64_t queued_bytes            # payload and topic of what is QUEUED
     cdef uint32_t queued_count
-    cdef uint32_t queued_qos0             # of those; while there are any, later QoS 0 messages wait behind them
+    cdef object waiting_qos0              # deque of (Message, retain, identifiers) for a connection; None while there are none
     cdef uint32_t connection              # counts the session's connections
     cdef bint starved                     # the last drain() stopped at a message that cannot be read back yet
     cdef int send_quota                   # PUBLISH packets that may still be sent; 0 <= send_quota <= receive_maximum
@@ -83,4 +83,5 @@ cdef class Outgoing:
     cdef int assume_window_sent(self) except -1
     cdef int skip_to(self, uint64_t number) except -1
     cdef int restore_state(self, uint64_t number, uint8_t state) except -1
+    cdef int _drain_qos0(self, Sink sink) except -1
     cdef int _unqueue(self, Delivery* delivery) noexcept

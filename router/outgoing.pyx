@@ -5,8 +5,10 @@ are freed in any order; the ring's start moves over freed ones. Only a new conne
 [MQTT-4.4.0-1], [MQTT-4.6.0-1].
 """
 
+from collections import deque
+
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -43,9 +45,9 @@ cdef class Outgoing:
                 if self.slot(number).state == DELIVERY_SENT or self.slot(number).state == DELIVERY_RELEASED:
                     self.ledger.inflight_messages -= 1
                 self._release(self.slot(number))
-            self.ledger.queued_messages -= self.queued_count
-            self.ledger.queued_bytes -= self.queued_bytes
             free(self.ring)
+        self.ledger.queued_messages -= self.queued_count
+        self.ledger.queued_bytes -= self.queued_bytes
 
     cdef inline Delivery* slot(self, uint64_t number) noexcept:
         return &self.ring[number & (self.capacity - 1)]
@@ -145,20 +147,24 @@ cdef class Outgoing:
             if reason >= 0:
                 count_drop(self.ledger, sink, reason)
                 return DROPPED
+        self.queued_count += 1
+        self.queued_bytes += size
+        self.ledger.queued_messages += 1
+        self.ledger.queued_bytes += size
+        if qos == 0:
+            # In no order with the others [MQTT-4.6.0-5], and without a number: what has one stands in the log.
+            if self.waiting_qos0 is None:
+                self.waiting_qos0 = deque()
+            self.waiting_qos0.append((message.keep(), bool(retain),
+                                      PyBytes_FromStringAndSize(<const char*>ids, ids_length)))
+            return QUEUED
         self.append()
         self._fill(self.slot(number),
-                   None if readable and (sink is None or self.queued_count >= BODIES_KEPT_MAX) else message,
+                   None if readable and (sink is None or self.queued_count > BODIES_KEPT_MAX) else message,
                    True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
         self.slot(number).record = message.record
         self.slot(number).size = <uint32_t>size
         self.end_number = number + 1
-        self.queued_count += 1
-        self.queued_qos0 += qos == 0
-        self.queued_bytes += size
-        self.ledger.queued_messages += 1
-        self.ledger.queued_bytes += size
-        if logged and qos == 0:
-            self.note_drop(number, DROP_OFFLINE)     # it waits in memory only, and takes its number with it
         return QUEUED
 
     cdef int refuses(self, uint64_t size, uint32_t promised, uint64_t promised_bytes) noexcept:
@@ -220,7 +226,6 @@ cdef class Outgoing:
 
     cdef int _unqueue(self, Delivery* delivery) noexcept:
         self.queued_count -= 1
-        self.queued_qos0 -= delivery.qos == 0
         self.queued_bytes -= delivery.size
         self.ledger.queued_messages -= 1
         self.ledger.queued_bytes -= delivery.size
@@ -239,6 +244,8 @@ cdef class Outgoing:
         cdef int sent = 0
         cdef bint logged = durable and self.ledger.records is not None
         self.starved = False
+        if self.waiting_qos0 is not None:
+            sent += self._drain_qos0(sink)
         while self.resend_number < self.next_number and sink.writable:
             number = self.resend_number
             delivery = self.slot(number)
@@ -273,7 +280,7 @@ cdef class Outgoing:
                and self.resend_number == self.next_number):
             number = self.next_number
             delivery = self.slot(number)
-            if delivery.qos and self.send_quota <= 0:
+            if self.send_quota <= 0:
                 break
             message = None
             if delivery.state == DELIVERY_QUEUED:
@@ -287,21 +294,43 @@ cdef class Outgoing:
                     result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
                                           delivery.qos, delivery.retain, False, delivery.ids, delivery.ids_length)
                     if result != SINK_SENT:
-                        self._drop(result, sink, number, logged and delivery.qos)
+                        self._drop(result, sink, number, logged)
                     else:
                         sent += 1
-                        if delivery.qos:
-                            delivery.state = DELIVERY_SENT
-                            self.ledger.inflight_messages += 1
-                            delivery.connection = self.connection
-                            self.send_quota -= 1
-                            if not durable and delivery.group == NULL:
-                                self._release(delivery)
-                            elif durable and delivery.record and delivery.message != NULL:
-                                Py_DECREF(<object>delivery.message)      # the log has it, should it be resent
-                                delivery.message = NULL
-                            continue
+                        delivery.state = DELIVERY_SENT
+                        self.ledger.inflight_messages += 1
+                        delivery.connection = self.connection
+                        self.send_quota -= 1
+                        if not durable and delivery.group == NULL:
+                            self._release(delivery)
+                        elif durable and delivery.record and delivery.message != NULL:
+                            Py_DECREF(<object>delivery.message)      # the log has it, should it be resent
+                            delivery.message = NULL
+                        continue
             self.free_slot(number)
+        return sent
+
+    cdef int _drain_qos0(self, Sink sink) except -1:
+        """Send the QoS 0 messages that waited for a connection, as far as the output takes them; how many."""
+        cdef int sent = 0
+        cdef Message message
+        cdef SinkResult result
+        cdef uint64_t size
+        cdef bytes ids
+        while self.waiting_qos0 and sink.writable:
+            message, retain, ids = self.waiting_qos0.popleft()
+            size = message_size(message)
+            self.queued_count -= 1
+            self.queued_bytes -= size
+            self.ledger.queued_messages -= 1
+            self.ledger.queued_bytes -= size
+            result = sink.publish(message, 0, 0, retain, False, <const uint8_t*>PyBytes_AS_STRING(ids),
+                                  <uint32_t>len(ids))
+            if result != SINK_SENT:
+                self._drop(result, sink, 0, False)
+            sent += result == SINK_SENT
+        if not self.waiting_qos0:
+            self.waiting_qos0 = None
         return sent
 
     cdef Message _read(self, Delivery* delivery, Sink sink, uint64_t number, bint logged):
@@ -311,7 +340,7 @@ cdef class Outgoing:
             message = self.body(delivery)
         except LookupError:
             count_drop(self.ledger, sink, DROP_UNREADABLE)
-            if logged and delivery.qos:
+            if logged:
                 self.note_drop(number, DROP_UNREADABLE)
             return None
         self.starved = message is None
@@ -327,7 +356,7 @@ cdef class Outgoing:
         return 0
 
     cdef bint waiting(self) noexcept:
-        return self.resend_number < self.end_number
+        return self.resend_number < self.end_number or self.waiting_qos0 is not None
 
     cdef Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept:
         """Return the delivery that was sent under a packet identifier, and its number; NULL if there is none."""
@@ -494,7 +523,7 @@ cdef class Outgoing:
         cdef list found = []
         for number in range(self.oldest_open, self.end_number):
             delivery = self.slot(number)
-            if delivery.state != DELIVERY_FREE and delivery.qos:
+            if delivery.state != DELIVERY_FREE:
                 found.append([
                     number, delivery.record if delivery.state != DELIVERY_RELEASED else 0, delivery.size, delivery.qos,
                     delivery.state, bool(delivery.retain),

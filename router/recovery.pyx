@@ -73,7 +73,7 @@ cdef class Recovery:
             return 0
         try:
             return self.apply_rare(cursor)
-        except (RecordError, ValueError) as problem:
+        except (RecordError, ValueError, TypeError, OverflowError) as problem:
             self._note(f"record {cursor.number}: {problem}")
         return 0
 

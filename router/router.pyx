@@ -446,7 +446,11 @@ cdef class Router:
         cdef Delivery* delivery
         cdef Message message
         cdef uint64_t number
-        if outgoing is None or outgoing.ring == NULL:
+        if outgoing is None:
+            return 0
+        if outgoing.waiting_qos0 is not None:
+            self.ledger.dropped_messages[DROP_SESSION_ENDED] += <uint64_t>len(outgoing.waiting_qos0)
+        if outgoing.ring == NULL:
             return 0
         for number in range(outgoing.oldest_open, outgoing.end_number):
             delivery = outgoing.slot(number)

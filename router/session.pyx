@@ -40,7 +40,7 @@ cdef class Session(Receiver):
                          void* group) except? DROPPED:
         cdef SinkResult result
         if qos == 0 and (self.sink is not None or not self.ledger.queue_qos0 or not self.durable) and (
-                self.outgoing is None or self.outgoing.queued_qos0 == 0):
+                self.outgoing is None or self.outgoing.waiting_qos0 is None):
             if self.sink is None:
                 count_drop(self.ledger, None, DROP_OFFLINE)
                 return DROPPED

@@ -86,6 +86,7 @@ class Log:
         self.batches = 0  # written, since the start
         self.syncs = 0
         self.errors = 0
+        self.read_errors = 0
         self.headers = list(segments.headers)  # of all segments there are, in order
         self._make_mark = make_mark
         self._next_segment = segments.next_segment
@@ -162,7 +163,7 @@ class Log:
         return Position(header.segment, index[place][1], index[place][0])
 
     def fetch(self, number: int, now_us: int, now_ms: int) -> Message | None:
-        """Return the message of a record; None if it cannot be read yet.
+        """Return the message of a record; None if it cannot be read now, but perhaps later.
 
         Args:
             now_us, now_ms: the same moment, since 1970 and monotonic, for its expiry.
@@ -174,8 +175,9 @@ class Log:
             return None
         try:
             return self.bodies.fetch(number, now_us, now_ms)
-        except OSError as error:
-            raise LookupError(f"record {number} cannot be read: {error.strerror or error}") from error
+        except OSError:
+            self.read_errors += 1
+            return None  # it may pass: too many open files, a disk that comes back
 
     def reader(self) -> Segments:
         """Return what reads this log from any position on; records after `durable` are not to be relied on."""

@@ -22,7 +22,7 @@ IN_FLIGHT = ("sent", "released")
 
 @dataclass
 class Delivery:
-    """One message that the session is owed; at QoS 0 only while it waits."""
+    """One message that the session is owed, or at QoS 0 one that waits for its connection."""
 
     identifier: int
     payload: bytes
@@ -51,6 +51,7 @@ class Model:
     def start_anew(self) -> None:
         self.owed: list[Delivery] = []
         self.to_resend: list[Delivery] = []
+        self.waiting_qos0: list[Delivery] = []      # beside the others: they have no number
         self.granted: dict[bytes, int] = {}
         self.accepted = 0               # what was sent, and what waited: each had a number
 
@@ -59,33 +60,40 @@ class Model:
         return [delivery for delivery in self.owed if delivery.state == "queued"]
 
     @property
+    def waiting(self) -> list[Delivery]:
+        """All that counts against the limits of the queue."""
+        return self.queued + self.waiting_qos0
+
+    @property
     def in_flight(self) -> list[Delivery]:
         return [delivery for delivery in self.owed if delivery.state in IN_FLIGHT]
 
     def deliver(self, payload: bytes, qos: int, expires_ms: int, now_ms: int) -> None:
         delivery = Delivery(1 + self.accepted % PACKET_IDENTIFIERS, payload, qos, expires_ms)
-        queued = self.queued
-        queues_qos0 = (self.queue_qos0 and not self.connected) or any(waiting.qos == 0 for waiting in queued)
-        if qos == 0 and not queues_qos0:
+        if qos == 0 and (self.connected or not self.queue_qos0):
             if self.connected:
                 self._publish(delivery, False, now_ms)
             else:
                 self.dropped["offline"] += 1
-        elif qos and self.connected and self.quota > 0 and not self.to_resend and not queued:
+        elif qos and self.connected and self.quota > 0 and not self.to_resend and not self.queued:
             if self._publish(delivery, False, now_ms):
                 self.accepted += 1
                 self.owed.append(delivery)
-        elif (len(queued) == QUEUE_MESSAGES_MAX
-              or sum(waiting.size for waiting in queued) + delivery.size > QUEUE_BYTES_MAX):
+        elif (len(self.waiting) == QUEUE_MESSAGES_MAX
+              or sum(waiting.size for waiting in self.waiting) + delivery.size > QUEUE_BYTES_MAX):
             self.dropped["queue_full"] += 1
         elif self.memory_full:
             self.dropped["memory"] += 1
+        elif qos == 0:
+            self.waiting_qos0.append(delivery)
         else:
             self.accepted += 1
             self.owed.append(delivery)
 
     def send(self, now_ms: int) -> None:
-        """Resend first, in the first order; then what waits; both as far as quota allows."""
+        """QoS 0 first; then resend, in the first order; then what waits; the last two as far as quota allows."""
+        while self.waiting_qos0:
+            self._publish(self.waiting_qos0.pop(0), False, now_ms)
         while self.to_resend:
             delivery = self.to_resend[0]
             if delivery.state == "sent":
@@ -97,9 +105,9 @@ class Model:
                 self.release(delivery)
             self.to_resend.pop(0)
         for delivery in self.queued:
-            if delivery.qos and self.quota == 0:
+            if self.quota == 0:
                 return
-            if not self._publish(delivery, False, now_ms) or delivery.qos == 0:
+            if not self._publish(delivery, False, now_ms):
                 self.owed.remove(delivery)
 
     def _publish(self, delivery: Delivery, dup: bool, now_ms: int) -> bool:
@@ -144,7 +152,7 @@ class Model:
             self.end_session()
 
     def end_session(self) -> None:
-        self.dropped["session_ended"] += len(self.queued)
+        self.dropped["session_ended"] += len(self.waiting)
         self.start_anew()
 
 

@@ -235,8 +235,8 @@ class OutgoingMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
-        assert self.ledger.queued_messages == len(self.model.queued)
-        assert self.ledger.queued_bytes == sum(delivery.size for delivery in self.model.queued)
+        assert self.ledger.queued_messages == len(self.model.waiting)
+        assert self.ledger.queued_bytes == sum(delivery.size for delivery in self.model.waiting)
         assert self.ledger.inflight_messages == len(self.model.in_flight)
         assert self.ledger.dropped() == +self.model.dropped
         session = self.broker.router.sessions.get(b"s")
@@ -247,8 +247,8 @@ class OutgoingMachine(RuleBasedStateMachine):
             return
         assert outgoing["in_flight"] == [
             (delivery.identifier, delivery.qos, delivery.state) for delivery in self.model.in_flight]
-        assert outgoing["queued"] == len(self.model.queued)
-        assert outgoing["queued_bytes"] == sum(delivery.size for delivery in self.model.queued)
+        assert outgoing["queued"] == len(self.model.waiting)
+        assert outgoing["queued_bytes"] == sum(delivery.size for delivery in self.model.waiting)
         if self.model.connected:
             assert outgoing["send_quota"] == self.model.quota
 
