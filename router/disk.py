@@ -144,3 +144,22 @@ class Disk:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, if there is none, so that it is there after a loss of power."""
+    try:
+        os.mkdir(path, 0o750)
+    except FileExistsError:
+        return
+    Disk(os.path.dirname(path) or ".").sync_folder()
+
+
+def set_aside(path: str) -> str:
+    """Rename a file or a folder to the first name of `path.bad-1`, `path.bad-2` ... that is free, and return that."""
+    number = 1
+    while os.path.lexists(f"{path}.bad-{number}"):
+        number += 1
+    os.rename(path, f"{path}.bad-{number}")
+    Disk(os.path.dirname(path) or ".").sync_folder()
+    return f"{path}.bad-{number}"

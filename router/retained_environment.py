@@ -1,0 +1,176 @@
+"""The LMDB environment of the retained messages: opened, checked, grown. docs/formats.md has every byte.
+
+Importing this takes lmdb along, so it is imported by those who keep anything on disk, and then only.
+"""
+
+import errno
+import struct
+import threading
+from typing import Any, Final
+
+import lmdb
+from lmdb.verify import VerifyError, verify
+
+from router.disk import Disk, make_folder, set_aside
+
+FORMAT_VERSION: Final = 1
+TOTALS: Final = struct.Struct("<QQq")  # messages, their size in bytes, the highest stamp there ever was
+APPLIED: Final = struct.Struct("<Q")
+FORMAT_KEY: Final = b"format"
+TOTALS_KEY: Final = b"totals"
+APPLIED_KEY: Final = b"applied"  # and the worker's number, big-endian
+FORMAT: Final = struct.Struct("<I")
+DAMAGED_NAME: Final = "damaged"  # a file beside data.mdb: found damaged while it was used
+DATABASES: Final = (b"topics", b"tombstones", b"due", b"meta")
+
+# What LMDB calls a file that is not, or no longer, what it wrote.
+DAMAGE: Final = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError,
+                 lmdb.IncompatibleError)  # fmt: skip
+
+
+class DamagedError(Exception):
+    """The environment cannot be used, and says why."""
+
+
+class RetainedEnvironment:
+    """The four databases, all in one file.
+
+    Read transactions are opened and ended under `lock`, because growing moves the file in memory: a read transaction
+    that is open then would read what is no longer there.
+
+    Args:
+        folder: made if there is none; its parent must exist.
+        map_size: bytes of address space to begin with; it doubles when it is full.
+
+    Raises OSError if the folder cannot be used for a reason that is not damage.
+    """
+
+    def __init__(self, folder: str, map_size: int) -> None:
+        self.folder = folder
+        self.lock = threading.Lock()
+        self.report: str | None = None  # what was found damaged, in one sentence
+        self._map_size = map_size
+        try:
+            self._open()
+        except DamagedError as damage:
+            kept = set_aside(folder)
+            self.report = (
+                f"the index of retained messages, {folder}, is damaged ({damage}): it is set aside as {kept} and"
+                " built anew from the log"
+            )
+            try:
+                self._open()
+            except DamagedError as again:
+                raise OSError(errno.EIO, f"{folder}: a new environment is damaged: {again}") from again
+
+    def _open(self) -> None:
+        try:
+            make_folder(self.folder)
+            if DAMAGED_NAME in Disk(self.folder).names():
+                raise DamagedError("it was found damaged while it was used")
+            self._environment = lmdb.open(
+                self.folder, map_size=self._map_size, max_dbs=len(DATABASES), mode=0o640, readahead=False,
+                max_spare_txns=2,
+            )  # fmt: skip
+        except DAMAGE as error:
+            raise DamagedError(str(error)) from error
+        except NotADirectoryError as error:
+            raise DamagedError("it is no folder") from error
+        except lmdb.Error as error:
+            raise OSError(error.code, str(error)) from error
+        try:
+            self._check_length()
+            self.topics, self.tombstones, self.due, self.meta = (
+                self._environment.open_db(name, dupsort=name == b"due") for name in DATABASES
+            )
+            self._check_format()
+            # Left by processes that were killed while they read.
+            self._environment.reader_check()
+        except DAMAGE as error:
+            self._environment.close()
+            raise DamagedError(str(error)) from error
+        except lmdb.Error as error:
+            self._environment.close()
+            raise OSError(error.code, str(error)) from error
+        except DamagedError:
+            self._environment.close()
+            raise
+
+    def _check_length(self) -> None:
+        """Find out whether the file was cut: LMDB itself would read behind its end, which ends the process."""
+        disk = Disk(self.folder)
+        file = disk.open("data.mdb")
+        try:
+            length = disk.size(file)
+        finally:
+            disk.close(file)
+        page_bytes: int = self._environment.stat()["psize"]
+        if length >= (self._environment.info()["last_pgno"] + 1) * page_bytes:
+            return
+        # Pages that were taken and given back within one transaction are never written, so this may still be right.
+        try:
+            problems = verify(self.folder)
+        except VerifyError as error:
+            problems = [str(error)]
+        if problems:
+            raise DamagedError(f"its file ends early: {problems[0]}")
+
+    def _check_format(self) -> None:
+        with self._environment.begin(db=self.meta) as transaction:
+            found = transaction.get(FORMAT_KEY)
+        if found is None:
+            with self._environment.begin(write=True, db=self.meta) as transaction:
+                transaction.put(FORMAT_KEY, FORMAT.pack(FORMAT_VERSION))
+        elif found != FORMAT.pack(FORMAT_VERSION):
+            version = int.from_bytes(found, "little")
+            raise DamagedError(f"its format is {version}, and this version reads {FORMAT_VERSION}")
+
+    def read(self, buffers: bool = False) -> "lmdb.Transaction[Any]":
+        """Begin a read transaction. The caller holds `lock` until he has aborted it."""
+        try:
+            return self._environment.begin(buffers=buffers)
+        except lmdb.MapResizedError:
+            # Another process has made it grow.
+            self._environment.set_mapsize(0)
+            return self._environment.begin(buffers=buffers)
+
+    def write(self) -> "lmdb.Transaction[Any]":
+        """Begin a write transaction; used with `with`, it is synced and committed at the end."""
+        try:
+            return self._environment.begin(write=True, buffers=True)
+        except lmdb.MapResizedError:
+            with self.lock:
+                self._environment.set_mapsize(0)
+            return self._environment.begin(write=True, buffers=True)
+
+    def grow(self) -> None:
+        """Double the address space. No transaction of the caller's may be open."""
+        with self.lock:
+            self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+
+    def reopen(self) -> None:
+        """Open it again after an error that LMDB does not go on after. Raises OSError; then call it again."""
+        with self.lock:
+            self._environment.close()
+            try:
+                self._open()
+            except DamagedError as damage:
+                raise OSError(errno.EIO, str(damage)) from damage
+
+    def mark_damaged(self) -> None:
+        """Have the next start set it aside: a page was read that cannot be right."""
+        disk = Disk(self.folder)
+        if DAMAGED_NAME not in disk.names():
+            disk.close(disk.create(DAMAGED_NAME))
+            disk.sync_folder()
+
+    def close(self) -> None:
+        """Close it; nothing of it may be used any more."""
+        with self.lock:
+            self._environment.close()
+
+
+def totals(transaction: "lmdb.Transaction[Any]", meta: Any) -> tuple[int, int, int]:
+    """Return how many messages there are, their size in bytes and the highest stamp there ever was."""
+    found = transaction.get(TOTALS_KEY, db=meta)
+    return TOTALS.unpack(found) if found is not None else (0, 0, 0)
