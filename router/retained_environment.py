@@ -125,23 +125,23 @@ class RetainedEnvironment:
             version = int.from_bytes(found, "little")
             raise DamagedError(f"its format is {version}, and this version reads {FORMAT_VERSION}")
 
-    def read(self, buffers: bool = False) -> "lmdb.Transaction[Any]":
+    def read(self) -> "lmdb.Transaction[bytes]":
         """Begin a read transaction. The caller holds `lock` until he has aborted it."""
         try:
-            return self._environment.begin(buffers=buffers)
+            return self._environment.begin()
         except lmdb.MapResizedError:
             # Another process has made it grow.
             self._environment.set_mapsize(0)
-            return self._environment.begin(buffers=buffers)
+            return self._environment.begin()
 
-    def write(self) -> "lmdb.Transaction[Any]":
+    def write(self) -> "lmdb.Transaction[bytes]":
         """Begin a write transaction; used with `with`, it is synced and committed at the end."""
         try:
-            return self._environment.begin(write=True, buffers=True)
+            return self._environment.begin(write=True)
         except lmdb.MapResizedError:
             with self.lock:
                 self._environment.set_mapsize(0)
-            return self._environment.begin(write=True, buffers=True)
+            return self._environment.begin(write=True)
 
     def grow(self) -> None:
         """Double the address space. No transaction of the caller's may be open."""
@@ -170,7 +170,7 @@ class RetainedEnvironment:
             self._environment.close()
 
 
-def totals(transaction: "lmdb.Transaction[Any]", meta: Any) -> tuple[int, int, int]:
+def totals(transaction: "lmdb.Transaction[bytes]", meta: Any) -> tuple[int, int, int]:
     """Return how many messages there are, their size in bytes and the highest stamp there ever was."""
     found = transaction.get(TOTALS_KEY, db=meta)
     return TOTALS.unpack(found) if found is not None else (0, 0, 0)

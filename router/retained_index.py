@@ -8,18 +8,30 @@ and with its last piece LMDB learns up to which record it has seen the log, so w
 there. Applying a record twice changes nothing: the newest stamp wins.
 """
 
-import struct
 import threading
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import lmdb
-from router.cursor import Cursor
 from router.message import Message
-from router.records import RecordBuffer
+from router.retained_keys import key_of
+from router.retained_values import (
+    DUE_MESSAGE,
+    DUE_TOMBSTONE,
+    cleared,
+    decode,
+    due_key,
+    due_of,
+    encode,
+    is_newer,
+    is_tombstone,
+    size_of,
+    stamp_of,
+    tombstone,
+)
 
 from router.retained_environment import APPLIED, APPLIED_KEY, DAMAGE, TOTALS, TOTALS_KEY, RetainedEnvironment, totals
-from router.retained_keys import KEY_BYTES_MAX, KeyFilter, is_cut, key_of
+from router.retained_scan import RetainedScan
 
 MAP_SIZE: Final = 1 << 30
 TOMBSTONE_S: Final = 3600
@@ -30,33 +42,6 @@ BREATH_CHANGES: Final = 48  # of the thread between two pauses: about half a mil
 BREATH_S: Final = 0.0002
 FORGET_MAX: Final = 256  # tombstones removed along with a piece
 APPLY_CHANGES: Final = 8192  # of recovery, gathered before they are written
-STEPS_PER_MESSAGE: Final = 4  # keys that a slice looks at, for each message it may return
-STEPS_MIN: Final = 256
-
-# A value is one whole `accepted` record, its mark 0, and behind it origin and incarnation: its id is theirs and n.
-_TRAILER: Final = struct.Struct("<II")
-_STAMP_AND_NUMBER: Final = struct.Struct("<qBQ")  # at _STAMP_AT: time, kind, n
-_STAMP_AT: Final = 16
-_FLAGS_AT: Final = 43
-_EXPIRES_AT: Final = 44
-_EXPIRES: Final = struct.Struct("<q")
-_FLAG_EXPIRES: Final = 8
-_EXPIRES_BYTES: Final = 12
-_FIXED_BYTES: Final = 25 + 19 + _TRAILER.size
-_TOMBSTONE: Final = struct.Struct("<qIIQ")  # stamp, origin, incarnation, record
-_DUE: Final = struct.Struct(">Bq")  # what is due, and when; sorted by both
-_DUE_MESSAGE: Final = 0
-_DUE_TOMBSTONE: Final = 1
-
-
-class _Change(NamedTuple):
-    """What has become of a topic's message."""
-
-    stamp_us: int
-    origin: int
-    incarnation: int
-    record: int
-    value: bytes | None  # None: it is cleared
 
 
 class _Table:
@@ -65,7 +50,7 @@ class _Table:
     __slots__ = ("changes", "count", "keys", "last", "size", "written")
 
     def __init__(self) -> None:
-        self.changes: dict[bytes, _Change] = {}
+        self.changes: dict[bytes, bytes] = {}  # key to value, which may be a tombstone
         self.keys: list[bytes] = []  # of changes, in the order in which they came first
         self.count = 0  # by how much they change the number of messages
         self.size = 0  # and their size in bytes
@@ -76,34 +61,6 @@ class _Table:
     def is_empty(self) -> bool:
         """Whether there is nothing that LMDB is to learn."""
         return not self.keys and not self.last
-
-
-def _size_of(value: Any) -> int:
-    """Return what a message counts for in size_bytes: topic name, properties and payload."""
-    return len(value) - _FIXED_BYTES - (_EXPIRES_BYTES if value[_FLAGS_AT] & _FLAG_EXPIRES else 0)
-
-
-def _due(value: Any) -> bytes | None:
-    """Return the key in `due` of a message that expires."""
-    if not value[_FLAGS_AT] & _FLAG_EXPIRES:
-        return None
-    return _DUE.pack(_DUE_MESSAGE, *_EXPIRES.unpack_from(value, _EXPIRES_AT))
-
-
-def _message_of(value: bytes, now_us: int, now_ms: int) -> Message | None:
-    """Return the message in a value; None if its check sum is wrong."""
-    _, _, number = _STAMP_AND_NUMBER.unpack_from(value, _STAMP_AT)
-    cursor = Cursor(value, 0, 0, number - 1)
-    return cursor.message(now_us, now_ms) if cursor.step() else None
-
-
-class Retained(NamedTuple):
-    """A retained message as a scan returns it, and the record that it came with."""
-
-    message: Message
-    record: int
-    incarnation: int
-    origin: int
 
 
 class RetainedIndex:
@@ -195,17 +152,13 @@ class RetainedIndex:
             record: number of its record in the log; they come in ascending order.
             now_ms: the monotonic time that stamp_us is, for the message's expiry.
         """
-        buffer = RecordBuffer(record - 1)
-        buffer.add_accepted(stamp_us, record, message, now_ms=now_ms)
-        buffer.stamp(0)
-        value = bytes(buffer) + _TRAILER.pack(self.worker, self.incarnation)
-        change = _Change(stamp_us, self.worker, self.incarnation, record, value)
-        return self._add(key_of(message.topic_name), change) == (True, False)
+        value = encode(message, stamp_us, now_ms, record, self.worker, self.incarnation)
+        return self._add(key_of(message.topic_name), value, record) == (True, False)
 
     def clear(self, topic_name: bytes, *, stamp_us: int, record: int) -> bool:
         """Forget a topic's message, and remember for a while that it was cleared; True if there was one."""
-        change = _Change(stamp_us, self.worker, self.incarnation, record, None)
-        return self._add(key_of(topic_name), change) == (True, True)
+        value = tombstone(stamp_us, record, self.worker, self.incarnation)
+        return self._add(key_of(topic_name), value, record) == (True, True)
 
     def apply(self, record: int, topic_name: bytes, message: Message | None, *, stamp_us: int, now_ms: int = 0) -> bool:
         """Store or clear (None) what a record of the log said, in recovery; True if it was not known yet.
@@ -240,14 +193,15 @@ class RetainedIndex:
 
     def message_of(self, topic_name: bytes, now_us: int = 0, now_ms: int = 0) -> Message | None:
         """Return a topic's message, a new object each time, or None."""
-        value = self._value(key_of(topic_name))
-        return _message_of(value, now_us, now_ms) if value is not None else None
+        value = self.newest(key_of(topic_name))
+        return decode(value, now_us, now_ms) if value is not None and not is_tombstone(value) else None
 
     def size_of(self, topic_name: bytes) -> int:
         """Return what a topic's message counts for in size_bytes; 0 if there is none."""
-        return max(self._state(key_of(topic_name))[2], 0)
+        value = self.newest(key_of(topic_name))
+        return int(size_of(value)) if value is not None else 0
 
-    def scan(self, topic_filter: bytes) -> "RetainedScan":
+    def scan(self, topic_filter: bytes) -> RetainedScan:
         """Return what reads the messages that a topic filter matches. Raises ValueError if it is malformed."""
         return RetainedScan(self, topic_filter)
 
@@ -256,7 +210,7 @@ class RetainedIndex:
         scan = self.scan(topic_filter)
         found: list[Message] = []
         while not scan.done:
-            found += [retained.message for retained in scan.next_slice(1024, now_us, now_ms)]
+            found += [message for message, _ in scan.next_slice(1024, now_us, now_ms)]
         return found
 
     def purge_expired(self, now_us: int, limit: int) -> int:
@@ -270,27 +224,24 @@ class RetainedIndex:
         if limit < 1:
             raise ValueError(f"limit is 1 or more, not {limit}")
         # A message is expired when a whole millisecond has passed.
-        end = _DUE.pack(_DUE_MESSAGE, max(now_us - 999, 0))
-        expired: list[tuple[bytes, _Change]] = []
+        end = due_key(DUE_MESSAGE, now_us - 999)
+        expired: list[tuple[bytes, bytes]] = []
         environment = self._environment
         with environment.lock:
-            transaction = environment.read(buffers=True)
-            cursor = transaction.cursor(db=environment.due)
-            more = cursor.first()
-            while more and limit > 0 and bytes(cursor.key()) < end:
-                limit -= 1
-                key = bytes(cursor.value())
-                if self._change(key) is None:
-                    value = transaction.get(key, db=environment.topics)
-                    assert value is not None, key
-                    stamp_us, _, number = _STAMP_AND_NUMBER.unpack_from(value, _STAMP_AT)
-                    origin, incarnation = _TRAILER.unpack_from(value, len(value) - _TRAILER.size)
-                    expired.append((key, _Change(stamp_us, origin, incarnation, number, None)))
-                more = cursor.next()
-            value = None
-            transaction.abort()
-        for key, change in expired:
-            self._add(key, change, logged=False)
+            transaction = environment.read()
+            try:
+                cursor = transaction.cursor(db=environment.due)
+                more = cursor.first()
+                while more and limit > 0 and cursor.key() < end:
+                    limit -= 1
+                    key = cursor.value()
+                    if self.change(key) is None:
+                        expired.append((key, transaction.get(key, db=environment.topics)))
+                    more = cursor.next()
+            finally:
+                transaction.abort()
+        for key, value in expired:
+            self._add(key, cleared(value))
         with self._lock:
             self._forget_before_us = max(self._forget_before_us, now_us - self._tombstone_us)
             self._wake.notify_all()
@@ -298,68 +249,66 @@ class RetainedIndex:
 
     # What there is --------------------------------------------------------------------------------------------------
 
-    def _change(self, key: bytes) -> _Change | None:
-        """Return the change that is not in LMDB yet, or is just being written."""
+    def change(self, key: bytes) -> bytes | None:
+        """Return the value of a key that is not in LMDB yet, or is just being written."""
         # In this order: the thread makes the front table the back one.
         return self._front.changes.get(key) or self._back.changes.get(key)
 
-    def _state(self, key: bytes) -> tuple[int, int, int]:
-        """Return stamp, origin and size of a topic's message; size -1 of a tombstone; (-1, 0, -1) of nothing."""
-        change = self._change(key)
-        if change is not None:
-            return change.stamp_us, change.origin, _size_of(change.value) if change.value is not None else -1
-        environment = self._environment
-        with environment.lock:
-            transaction = environment.read(buffers=True)
-            try:
-                value = transaction.get(key, db=environment.topics)
-                if value is not None:
-                    origin, _ = _TRAILER.unpack_from(value, len(value) - _TRAILER.size)
-                    return _STAMP_AND_NUMBER.unpack_from(value, _STAMP_AT)[0], origin, _size_of(value)
-                value = transaction.get(key, db=environment.tombstones)
-                if value is not None:
-                    stamp_us, origin, _, _ = _TOMBSTONE.unpack(value)
-                    return stamp_us, origin, -1
-                return -1, 0, -1
-            except DAMAGE:
-                environment.mark_damaged()
-                raise
-            finally:
-                value = None
-                transaction.abort()
+    def newest(self, key: bytes) -> bytes | None:
+        """Return the value of a key, which may be a tombstone."""
+        return self.change(key) or self.read(lambda transaction: self._get(transaction, key))
 
-    def _value(self, key: bytes) -> bytes | None:
-        change = self._change(key)
-        if change is not None:
-            return change.value
+    def _get(self, transaction: "lmdb.Transaction[bytes]", key: bytes) -> bytes | None:
+        environment = self._environment
+        return transaction.get(key, db=environment.topics) or transaction.get(key, db=environment.tombstones)
+
+    def read(self, reading: "Callable[[lmdb.Transaction[bytes]], Any]") -> Any:
+        """Call something with a read transaction, and return what it returned."""
         environment = self._environment
         with environment.lock:
             transaction = environment.read()
             try:
-                found: bytes | None = transaction.get(key, db=environment.topics)
+                return reading(transaction)
             except DAMAGE:
                 environment.mark_damaged()
                 raise
             finally:
                 transaction.abort()
-        return found
 
-    def _add(self, key: bytes, change: _Change, logged: bool = True) -> tuple[bool, bool]:
-        """Add a change; returns whether it was newer, and whether there was a message before."""
-        stamp_us, origin, size = self._state(key)
-        is_newer = not logged or (change.stamp_us, change.origin) > (stamp_us, origin)
+    @property
+    def topics(self) -> Any:
+        """The database of messages, for read()."""
+        return self._environment.topics
+
+    def tables(self) -> list[tuple[dict[bytes, bytes], list[bytes], int]]:
+        """Return what is not in LMDB yet, the older table first: values by key, the keys, how many of them count.
+
+        More keys may follow, and values be replaced by newer ones; none goes.
+        """
+        with self._lock:
+            return [(table.changes, table.keys, len(table.keys)) for table in (self._back, self._front)]
+
+    def _add(self, key: bytes, value: bytes, record: int = 0) -> tuple[bool, bool]:
+        """Add a change; returns whether it counts, and whether there was a message before.
+
+        Args:
+            record: its number in our log; without one it counts in any case.
+        """
+        older = self.newest(key)
+        had_message = older is not None and not is_tombstone(older)
+        counts = not record or older is None or is_newer(value, older)
         with self._lock:
             front = self._front
-            if logged:
-                front.last = change.record
-                self.last_stamp_us = max(self.last_stamp_us, change.stamp_us)
-            if is_newer:
+            if record:
+                front.last = record
+                self.last_stamp_us = max(self.last_stamp_us, stamp_of(value))
+            if counts:
                 if key not in front.changes:
                     front.keys.append(key)
-                front.changes[key] = change
-                front.count += (change.value is not None) - (size >= 0)
-                front.size += (_size_of(change.value) if change.value is not None else 0) - max(size, 0)
-        return is_newer, size >= 0
+                front.changes[key] = value
+                front.count += (not is_tombstone(value)) - had_message
+                front.size += size_of(value) - (size_of(older) if had_message else 0)
+        return counts, had_message
 
     # The thread -----------------------------------------------------------------------------------------------------
 
@@ -428,7 +377,7 @@ class RetainedIndex:
             forget_before_us, self._forget_before_us = self._forget_before_us, 0
         ready = not table.is_empty and table.last <= durable
         try:
-            if not ready and not self._anything_due(forget_before_us):
+            if not ready and not self._anything_to_forget(forget_before_us):
                 return False
             self._write_piece(table if ready else _Table(), forget_before_us, breathe)
         except lmdb.MapFullError:
@@ -486,196 +435,59 @@ class RetainedIndex:
                 self.applied = max(self.applied, table.last)
                 self._back = _Table()
 
-    def _write_change(self, transaction: "lmdb.Transaction[Any]", key: bytes, change: _Change) -> tuple[int, int]:
+    def _write_change(self, transaction: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> tuple[int, int]:
         """Put a change into a transaction, unless there is a newer one; returns what it changes in count and size."""
         environment = self._environment
         count = size = 0
-        older = transaction.get(key, db=environment.topics)
+        older = self._get(transaction, key)
         if older is not None:
-            stamp_us = _STAMP_AND_NUMBER.unpack_from(older, _STAMP_AT)[0]
-            origin = _TRAILER.unpack_from(older, len(older) - _TRAILER.size)[0]
-            if (change.stamp_us, change.origin) < (stamp_us, origin):
+            if is_newer(older, value):
                 return 0, 0
-            count, size = -1, -_size_of(older)
-            due = _due(older)
+            due = due_of(older)
             if due is not None:
                 transaction.delete(due, key, db=environment.due)
-        else:
-            older = transaction.get(key, db=environment.tombstones)
-            if older is not None:
-                stamp_us, origin, _, _ = _TOMBSTONE.unpack(older)
-                if (change.stamp_us, change.origin) < (stamp_us, origin):
-                    return 0, 0
-                transaction.delete(_DUE.pack(_DUE_TOMBSTONE, stamp_us), key, db=environment.due)
+            if is_tombstone(older):
                 transaction.delete(key, db=environment.tombstones)
-        if change.value is not None:
-            transaction.put(key, change.value, db=environment.topics)
-            due = _due(change.value)
-            if due is not None:
-                transaction.put(due, key, db=environment.due)
-            return count + 1, size + _size_of(change.value)
-        if count:
-            transaction.delete(key, db=environment.topics)
-        if self._tombstone_us:
-            transaction.put(key, _TOMBSTONE.pack(*change[:4]), db=environment.tombstones)
-            transaction.put(_DUE.pack(_DUE_TOMBSTONE, change.stamp_us), key, db=environment.due)
+            else:
+                count, size = -1, -size_of(older)
+        if not is_tombstone(value):
+            transaction.put(key, value, db=environment.topics)
+            count, size = count + 1, size + size_of(value)
+        else:
+            if count:
+                transaction.delete(key, db=environment.topics)
+            if not self._tombstone_us:
+                return count, size
+            transaction.put(key, value, db=environment.tombstones)
+        due = due_of(value)
+        if due is not None:
+            transaction.put(due, key, db=environment.due)
         return count, size
 
-    def _anything_due(self, forget_before_us: int) -> bool:
-        """Return whether there is a tombstone to forget."""
-        if not forget_before_us:
+    def _anything_to_forget(self, before_us: int) -> bool:
+        """Return whether there is a tombstone that is old, or one too many; nobody has asked if before_us is 0."""
+        if not before_us:
             return False
         environment = self._environment
-        with environment.lock:
-            transaction = environment.read()
-            try:
-                cursor = transaction.cursor(db=environment.due)
-                return bool(
-                    cursor.set_range(_DUE.pack(_DUE_TOMBSTONE, 0))
-                    and (
-                        cursor.key() < _DUE.pack(_DUE_TOMBSTONE, max(forget_before_us, 0))
-                        or transaction.stat(environment.tombstones)["entries"] > self.tombstones_max
-                    )
-                )
-            finally:
-                transaction.abort()
 
-    def _forget(self, transaction: "lmdb.Transaction[Any]", forget_before_us: int) -> None:
+        def look(transaction: "lmdb.Transaction[bytes]") -> bool:
+            cursor = transaction.cursor(db=environment.due)
+            return cursor.set_range(DUE_TOMBSTONE) and (
+                cursor.key() < due_key(DUE_TOMBSTONE, before_us)
+                or transaction.stat(environment.tombstones)["entries"] > self.tombstones_max
+            )
+
+        return bool(self.read(look))
+
+    def _forget(self, transaction: "lmdb.Transaction[bytes]", before_us: int) -> None:
         """Remove up to FORGET_MAX tombstones that are old or too many."""
         environment = self._environment
-        end = _DUE.pack(_DUE_TOMBSTONE, max(forget_before_us, 0))
+        end = due_key(DUE_TOMBSTONE, before_us)
         too_many = transaction.stat(environment.tombstones)["entries"] - self.tombstones_max
         cursor = transaction.cursor(db=environment.due)
         for _ in range(FORGET_MAX):
-            if not cursor.set_range(_DUE.pack(_DUE_TOMBSTONE, 0)):
+            if not cursor.set_range(DUE_TOMBSTONE) or (cursor.key() >= end and too_many <= 0):
                 break
-            if bytes(cursor.key()) >= end and too_many <= 0:
-                break
-            transaction.delete(bytes(cursor.value()), db=environment.tombstones)
+            transaction.delete(cursor.value(), db=environment.tombstones)
             cursor.delete()
             too_many -= 1
-
-
-class RetainedScan:
-    """The messages that a topic filter matches, read in slices as they were when the scan began or as they are then.
-
-    What is not in LMDB yet when it begins comes first, in the order in which the topics were published; the others
-    follow in the order of their topic names, level by level, bytewise. No topic comes twice. What has changed since
-    the scan began is left out: it comes live to whoever subscribed before. Expired messages are left out too.
-
-    Made by RetainedIndex.scan().
-    """
-
-    def __init__(self, index: RetainedIndex, topic_filter: bytes) -> None:
-        self.done = False
-        self._index = index
-        self._filter = KeyFilter(topic_filter)
-        self._stamp_us = index.last_stamp_us
-        with index._lock:
-            self._back = index._back
-            self._front = index._front
-            self._lengths = [len(self._back.keys), len(self._front.keys)]
-        self._position = 0
-        self._from = self._filter.first  # where to go on in LMDB
-        self._behind = False  # whether the message at _from has been looked at
-
-    def next_slice(self, limit: int, now_us: int = 0, now_ms: int = 0) -> list[Retained]:
-        """Return the next messages; `done` tells whether these were the last.
-
-        There may be none although there are more: a slice also ends when it has looked at many topics in vain. Cost:
-        2 to 3 µs for each message, 4 for each jump over topics that do not match.
-
-        Args:
-            limit: messages to return at most, 1 or more.
-        """
-        found: list[Retained] = []
-        steps = max(limit * STEPS_PER_MESSAGE, STEPS_MIN)
-        steps = self._read_tables(found, limit, steps, now_us, now_ms)
-        if self._lengths or len(found) >= limit or steps <= 0:
-            return found
-        environment = self._index._environment
-        with environment.lock:
-            transaction = environment.read()
-            try:
-                self._read_topics(transaction.cursor(db=environment.topics), found, limit, steps, now_us, now_ms)
-            except DAMAGE:
-                environment.mark_damaged()
-                raise
-            finally:
-                transaction.abort()
-        return found
-
-    def _read_tables(self, found: list[Retained], limit: int, steps: int, now_us: int, now_ms: int) -> int:
-        """Go through the changes there were at the start; returns how many steps are left."""
-        while self._lengths and len(found) < limit and steps > 0:
-            table = self._back if len(self._lengths) == 2 else self._front
-            if self._position == self._lengths[0]:
-                del self._lengths[0]
-                self._position = 0
-                continue
-            key = table.keys[self._position]
-            self._position += 1
-            steps -= 1
-            if table is self._back and key in self._front.changes:
-                continue  # it comes with the others there, or has changed since
-            name = key
-            if is_cut(key):
-                change = table.changes[key]
-                if change.value is None:
-                    continue
-                name = _name_in(change.value)
-            if self._filter.target(name) is name:
-                value = self._index._value(key)
-                if value is not None:
-                    self._take(found, value, now_us, now_ms)
-        return steps
-
-    def _read_topics(self, cursor: Any, found: list[Retained], limit: int, steps: int, now_us: int, now_ms: int) -> None:
-        """Go on through LMDB."""
-        target_of = self._filter.target
-        index, back, front = self._index, self._back.changes, self._front.changes
-        more = cursor.set_range(self._from) if self._from else cursor.first()
-        key = cursor.key()
-        if more and self._behind and key == self._from:
-            more = cursor.next()
-            key = cursor.key()
-        while more:
-            if steps <= 0 or len(found) >= limit:
-                self._from, self._behind = key, False
-                return
-            steps -= 1
-            name = key if len(key) < KEY_BYTES_MAX else _name_in(cursor.value())
-            target = target_of(name)
-            if target is name:
-                if key not in back and key not in front and index._change(key) is None:
-                    self._take(found, cursor.value(), now_us, now_ms)
-                more = cursor.next()
-            elif name is not key:
-                # Names that are cut to the same prefix are in no order, so the next one may match.
-                more = cursor.next()
-            elif not target:
-                break
-            else:
-                more = cursor.next()
-                if more and cursor.key() < target:
-                    more = cursor.set_range(target)
-            key = cursor.key()
-        self.done = True
-
-    def _take(self, found: list[Retained], value: bytes, now_us: int, now_ms: int) -> None:
-        """Append a message to what was found, unless it is newer than the scan, expired or damaged."""
-        stamp_us, _, record = _STAMP_AND_NUMBER.unpack_from(value, _STAMP_AT)
-        if stamp_us > self._stamp_us:
-            return
-        message = _message_of(value, now_us, now_ms)
-        if message is None:
-            self._index.damaged_values += 1
-        elif not 0 < message.expires_at_ms < now_ms:
-            origin, incarnation = _TRAILER.unpack_from(value, len(value) - _TRAILER.size)
-            found.append(Retained(message, record, incarnation, origin))
-
-
-def _name_in(value: Any) -> bytes:
-    """Return a value's topic name with 0 for the separator."""
-    message = _message_of(bytes(value), 0, 0)
-    return message.topic_name.replace(b"/", b"\0") if message is not None else b""

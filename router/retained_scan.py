@@ -1,0 +1,116 @@
+"""Reading what a topic filter matches of the retained messages, in slices, beside whoever writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from router.message import Message
+from router.retained_keys import KeyFilter, is_cut
+from router.retained_values import decode, is_tombstone, name_in, record_of, stamp_of
+
+if TYPE_CHECKING:
+    from router.retained_index import RetainedIndex
+
+STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return
+STEPS_MIN: Final = 128
+
+
+class RetainedScan:
+    """The messages that a topic filter matches, read in slices.
+
+    What is not in LMDB yet when the scan begins comes first, in the order in which its topics were published; the
+    others follow in the order of their topic names, level by level, bytewise. No topic comes twice. What has changed
+    since the scan began is left out: it comes live to whoever subscribed before. So are expired messages.
+
+    Made by RetainedIndex.scan().
+    """
+
+    def __init__(self, index: RetainedIndex, topic_filter: bytes) -> None:
+        self.done = False
+        self._index = index
+        self._filter = KeyFilter(topic_filter)
+        self._stamp_us = index.last_stamp_us
+        self._tables = index.tables()  # those that are gone through yet
+        (self._older, _, _), (self._newer, _, _) = self._tables
+        self._position = 0  # in the first table
+        self._from: bytes = self._filter.first  # where to go on in LMDB
+
+    def next_slice(self, limit: int, now_us: int = 0, now_ms: int = 0) -> list[tuple[Message, int]]:
+        """Return the next messages, each with the number of its record; `done` tells whether these were the last.
+
+        There may be none although there are more: a slice also ends when it has looked at many topics in vain. Cost:
+        2 to 3 µs for each message, 4 for each jump over topics that do not match.
+
+        Args:
+            limit: messages to return at most, 1 or more.
+            now_us, now_ms: the same moment, since 1970 and monotonic.
+        """
+        found: list[tuple[Message, int]] = []
+        steps = self._read_tables(found, limit, max(limit * STEPS_PER_MESSAGE, STEPS_MIN), now_us, now_ms)
+        if not self._tables and len(found) < limit and steps > 0:
+            self._index.read(
+                lambda transaction: self._read_topics(
+                    transaction.cursor(db=self._index.topics), found, limit, steps, now_us, now_ms
+                )
+            )
+        return found
+
+    def _read_tables(self, found: list[tuple[Message, int]], limit: int, steps: int, now_us: int, now_ms: int) -> int:
+        """Go through the changes there were at the start; returns how many steps are left."""
+        while self._tables and len(found) < limit and steps > 0:
+            changes, keys, length = self._tables[0]
+            if self._position == length:
+                del self._tables[0]
+                self._position = 0
+                continue
+            key = keys[self._position]
+            self._position += 1
+            steps -= 1
+            if changes is self._older and key in self._newer:
+                continue  # it comes with the others there, or has changed since
+            name = key if not is_cut(key) else name_in(changes[key])
+            if self._filter.target(name) is name:
+                value = self._index.newest(key)
+                if value is not None and not is_tombstone(value):
+                    self._take(found, value, now_us, now_ms)
+        return steps
+
+    def _read_topics(
+        self, cursor: Any, found: list[tuple[Message, int]], limit: int, steps: int, now_us: int, now_ms: int
+    ) -> None:
+        """Go on through LMDB."""
+        target_of = self._filter.target
+        change_of, older, newer = self._index.change, self._older, self._newer
+        more = cursor.set_range(self._from) if self._from else cursor.first()
+        while more:
+            key = cursor.key()
+            if steps <= 0 or len(found) >= limit:
+                self._from = key
+                return
+            steps -= 1
+            name = key if not is_cut(key) else name_in(cursor.value())
+            target = target_of(name)
+            if target is name:
+                if key not in older and key not in newer and change_of(key) is None:
+                    self._take(found, cursor.value(), now_us, now_ms)
+                more = cursor.next()
+            elif name is not key:
+                # Names that are cut to the same prefix are in no order: the next one may match.
+                more = cursor.next()
+            elif not target:
+                break
+            else:
+                more = cursor.next()
+                if more and cursor.key() < target:
+                    more = cursor.set_range(target)
+        self.done = True
+
+    def _take(self, found: list[tuple[Message, int]], value: bytes, now_us: int, now_ms: int) -> None:
+        """Append a message to what was found, unless it is newer than the scan, expired or damaged."""
+        if stamp_of(value) > self._stamp_us:
+            return
+        message = decode(value, now_us, now_ms)
+        if message is None:
+            self._index.damaged_values += 1
+        elif not 0 < message.expires_at_ms < now_ms:
+            found.append((message, record_of(value)))
