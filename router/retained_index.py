@@ -256,11 +256,24 @@ class RetainedIndex:
 
     def newest(self, key: bytes) -> bytes | None:
         """Return the value of a key, which may be a tombstone."""
-        return self.change(key) or self.read(lambda transaction: self._get(transaction, key))
+        change = self.change(key)
+        if change is not None:
+            return change
+        environment = self._environment
+        # Not through read(): this is once for every retained PUBLISH.
+        with environment.lock:
+            transaction = environment.read()
+            try:
+                return self._get(transaction, key)
+            except DAMAGE:
+                environment.mark_damaged()
+                raise
+            finally:
+                transaction.abort()
 
     def _get(self, transaction: "lmdb.Transaction[bytes]", key: bytes) -> bytes | None:
         environment = self._environment
-        return transaction.get(key, db=environment.topics) or transaction.get(key, db=environment.tombstones)
+        return transaction.get(key, None, environment.topics) or transaction.get(key, None, environment.tombstones)
 
     def read(self, reading: "Callable[[lmdb.Transaction[bytes]], Any]") -> Any:
         """Call something with a read transaction, and return what it returned."""
@@ -324,6 +337,14 @@ class RetainedIndex:
         assert self._thread is None, "started twice"
         self._thread = threading.Thread(target=self._run, name="retained", daemon=True)
         self._thread.start()
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything that the log has durable is in LMDB; returns whether it is. Not for the reactor."""
+        with self._lock:
+            return self._wake.wait_for(
+                lambda: all(table.is_empty or table.last > self._durable for table in (self._back, self._front)),
+                timeout_s,
+            )
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Write what is durable, end the thread, close the environment; returns whether nothing is left in memory.
@@ -434,6 +455,7 @@ class RetainedIndex:
             if is_last and table is self._back:
                 self.applied = max(self.applied, table.last)
                 self._back = _Table()
+                self._wake.notify_all()
 
     def _write_change(self, transaction: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> tuple[int, int]:
         """Put a change into a transaction, unless there is a newer one; returns what it changes in count and size."""
