@@ -109,7 +109,7 @@ class RetainedEnvironment:
             return
         # Pages that were taken and given back within one transaction are never written, so this may still be right.
         try:
-            problems = verify(self.folder)
+            problems: list[str] = verify(self.folder)  # type: ignore[no-untyped-call]
         except VerifyError as error:
             problems = [str(error)]
         if problems:

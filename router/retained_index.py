@@ -13,8 +13,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import lmdb
+
 from router.message import Message
+from router.retained_environment import APPLIED, APPLIED_KEY, DAMAGE, TOTALS, TOTALS_KEY, RetainedEnvironment, totals
 from router.retained_keys import key_of
+from router.retained_scan import RetainedScan
 from router.retained_values import (
     DUE_MESSAGE,
     DUE_TOMBSTONE,
@@ -29,9 +32,6 @@ from router.retained_values import (
     stamp_of,
     tombstone,
 )
-
-from router.retained_environment import APPLIED, APPLIED_KEY, DAMAGE, TOTALS, TOTALS_KEY, RetainedEnvironment, totals
-from router.retained_scan import RetainedScan
 
 MAP_SIZE: Final = 1 << 30
 TOMBSTONE_S: Final = 3600
@@ -236,16 +236,17 @@ class RetainedIndex:
                     limit -= 1
                     key = cursor.value()
                     if self.change(key) is None:
-                        expired.append((key, transaction.get(key, db=environment.topics)))
+                        value = transaction.get(key, None, environment.topics)
+                        assert value is not None, key
+                        expired.append((key, value))
                     more = cursor.next()
             finally:
                 transaction.abort()
-        for key, value in expired:
-            self._add(key, cleared(value))
+        removed = sum(self._add(key, cleared(value))[0] for key, value in expired)
         with self._lock:
             self._forget_before_us = max(self._forget_before_us, now_us - self._tombstone_us)
             self._wake.notify_all()
-        return len(expired)
+        return removed
 
     # What there is --------------------------------------------------------------------------------------------------
 
@@ -305,11 +306,15 @@ class RetainedIndex:
         """Add a change; returns whether it counts, and whether there was a message before.
 
         Args:
-            record: its number in our log; without one it counts in any case.
+            record: its number in our log; 0 for what follows from the message that is there, and has its stamp.
         """
         older = self.newest(key)
         had_message = older is not None and not is_tombstone(older)
-        counts = not record or older is None or is_newer(value, older)
+        if record:
+            counts = older is None or is_newer(value, older)
+        else:
+            # The thread may have written something newer since the expired message was read.
+            counts = older is not None and not is_newer(older, value)
         with self._lock:
             front = self._front
             if record:

@@ -1,4 +1,4 @@
-"""The index of retained messages against a dict: the newest stamp wins, LMDB follows the log, a scan is one moment's."""
+"""The retained index against a dict: the newest stamp wins, LMDB follows the log, a scan shows one moment."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from router.message import message
+from router.retained_values import cleared
 from router.topics import matches
 
 from router.retained_index import RetainedIndex
@@ -294,6 +295,17 @@ def test_an_expired_message_leaves_a_tombstone_so_that_nothing_older_takes_its_p
     assert index.count == 0
     with pytest.raises(ValueError, match="limit"):
         index.purge_expired(0, 0)
+
+
+def test_a_message_that_came_while_its_expired_one_was_looked_at_is_not_purged(index: RetainedIndex) -> None:
+    index.store(message(b"t", b"x", retain=True, expires_ms=5), stamp_us=NOW_US, record=1)
+    commit(index, 1)
+    expired = index.newest(b"t")
+    assert expired is not None
+    index.store(message(b"t", b"new", retain=True), stamp_us=NOW_US + 1, record=2)
+    commit(index, 2)
+    assert index._add(b"t", cleared(expired)) == (False, True)
+    assert (index.count, index.size_bytes, names(index, b"#")) == (1, 4, [b"t"])
 
 
 # The log and the disk ------------------------------------------------------------------------------------------------

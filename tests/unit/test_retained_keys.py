@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router.topics import matches
-
 from router.retained_keys import KEY_BYTES_MAX, PREFIX_BYTES, KeyFilter, is_cut, key_of
+from router.topics import matches
 
 # Bytes below and above the separator; levels that make names longer than a key.
 levels = st.sampled_from([b"", b"a", b"a!", b"a\x01", b"b", b"$S", b"ab", b"L" * 300, b"L" * 299 + b"M", b"M" * 470])
