@@ -310,11 +310,8 @@ class RetainedIndex:
         """
         older = self.newest(key)
         had_message = older is not None and not is_tombstone(older)
-        if record:
-            counts = older is None or is_newer(value, older)
-        else:
-            # The thread may have written something newer since the expired message was read.
-            counts = older is not None and not is_newer(older, value)
+        # What follows from a message gives way to what has come since that was read.
+        counts = (older is None or is_newer(value, older)) if record else bool(older and not is_newer(older, value))
         with self._lock:
             front = self._front
             if record:
