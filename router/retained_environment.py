@@ -15,7 +15,7 @@ from router.disk import Disk, make_folder, set_aside
 
 FORMAT_VERSION: Final = 1
 TOTALS: Final = struct.Struct("<QQq")  # messages, their size in bytes, the highest stamp there ever was
-APPLIED: Final = struct.Struct("<Q")
+APPLIED: Final = struct.Struct("<QQ")  # applied up to this record; none here is higher than that one
 FORMAT_KEY: Final = b"format"
 TOTALS_KEY: Final = b"totals"
 APPLIED_KEY: Final = b"applied"  # and the worker's number, big-endian

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from router.message import Message
 from router.retained_keys import KeyFilter, is_cut
-from router.retained_values import decode, is_tombstone, name_in, record_of, stamp_of
+from router.retained_values import decode, is_tombstone, name_in, stamp_of
 
 if TYPE_CHECKING:
     from router.retained_index import RetainedIndex
@@ -35,8 +35,8 @@ class RetainedScan:
         self._position = 0  # in the first table
         self._from: bytes = self._filter.first  # where to go on in LMDB
 
-    def next_slice(self, limit: int, now_us: int = 0, now_ms: int = 0) -> list[tuple[Message, int]]:
-        """Return the next messages, each with the number of its record; `done` tells whether these were the last.
+    def next_slice(self, limit: int, now_us: int = 0, now_ms: int = 0) -> list[Message]:
+        """Return the next messages, owned and new; `done` tells whether these were the last.
 
         There may be none although there are more: a slice also ends when it has looked at many topics in vain. Cost:
         2 to 3 µs for each message, 4 for each jump over topics that do not match.
@@ -45,7 +45,7 @@ class RetainedScan:
             limit: messages to return at most, 1 or more.
             now_us, now_ms: the same moment, since 1970 and monotonic.
         """
-        found: list[tuple[Message, int]] = []
+        found: list[Message] = []
         steps = self._read_tables(found, limit, max(limit * STEPS_PER_MESSAGE, STEPS_MIN), now_us, now_ms)
         if not self._tables and len(found) < limit and steps > 0:
             self._index.read(
@@ -55,7 +55,7 @@ class RetainedScan:
             )
         return found
 
-    def _read_tables(self, found: list[tuple[Message, int]], limit: int, steps: int, now_us: int, now_ms: int) -> int:
+    def _read_tables(self, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int) -> int:
         """Go through the changes there were at the start; returns how many steps are left."""
         while self._tables and len(found) < limit and steps > 0:
             changes, keys, length = self._tables[0]
@@ -76,7 +76,7 @@ class RetainedScan:
         return steps
 
     def _read_topics(
-        self, cursor: Any, found: list[tuple[Message, int]], limit: int, steps: int, now_us: int, now_ms: int
+        self, cursor: Any, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int
     ) -> None:
         """Go on through LMDB."""
         target_of = self._filter.target
@@ -105,7 +105,7 @@ class RetainedScan:
                     more = cursor.set_range(target)
         self.done = True
 
-    def _take(self, found: list[tuple[Message, int]], value: bytes, now_us: int, now_ms: int) -> None:
+    def _take(self, found: list[Message], value: bytes, now_us: int, now_ms: int) -> None:
         """Append a message to what was found, unless it is newer than the scan, expired or damaged."""
         if stamp_of(value) > self._stamp_us:
             return
@@ -113,4 +113,4 @@ class RetainedScan:
         if message is None:
             self._index.damaged_values += 1
         elif not 0 < message.expires_at_ms < now_ms:
-            found.append((message, record_of(value)))
+            found.append(message)

@@ -51,15 +51,30 @@ def encode(Message message not None, stamp_us: int, now_ms: int, record: int, or
     cdef bytes value
     cdef uint8_t* to
     buffer.last_number = number - 1
-    buffer.accepted(stamp_us, now_ms, number, message, None, 0, NULL, 0)
+    buffer.accepted(stamp_us, now_ms, number, message, None, 0, False, NULL, 0)
     value = PyBytes_FromStringAndSize(NULL, buffer.size + TRAILER)
     to = <uint8_t*>bytes_of(value)
     memcpy(to, buffer.data, buffer.size)
     put32(to + MARK_AT, 0)
-    put32(to + 4, crc32c(crc32c(0, to, 4), to + MARK_AT, buffer.size - MARK_AT))
     put32(to + buffer.size, origin)
     put32(to + buffer.size + 4, incarnation)
+    sign(to, buffer.size)
     return value
+
+
+cdef inline void sign(uint8_t* record, size_t length) noexcept:
+    """Write a record's check sum."""
+    put32(record + 4, crc32c(crc32c(0, record, 4), record + MARK_AT, length - MARK_AT))
+
+
+def without_record(bytes value not None) -> bytes:
+    """Return a message's value with number 0: its record is in no log any more."""
+    cdef bytes changed = PyBytes_FromStringAndSize(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+    cdef uint8_t* to = <uint8_t*>bytes_of(changed)
+    assert is_message(value), value
+    put64(to + RECORD_HEADER, 0)
+    sign(to, PyBytes_GET_SIZE(changed) - TRAILER)
+    return changed
 
 
 def tombstone(stamp_us: int, record: int, origin: int, incarnation: int) -> bytes:
@@ -99,7 +114,7 @@ def stamp_of(bytes value not None) -> int:
 
 
 def record_of(bytes value not None) -> int:
-    """Return the number of a message's record in the log of its origin."""
+    """Return the number of a message's record in the log of its origin; 0: it is in no log any more."""
     return get64(bytes_of(value) + RECORD_HEADER) if is_message(value) else 0
 
 
@@ -125,13 +140,18 @@ def due_key(bytes kind not None, time_us: int) -> bytes:
 
 
 def decode(bytes value not None, now_us: int, now_ms: int) -> Message | None:
-    """Return the message in a value, owned; None if the value's check sum is wrong, or it is no message.
+    """Return the message in a value, owned, its `record` set; None if the check sum is wrong, or it is no message.
 
     Args:
         now_us, now_ms: the same moment, since 1970 and monotonic, to tell when the message expires.
     """
     cdef MessageFields fields
-    return message_of(&fields, now_us, now_ms) if fields_in(value, &fields) else None
+    cdef Message message
+    if not fields_in(value, &fields):
+        return None
+    message = message_of(&fields, now_us, now_ms)
+    message.record = fields.n
+    return message
 
 
 cdef bint fields_in(bytes value, MessageFields* fields) noexcept:
