@@ -14,7 +14,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from broker.worker import Worker, open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
 from tests.support.embedded import device
-from tests.support.process import ROOT, BrokerProcess
+from tests.support.process import MEASURED, ROOT, BrokerProcess
 
 TIMEOUT_S = 60
 PINGREQ, PINGRESP = b"\xc0\0", b"\xd0\0"
@@ -92,14 +92,12 @@ async def test_an_http_client_on_the_plain_port_is_told_in_http(method: str) -> 
 
 
 def test_the_log_names_tls_and_http_on_the_plain_port(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path)
-    broker.start()
-    for first in (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", b"GET / HTTP/1.1\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
-            client.sendall(first)
-            while client.recv(4096):
-                pass
-    broker.stop()
+    with BrokerProcess(tmp_path) as broker:
+        for first in (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", b"GET / HTTP/1.1\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
+                client.sendall(first)
+                while client.recv(4096):
+                    pass
     written = broker.errors.read_text(encoding="utf-8")
     assert '"reason":"tls_on_plain_port"' in written
     assert '"reason":"http_on_plain_port"' in written
@@ -193,14 +191,12 @@ def test_an_error_of_accept_pauses_it_and_it_recovers(tmp_path: Path, name: str)
     library = tmp_path / "accept_fails.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, ROOT / "tests/support/accept_fails.c", "-ldl"],
                    check=True)
-    broker = BrokerProcess(tmp_path, environment={
-        "LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {library}".strip(), "ACCEPT_FAILURES": "2",
-        "ACCEPT_ERRNO": str(getattr(errno, name))})
-    broker.start()
-    with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
+    preloaded = {"LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {library}".strip(), "ACCEPT_FAILURES": "2",
+                 "ACCEPT_ERRNO": str(getattr(errno, name))}
+    with BrokerProcess(tmp_path, environment=preloaded) as broker, \
+            socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
         client.sendall(encode(Connect(4, b"patient"), 4))
         assert client.recv(4) == b"\x20\2\0\0"
-    broker.stop()
     written = broker.errors.read_text(encoding="utf-8")
     assert written.count('"event":"accept_paused"') == 2
     assert written.count(f'"reason":"{name}"') == 2
@@ -212,12 +208,11 @@ def test_the_limit_on_open_files_is_raised_and_what_it_leaves_is_logged(tmp_path
     soft_before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
     try:
-        broker.start()
+        with broker:
+            assert broker.process is not None
+            assert resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft_before, hard))
-    assert broker.process is not None
-    assert resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
-    broker.stop()
     line = next(json.loads(line) for line in broker.errors.read_text(encoding="utf-8").splitlines()
                 if '"connections_limit"' in line)
     assert line["open_files_max"] == hard
@@ -318,48 +313,45 @@ def test_the_largest_packet_goes_through_in_bounded_memory(tmp_path: Path) -> No
     """Remaining Length 268,435,455, the largest that can be written: one copy in and one out, at most."""
     settings = tmp_path / "shoal.toml"
     settings.write_text("[mqtt]\nmax_packet_size_bytes = 268_435_460\n", encoding="utf-8")
-    broker = BrokerProcess(tmp_path, "--config", str(settings))
-    broker.start()
-    assert broker.process is not None
-    payload_bytes = 268_435_455 - 3
-    received = {"bytes": 0}
-    ready = threading.Event()
+    with BrokerProcess(tmp_path, "--config", str(settings), environment=MEASURED) as broker:
+        assert broker.process is not None
+        payload_bytes = 268_435_455 - 3
+        received = {"bytes": 0}
+        ready = threading.Event()
 
-    def subscribe() -> None:
+        def subscribe() -> None:
+            with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
+                client.sendall(encode(Connect(4, b"s"), 4) + encode(Subscribe(1, (subscription(b"t", 0),)), 4))
+                have = 0
+                while have < 9:
+                    have += len(client.recv(9 - have))
+                ready.set()
+                while received["bytes"] < 5 + 268_435_455 and (data := client.recv(1 << 20)):
+                    received["bytes"] += len(data)
+
+        thread = threading.Thread(target=subscribe)
+        thread.start()
+        ready.wait(TIMEOUT_S)
         with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
-            client.sendall(encode(Connect(4, b"s"), 4) + encode(Subscribe(1, (subscription(b"t", 0),)), 4))
-            have = 0
-            while have < 9:
-                have += len(client.recv(9 - have))
-            ready.set()
-            while received["bytes"] < 5 + 268_435_455 and (data := client.recv(1 << 20)):
-                received["bytes"] += len(data)
-
-    thread = threading.Thread(target=subscribe)
-    thread.start()
-    ready.wait(TIMEOUT_S)
-    with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
-        client.sendall(encode(Connect(4, b"p"), 4) + b"\x30\xff\xff\xff\x7f\0\1t")
-        piece = bytes(1 << 20)
-        for start in range(0, payload_bytes, len(piece)):
-            client.sendall(piece[:payload_bytes - start])
-        thread.join(TIMEOUT_S)
-    assert received["bytes"] == 5 + 268_435_455
-    assert resident_bytes(broker.process.pid, "VmHWM") < 4 * 268_435_455
-    broker.stop()
+            client.sendall(encode(Connect(4, b"p"), 4) + b"\x30\xff\xff\xff\x7f\0\1t")
+            piece = bytes(1 << 20)
+            for start in range(0, payload_bytes, len(piece)):
+                client.sendall(piece[:payload_bytes - start])
+            thread.join(TIMEOUT_S)
+        assert received["bytes"] == 5 + 268_435_455
+        assert resident_bytes(broker.process.pid, "VmHWM") < 4 * 268_435_455
 
 
 def test_a_thousand_packets_that_only_declare_their_size_cost_nothing(tmp_path: Path) -> None:
     settings = tmp_path / "shoal.toml"
     settings.write_text("[mqtt]\nmax_packet_size_bytes = 268_435_460\n", encoding="utf-8")
-    broker = BrokerProcess(tmp_path, "--config", str(settings))
-    broker.start()
-    assert broker.process is not None
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    clients = []
-    try:
+    with BrokerProcess(tmp_path, "--config", str(settings), environment=MEASURED) as broker, \
+            ExitStack() as open_clients:
+        assert broker.process is not None
+        clients = []
         for number in range(1000):
-            client = socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S)
+            client = open_clients.enter_context(socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S))
             clients.append(client)
             client.sendall(encode(Connect(4, b"d%d" % number), 4))
         for client in clients:
@@ -372,10 +364,6 @@ def test_a_thousand_packets_that_only_declare_their_size_cost_nothing(tmp_path: 
             assert last.recv(4) == b"\x20\2\0\0"
             assert last.recv(2) == PINGRESP
         assert resident_bytes(broker.process.pid, "VmRSS") - before < 1000 * 4096
-    finally:
-        for client in clients:
-            client.close()
-    broker.stop()
 
 
 # The worker's memory ------------------------------------------------------------------------------------------------
@@ -386,12 +374,18 @@ def test_at_its_limit_of_memory_a_worker_refuses_and_recovers(tmp_path: Path) ->
     settings.write_text(
         "[mqtt]\nqueue_bytes_max = 1_073_741_824\nqueue_messages_max = 1_000_000\nsys_interval_s = 1\n"
         "[limits]\nmemory_bytes_max = 150_000_000\n", encoding="utf-8")
-    broker = BrokerProcess(tmp_path, "--config", str(settings))
-    broker.start()
+    with BrokerProcess(tmp_path, "--config", str(settings), environment=MEASURED) as broker, ExitStack() as peers:
+        _fill_and_empty(broker, peers)
+    assert '"reason":"memory_limit"' in broker.errors.read_text(encoding="utf-8")
+
+
+def _fill_and_empty(broker: BrokerProcess, peers: ExitStack) -> None:
     assert broker.process is not None
 
     def connect(name: bytes, clean: bool = True, **properties: Any) -> Peer:
-        return Peer(broker.port, Connect(5, name, clean_start=clean, properties=properties))
+        peer = Peer(broker.port, Connect(5, name, clean_start=clean, properties=properties))
+        peers.callback(peer.close)
+        return peer
 
     def written() -> str:
         return broker.errors.read_text(encoding="utf-8")
@@ -430,4 +424,3 @@ def test_at_its_limit_of_memory_a_worker_refuses_and_recovers(tmp_path: Path) ->
     dropped = re.search(r"(\d+) dropped memory", broker.stop())
     assert dropped is not None
     assert int(dropped[1]) >= 200
-    assert '"reason":"memory_limit"' in written()

@@ -8,8 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,9 @@ from broker.packets import Connect, Publish, Subscribe, Will, encode, subscripti
 from broker.worker import open_broker
 from tests.support.conversation import MemoryBroker, SocketClient
 from tests.support.doubles import FakeLog, QuickAuthenticator, SlowAuthenticator
-from tests.support.process import BrokerProcess
+from tests.support.process import MEASURED, BrokerProcess
 
 CONFIG = Config(listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.5))
-
-
-@contextmanager
-def running(folder: Path) -> Iterator[BrokerProcess]:
-    """A real broker process, stopped by SIGTERM at the end."""
-    broker = BrokerProcess(folder)
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
 
 
 def in_memory(function: Any, log: FakeLog | None = None, config: Config = CONFIG) -> None:
@@ -214,27 +202,26 @@ async def test_the_last_words_arrive_although_input_is_under_way() -> None:
 
 
 def test_buffers_grow_with_what_came_not_with_what_was_declared(tmp_path: Path) -> None:
-    with running(tmp_path) as broker:
+    with BrokerProcess(tmp_path, environment=MEASURED) as broker:
         def resident_kib() -> int:
             with open(f"/proc/{broker.process.pid}/status", encoding="ascii") as status:
                 return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
 
-        clients = []
         before = resident_kib()
-        for number in range(500):
-            client = socket.create_connection(("127.0.0.1", broker.port))
-            # a PUBLISH that declares 2 MB and brings 100 bytes
-            client.sendall(encode(Connect(4, b"c%d" % number), 4) + b"\x30\x80\x89\x7a\0\1t" + b"x" * 100)
-            clients.append(client)
-        for client in clients:
-            assert client.recv(4) == b"\x20\2\0\0"
-        assert resident_kib() - before < 20_000
-        for client in clients:
-            client.close()
+        with ExitStack() as open_clients:
+            clients = []
+            for number in range(500):
+                client = open_clients.enter_context(socket.create_connection(("127.0.0.1", broker.port)))
+                # a PUBLISH that declares 2 MB and brings 100 bytes
+                client.sendall(encode(Connect(4, b"c%d" % number), 4) + b"\x30\x80\x89\x7a\0\1t" + b"x" * 100)
+                clients.append(client)
+            for client in clients:
+                assert client.recv(4) == b"\x20\2\0\0"
+            assert resident_kib() - before < 20_000
 
 
 def test_a_client_that_spoke_while_we_were_stopped_survives(tmp_path: Path) -> None:
-    with running(tmp_path) as broker, socket.create_connection(("127.0.0.1", broker.port)) as client:
+    with BrokerProcess(tmp_path) as broker, socket.create_connection(("127.0.0.1", broker.port)) as client:
         client.sendall(encode(Connect(4, b"c", True, 1), 4))
         assert client.recv(4) == b"\x20\2\0\0"
         broker.process.send_signal(signal.SIGSTOP)
@@ -247,7 +234,7 @@ def test_a_client_that_spoke_while_we_were_stopped_survives(tmp_path: Path) -> N
 
 
 def test_a_signal_dumps_the_last_turns_and_all_tasks(tmp_path: Path) -> None:
-    with running(tmp_path) as broker:
+    with BrokerProcess(tmp_path) as broker:
         for number in range(3):
             with socket.create_connection(("127.0.0.1", broker.port)) as client:
                 client.sendall(encode(Connect(4, b"c%d" % number), 4))
@@ -317,8 +304,6 @@ def test_running_out_of_descriptors_pauses_accepting_and_it_recovers(tmp_path: P
 
 
 def test_sigterm_ends_it_under_full_load(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path)
-    broker.start()
     enough = threading.Event()
 
     def load(number: int) -> None:
@@ -334,11 +319,12 @@ def test_sigterm_ends_it_under_full_load(tmp_path: Path) -> None:
                 if step == 50:
                     enough.set()
 
-    threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    assert enough.wait(60)
-    assert "Shoal has stopped" in broker.stop()
+    with BrokerProcess(tmp_path) as broker:
+        threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        assert enough.wait(60)
+        assert "Shoal has stopped" in broker.stop()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()

@@ -22,7 +22,7 @@ from broker.handshake import Exchange
 from broker.packets import Connect, Pingreq, Publish, Subscribe, encode, subscription
 from broker.reasons import CloseReason
 from broker.worker import Worker, open_broker
-from tests.support.process import BrokerProcess
+from tests.support.process import MEASURED, BrokerProcess
 
 CONNACK, PINGRESP = b"\x20\2\0\0", b"\xd0\0"
 FLOOD = encode(Publish(b"flood", b"x" * 1000), 4) * 1000
@@ -300,7 +300,7 @@ def resident_kib(process_identifier: int) -> int:
 
 def test_a_thousand_half_sent_packets_cost_the_others_nothing(tmp_path: Path) -> None:
     count, messages, half = 1000, 5000, 1000
-    broker = BrokerProcess(tmp_path)
+    broker = BrokerProcess(tmp_path, environment=MEASURED)
     broker.start()
     assert broker.process is not None
     clients: list[socket.socket] = []

@@ -373,12 +373,8 @@ def listed_by_mosquitto_sub(port: int, *options: str, seconds: int = 3) -> list[
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(tmp_path, environment={"SHOAL_MQTT__SYS_INTERVAL_S": "0.5"})
-    running.start()
-    try:
+    with BrokerProcess(tmp_path, environment={"SHOAL_MQTT__SYS_INTERVAL_S": "0.5"}) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto_sub is not installed")

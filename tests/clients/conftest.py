@@ -20,10 +20,8 @@ def broker_port(tmp_path_factory):
     if elsewhere is not None:
         yield int(elsewhere)
         return
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker.port
-    broker.stop()
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.port
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.properties import PacketType
-from tests.support.process import ROOT, BrokerProcess
+from tests.support.process import MEASURED, ROOT, BrokerProcess
 
 TIMEOUT_S = 60
 PAIRS = 5
@@ -81,8 +81,11 @@ def test_bad_clients_all_at_once_cost_the_others_nothing(tmp_path: Path) -> None
     settings = tmp_path / "shoal.toml"
     settings.write_text("[mqtt]\nmax_packet_size_bytes = 268_435_460\n"
                         f"[limits]\nmemory_bytes_max = {MEMORY_BYTES_MAX}\n", encoding="utf-8")
-    broker = BrokerProcess(tmp_path, "--config", str(settings))
-    broker.start()
+    with BrokerProcess(tmp_path, "--config", str(settings), environment=MEASURED) as broker:
+        _attack(broker)
+
+
+def _attack(broker: BrokerProcess) -> None:
     assert broker.process is not None
     pairs = [Pair(broker.port, number) for number in range(PAIRS)]
     for pair in pairs:
@@ -107,6 +110,8 @@ def test_bad_clients_all_at_once_cost_the_others_nothing(tmp_path: Path) -> None
         done = json.loads(hostile.stdout.readline())
         assert hostile.wait(TIMEOUT_S) == 0
     finally:
+        for pair in pairs:
+            pair.stop.set()
         hostile.kill()
         hostile.wait()
         hostile.stdout.close()
@@ -118,4 +123,3 @@ def test_bad_clients_all_at_once_cost_the_others_nothing(tmp_path: Path) -> None
     assert done["garbage"] == GARBAGE
     assert done["takeovers"] > 0
     assert done["firehose_bytes"] > 0
-    broker.stop()

@@ -71,9 +71,8 @@ def test_a_data_folder_in_use_is_named_with_its_user(broker: BrokerProcess, tmp_
 def test_the_folder_of_a_killed_broker_is_free_again(broker: BrokerProcess, tmp_path: Path) -> None:
     broker.kill()
     broker.process.stdout.close()
-    again = BrokerProcess(tmp_path)
-    again.start()
-    again.stop()
+    with BrokerProcess(tmp_path):
+        pass
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
@@ -103,12 +102,11 @@ def test_an_open_address_and_more_workers_are_refused_before_anything_is_touched
 
 def test_sighup_opens_the_log_file_anew(tmp_path: Path) -> None:
     log_file = tmp_path / "shoal.log"
-    broker = BrokerProcess(tmp_path, environment={"SHOAL_LOG__FILE": str(log_file), "SHOAL_LOG__LEVEL": "debug"})
-    broker.start()
-    rotated = log_file.rename(tmp_path / "shoal.log.1")
-    assert broker.process is not None
-    broker.process.send_signal(signal.SIGHUP)
-    broker.stop()
+    settings = {"SHOAL_LOG__FILE": str(log_file), "SHOAL_LOG__LEVEL": "debug"}
+    with BrokerProcess(tmp_path, environment=settings) as broker:
+        rotated = log_file.rename(tmp_path / "shoal.log.1")
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGHUP)
     assert [json.loads(line)["event"] for line in rotated.read_text().splitlines()]
     assert log_file.exists()
 
