@@ -2,7 +2,7 @@
 
 import os
 import random
-from typing import Any
+from collections.abc import Iterable
 
 import trio
 from broker.buffers import chunk_counts
@@ -49,9 +49,20 @@ async def one_client(port: int, draw: random.Random) -> None:
             pass                    # taken over, or thrown out for what it sent
 
 
-async def end_sessions(worker: Any) -> None:
-    """Clean sessions end by themselves; those that would last are ended by a clean start."""
-    port = worker.acceptor.addresses[0].port
+async def churn(port: int, seeds: Iterable[int], at_once: int) -> None:
+    """Let a client of each seed come and go; then every session is ended.
+
+    Clean sessions end by themselves; those that would last are ended by a clean start.
+    """
+    limit = trio.CapacityLimiter(at_once)
+
+    async def limited(seed: int) -> None:
+        async with limit:
+            await one_client(port, random.Random(seed))
+
+    async with trio.open_nursery() as nursery:
+        for seed in seeds:
+            nursery.start_soon(limited, seed)
     for number in range(IDENTIFIERS):
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(encode(Connect(4, f"c{number}".encode()), 4) + b"\xe0\0")
@@ -65,17 +76,7 @@ async def test_nothing_is_left_after_churn() -> None:
     chunks_before = chunk_counts()["in_use"]
     async with open_broker(config) as worker:
         assert worker.acceptor is not None
-        port = worker.acceptor.addresses[0].port
-        limit = trio.CapacityLimiter(AT_ONCE)
-
-        async def limited(seed: int) -> None:
-            async with limit:
-                await one_client(port, random.Random(seed))
-
-        async with trio.open_nursery() as nursery:
-            for seed in range(CONNECTIONS):
-                nursery.start_soon(limited, seed)
-        await end_sessions(worker)
+        await churn(worker.acceptor.addresses[0].port, range(CONNECTIONS), AT_ONCE)
         with trio.fail_after(30):
             while worker.reactor.connection_count:  # noqa: ASYNC110  (the reactor knows no trio)
                 await trio.sleep(0.01)

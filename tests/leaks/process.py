@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
 import trio
 
-from broker.packets import Connect, encode
 from tests.bench import probes
 from tests.support.gauges import gauges
 from tests.support.process import BrokerProcess
-from tests.test_churn import IDENTIFIERS, one_client
+from tests.test_churn import churn
 
 ROUNDS = 6
 CLIENTS = 1500                      # a round
 AT_ONCE = 40
 GROWTH_MAX = 1.1                    # of resident memory, over that after the second round
-
-
-async def one_round(port: int, number: int) -> None:
-    """Let many clients come and do all sorts of things; then every session is ended."""
-    limit = trio.CapacityLimiter(AT_ONCE)
-
-    async def limited(seed: int) -> None:
-        async with limit:
-            await one_client(port, random.Random(seed))
-
-    async with trio.open_nursery() as nursery:
-        for client in range(CLIENTS):
-            nursery.start_soon(limited, number * CLIENTS + client)
-    for identifier in range(IDENTIFIERS):
-        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(encode(Connect(4, f"c{identifier}".encode()), 4) + b"\xe0\0")
-            while await stream.receive_some():
-                pass
 
 
 async def until_gone(port: int) -> dict[str, int]:
@@ -54,7 +34,7 @@ async def test_a_process_holds_after_many_rounds_what_it_held_after_two(tmp_path
     resident, descriptors, standing = [], [], []
     try:
         for number in range(ROUNDS):
-            await one_round(broker.port, number)
+            await churn(broker.port, range(number * CLIENTS, (number + 1) * CLIENTS), AT_ONCE)
             standing.append(await until_gone(broker.port))
             await trio.sleep(11)        # the broker's housekeeping, and its garbage collection
             resident.append(probes.resident_kib(pid))

@@ -503,15 +503,21 @@ def test_while_one_batch_is_synced_the_next_one_gathers_and_nobody_waits() -> No
     assert disk.open_files == 0
 
 
-def test_the_thread_tries_again_until_there_is_room() -> None:
+def log_of_a_full_disk(capacity: int, retry_s: float, records: int) -> tuple[SimulatedDisk, Log]:
+    """Return a log whose thread has found that its disk has no room for what was appended."""
     disk = SimulatedDisk()
-    disk.capacity = 100
-    log, _ = open_log(disk, retry_s=0.001)
+    disk.capacity = capacity
+    log, _ = open_log(disk, retry_s=retry_s)
     changed = threading.Event()
     log.on_durable = changed.set
     log.start()
-    log.append(turn(log, 3))
+    log.append(turn(log, records))
     assert changed.wait(30)
+    return disk, log
+
+
+def test_the_thread_tries_again_until_there_is_room() -> None:
+    disk, log = log_of_a_full_disk(100, 0.001, 3)
     assert log.full
     disk.capacity = None
     assert log.flush(30)
@@ -520,14 +526,7 @@ def test_the_thread_tries_again_until_there_is_room() -> None:
 
 
 def test_closing_does_not_wait_for_a_disk_that_is_full() -> None:
-    disk = SimulatedDisk()
-    disk.capacity = 0
-    log, _ = open_log(disk, retry_s=3600)
-    changed = threading.Event()
-    log.on_durable = changed.set
-    log.start()
-    log.append(turn(log, 1))
-    assert changed.wait(30)
+    _, log = log_of_a_full_disk(0, 3600, 1)
     assert not log.close(30)
     assert (log.durable, log.errors) == (0, 2)      # once, and once more when closing
 
