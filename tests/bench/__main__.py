@@ -27,6 +27,7 @@ BUILD = ROOT / "build" / "bench"
 FLOOR_PORT, MOSQUITTO_PORT, SHOAL_PORT = 18850, 18841, 18860
 TOLERANCE = 1.25                    # a ratio of a check may be so many times the committed one: machines are noisy
 SHOAL = f"{sys.executable} -m broker.cli serve --listen tcp://127.0.0.1:{{port}} --data-dir {BUILD}/data"
+BUSY = SHOAL.replace("broker.cli", "tests.bench.busy_worker")
 MOSQUITTO_CONF = f"""listener {MOSQUITTO_PORT} 127.0.0.1
 allow_anonymous true
 set_tcp_nodelay true
@@ -93,6 +94,11 @@ def evaluate(records: list[dict[str, Any]], probed: dict[str, Any]) -> list[dict
         table.append(entry(row, ours, theirs))
     table.append(entry(Row("a lone connect on an idle worker: p99", "lone", OWN_CORES, "", "mosquitto", 3),
                        probed["lone_shoal"], probed["lone_mosquitto"]))
+    # What computes keeps the interpreter until its switch interval is over, and longer while the system stops it there.
+    table.append(entry(Row("a lone publish beside a Python thread that computes: p99", "busy", OWN_CORES, "", "",
+                           10_000), probed["publish_busy"], 1.0))
+    table.append(entry(Row("the same without that thread: p99", "busy", OWN_CORES, "", "", 1000),
+                       probed["publish_alone"], 1.0))
     table.append(entry(Row("resident memory of an idle worker", "idle", OWN_CORES, "", "", 45, unit="MiB"),
                        probed["idle_mib"], 1.0))
     alone_us, beside_us = probed["p99_us"]
@@ -166,6 +172,8 @@ def main() -> None:
         "idle_mib": probes.idle_worker_mib(SHOAL, SHOAL_PORT),
         "lone_shoal": probes.lone_connect_p99_us(SHOAL, SHOAL_PORT),
         "lone_mosquitto": probes.lone_connect_p99_us(mosquitto, MOSQUITTO_PORT),
+        "publish_alone": probes.lone_publish_p99_us(SHOAL, SHOAL_PORT),
+        "publish_busy": probes.lone_publish_p99_us(BUSY, SHOAL_PORT),
         "p99_us": probes.p99_beside_bad_clients_us(SHOAL, SHOAL_PORT, BUILD / "mqload"),
         "after_clients_mib": probes.memory_after_clients(SHOAL, SHOAL_PORT),
     }

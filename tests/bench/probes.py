@@ -1,4 +1,5 @@
-"""Measurements that the yardstick does not make: a lone connect, an idle worker, memory, latency beside bad clients."""
+"""Measurements that the yardstick does not make: a lone connect, a lone publish beside a busy thread, an idle worker,
+memory, latency beside bad clients."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 LONE_CONNECTS = 300
+LONE_PUBLISHES = 500
 ROUNDS_OF_CLIENTS = 10
 CLIENTS = 10_000
 ALIVE_S = 20
@@ -22,11 +24,11 @@ LATENCY_ROUNDS = 5
 
 
 @contextmanager
-def broker(command: str, port: int) -> Iterator[int]:
-    """Run a broker pinned to core 0 until the block ends; gives its process id."""
+def broker(command: str, port: int, cores: Collection[int] = (0,)) -> Iterator[int]:
+    """Run a broker pinned to cores until the block ends; gives its process id."""
     process = subprocess.Popen(
         shlex.split(command.replace("{port}", str(port))), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {0}))
+        stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, cores))
     try:
         end = time.monotonic() + ALIVE_S
         while True:
@@ -72,6 +74,31 @@ def lone_connect_p99_us(command: str, port: int) -> float:
                 if answer != b"\x20\x02\0\0":
                     raise RuntimeError(f"CONNACK {answer.hex()}")
                 client.sendall(b"\xe0\0")
+    return statistics.quantiles(times, n=100)[98]
+
+
+def lone_publish_p99_us(command: str, port: int) -> float:
+    """Return the 99th percentile of a publish until it is delivered to its own client, one at a time, in us."""
+    times = []
+    publish = b"\x30\x04\0\x01tx"
+    # A core more, so that what is measured is the wait for the interpreter and not the one for the core.
+    with broker(command, port, (0, 1)), socket.create_connection(("127.0.0.1", port)) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.settimeout(ALIVE_S)
+        client.sendall(connect_packet("lone") + b"\x82\x06\0\x01\0\x01t\0")
+        answer = b""
+        while len(answer) < 9:
+            answer += client.recv(9 - len(answer))
+        if answer != b"\x20\x02\0\0\x90\x03\0\x01\0":
+            raise RuntimeError(f"CONNACK and SUBACK {answer.hex()}")
+        for _ in range(LONE_PUBLISHES):
+            time.sleep(0.005)
+            started = time.perf_counter()
+            client.sendall(publish)
+            delivered = client.recv(100)
+            times.append((time.perf_counter() - started) * 1e6)
+            if delivered != publish:
+                raise RuntimeError(f"delivered {delivered.hex()}")
     return statistics.quantiles(times, n=100)[98]
 
 
