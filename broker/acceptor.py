@@ -27,9 +27,11 @@ log = get("acceptor")
 ACCEPT_BATCH_MAX = 256
 BACKLOG = 4096
 ACCEPT_PAUSE_S = 0.25
-# Overload and passing faults (accept(2)): what was accepted goes on, new clients wait in the backlog.
+# Overload and passing faults (accept(2); ENOSPC is epoll_ctl(2)'s, the limit on watched descriptors): what was
+# accepted goes on, new clients wait in the backlog.
 ACCEPT_RETRY_ERRNOS = frozenset({
     errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED, errno.EPROTO, errno.EPERM,
+    errno.ENOSPC,
 })
 
 

@@ -185,7 +185,11 @@ cdef class Reactor(Hub):
         if self.transform_factory is not None:
             connection.transform = self.transform_factory()
         connection.interest = EPOLLIN
-        self._watch(fd, EPOLLIN)
+        try:
+            self._watch(fd, EPOLLIN)
+        except OSError:
+            self.dispose(connection)    # its socket with it: nobody would ever hear of it
+            raise
         return connection
 
     def connections_snapshot(self) -> list:

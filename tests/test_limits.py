@@ -191,15 +191,33 @@ async def test_who_takes_no_answers_is_not_given_more_to_answer() -> None:
         assert not broker.controller.ends
 
 
+def preloaded(folder: Path, **failures: str) -> dict[str, str]:
+    """Return the environment of a broker whose system calls fail as tests/support/accept_fails.c says."""
+    library = folder / "accept_fails.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, ROOT / "tests/support/accept_fails.c", "-ldl"],
+                   check=True)
+    return {"LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {library}".strip(), **failures}
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "ENOMEM"])
+def test_a_client_that_cannot_be_watched_is_closed_and_the_next_is_served(tmp_path: Path, name: str) -> None:
+    """ENOSPC: the system's limit on watched descriptors. The broker goes on, and holds no socket that it forgot."""
+    failures = {"WATCH_FAILURES": "1", "WATCH_ERRNO": str(getattr(errno, name))}
+    with BrokerProcess(tmp_path, environment=preloaded(tmp_path, **failures)) as broker:
+        with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as unlucky:
+            assert unlucky.recv(4) == b""
+        with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
+            client.sendall(encode(Connect(4, b"lucky"), 4))
+            assert client.recv(4) == b"\x20\2\0\0"
+    written = broker.errors.read_text(encoding="utf-8")
+    assert written.count('"event":"accept_paused"') == written.count(f'"reason":"{name}"') == 1
+
+
 @pytest.mark.parametrize("name", ["EMFILE", "ENFILE", "ECONNABORTED", "ENOBUFS", "ENOMEM"])
 def test_an_error_of_accept_pauses_it_and_it_recovers(tmp_path: Path, name: str) -> None:
     """The pause is logged under the error's name; the client that waited is served afterwards."""
-    library = tmp_path / "accept_fails.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, ROOT / "tests/support/accept_fails.c", "-ldl"],
-                   check=True)
-    preloaded = {"LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {library}".strip(), "ACCEPT_FAILURES": "2",
-                 "ACCEPT_ERRNO": str(getattr(errno, name))}
-    with BrokerProcess(tmp_path, environment=preloaded) as broker, \
+    failures = {"ACCEPT_FAILURES": "2", "ACCEPT_ERRNO": str(getattr(errno, name))}
+    with BrokerProcess(tmp_path, environment=preloaded(tmp_path, **failures)) as broker, \
             socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
         client.sendall(encode(Connect(4, b"patient"), 4))
         assert client.recv(4) == b"\x20\2\0\0"
