@@ -1,5 +1,6 @@
-"""The command `shoal`: serve, check-config, sub, pub."""
+"""The command `shoal`: serve, check-config, sub, pub, log."""
 
+import importlib
 import os
 import signal
 import sys
@@ -18,21 +19,19 @@ if TYPE_CHECKING:
 EXIT_CONFIG = 2
 EXIT_NOT_STARTED = 3
 
-# The client commands are imported only where one is used, and serve only loads what a worker needs.
-CLIENT_COMMANDS = ("sub", "pub")
+# These commands are imported only where one is used, and serve only loads what a worker needs.
+ELSEWHERE = {"sub": "broker.client_cli", "pub": "broker.client_cli", "log": "broker.log_cli"}
 
 
 class Commands(click.Group):
-    """The commands of this module and, once one of them is asked for, those of broker.client_cli."""
+    """The commands of this module and, once one of them is asked for, those of the modules that have them."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return [*super().list_commands(context), *CLIENT_COMMANDS]
+        return [*super().list_commands(context), *ELSEWHERE]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name in CLIENT_COMMANDS:
-            import broker.client_cli
-
-            command: click.Command = getattr(broker.client_cli, name)
+        if name in ELSEWHERE:
+            command: click.Command = getattr(importlib.import_module(ELSEWHERE[name]), name)
             return command
         return super().get_command(context, name)
 

@@ -279,19 +279,24 @@ class Segments:
         Memory: one window, or one record if it is larger; after damage the rest of the segment.
         """
         for index, header in enumerate(self.headers):
-            offset, number = RECORDS_AT, header.first_number
-            if start is not None:
-                if header.segment < start.segment:
-                    continue
-                if header.segment == start.segment:
-                    offset, number = start.offset, start.number
-            limit = self.headers[index + 1].first_number if index + 1 < len(self.headers) else 0
-            self.last_number = number - 1
-            file = self.disk.open(header.name)
-            try:
-                yield from self._segment(file, header, offset, limit, window_bytes)
-            finally:
-                self.disk.close(file)
+            if start is None or header.segment > start.segment:
+                yield from self.segment_cursors(index, None, window_bytes)
+            elif header.segment == start.segment:
+                yield from self.segment_cursors(index, start, window_bytes)
+
+    def segment_cursors(
+        self, index: int, start: Position | None = None, window_bytes: int = WINDOW_BYTES
+    ) -> Iterator[Cursor]:
+        """As cursors(), for the segment of `headers[index]` alone: for those who know which ones they need."""
+        header = self.headers[index]
+        offset, number = (RECORDS_AT, header.first_number) if start is None else (start.offset, start.number)
+        limit = self.headers[index + 1].first_number if index + 1 < len(self.headers) else 0
+        self.last_number = number - 1
+        file = self.disk.open(header.name)
+        try:
+            yield from self._segment(file, header, offset, limit, window_bytes)
+        finally:
+            self.disk.close(file)
 
     def _segment(self, file: int, header: Header, offset: int, limit: int, window_bytes: int) -> Iterator[Cursor]:
         size = self.disk.size(file)
