@@ -1,4 +1,4 @@
-"""The command `shoal`: serve, check-config, sub, pub, log."""
+"""The command `shoal`: serve, check-config, sub, pub, log, backup, restore."""
 
 import importlib
 import os
@@ -20,7 +20,13 @@ EXIT_CONFIG = 2
 EXIT_NOT_STARTED = 3
 
 # These commands are imported only where one is used, and serve only loads what a worker needs.
-ELSEWHERE = {"sub": "broker.client_cli", "pub": "broker.client_cli", "log": "broker.log_cli"}
+ELSEWHERE = {
+    "sub": "broker.client_cli",
+    "pub": "broker.client_cli",
+    "log": "broker.log_cli",
+    "backup": "broker.backup_cli",
+    "restore": "broker.backup_cli",
+}
 
 
 class Commands(click.Group):

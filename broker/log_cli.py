@@ -223,7 +223,8 @@ def cat(
                 for number, path in folders.items()
             ]  # fmt: skip
             # Each log is in the order of its clock, but for a clock that was set back.
-            rows = merge(*(reader.rows() for reader in readers), key=_by_time)
+            streams = [reader.rows() for reader in readers]
+            rows = merge(*streams, key=_by_time) if len(streams) > 1 else streams[0]
             _print(islice(rows, limit), as_json)
         problems = [sentence for reader in readers for sentence in reader.problems]
         _tell(problems)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from broker.properties import PacketType, decode_properties, encode_varint
 from broker.reasons import ClientError
@@ -36,7 +39,6 @@ def row_text(row: Row) -> bytes:
 
 def row_json(row: Row) -> bytes:
     """Return a record as one line of JSON; bytes that are not UTF-8 are {"base64": ...}."""
-    fields = dict(row.fields)
     told: dict[str, Any] = {
         "time": format_time(row.time_us),
         "worker": row.worker,
@@ -44,37 +46,41 @@ def row_json(row: Row) -> bytes:
         "number": row.number,
         "kind": row.kind,
     }
-    if "topic_name" in fields and "payload" in fields:
-        told["topic"] = fields.pop("topic_name")
-        told["payload"] = fields.pop("payload")
-    if fields.pop("expiry_offset", None) is not None and "expires_us" in fields:
-        expires_us = fields.pop("expires_us")
-        fields["expires"] = format_time(expires_us) if expires_us else None
-    if "accepted_us" in fields:
-        fields["accepted"] = format_time(fields.pop("accepted_us"))
-    if isinstance(fields.get("properties"), bytes):
-        fields["properties"] = _properties(fields["properties"])
-    told.update(fields)
-    return json.dumps(told, ensure_ascii=False, default=_bytes_json).encode("utf-8", "backslashreplace") + b"\n"
+    for name, value in row.fields.items():
+        if name == "properties":
+            told[name] = _properties(value)
+        elif name == "expires_us":
+            told["expires"] = format_time(value) if value else None
+        elif name == "accepted_us":
+            told["accepted"] = format_time(value)
+        elif name != "expiry_offset":
+            told[_JSON_NAMES.get(name, name)] = _as_json(value)
+    return _encode(told) + b"\n"
 
 
-def _bytes_json(value: object) -> Any:
-    if not isinstance(value, bytes):
-        return str(value)
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        from base64 import b64encode
+_JSON_NAMES = {"topic_name": "topic"}  # as `shoal sub --json` calls it
+_encode = msgspec.json.Encoder().encode
 
-        return {"base64": b64encode(value).decode()}
+
+def _as_json(value: Any) -> Any:
+    """Return a value without bytes: they are text, or {"base64": ...} where they are not UTF-8."""
+    if type(value) is bytes:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": b64encode(value).decode()}
+    return [_as_json(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _properties(encoded: bytes) -> Any:
-    """Return the properties of a PUBLISH by name; bytes if they cannot be read."""
+    """Return the properties of a PUBLISH by name."""
+    if not encoded:
+        return {}
     try:
-        return decode_properties(encode_varint(len(encoded)) + encoded, 0, PacketType.PUBLISH)[0]
+        found = decode_properties(encode_varint(len(encoded)) + encoded, 0, PacketType.PUBLISH)[0]
     except ClientError:
-        return encoded
+        return _as_json(encoded)
+    return {name: _as_json(value) for name, value in found.items()}
 
 
 def _line(data: bytes) -> str:

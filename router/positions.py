@@ -5,6 +5,7 @@ nothing that means something in a topic filter.
 """
 
 import binascii
+import functools
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -21,6 +22,10 @@ TOKEN_CHARACTERS_MAX: Final = 32_768
 _TOKEN_VERSION: Final = 1
 _TOKEN_PREFIX: Final = "p"
 _CHECKSUM_BYTES: Final = 4
+
+# Of the years 0 to 9999.
+_FIRST_SECOND: Final = -719_528 * DAY_S
+_LAST_SECOND: Final = 2_932_897 * DAY_S - 1
 
 _AGO = re.compile(r"-([0-9]{1,15})([smhd]?)")
 _AGO_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": DAY_S}
@@ -69,12 +74,17 @@ def parse_time(text: str, now_us: int) -> int:
 
 def format_time(time_us: int) -> str:
     """Return a time as RFC 3339 in UTC, to the microsecond. Of a year that has no four digits: `@` and the number."""
-    days, rest_us = divmod(time_us, DAY_S * SECOND_US)
-    if not -719_528 <= days <= 2_932_896:
+    moment_s, us = divmod(time_us, SECOND_US)
+    if not _FIRST_SECOND <= moment_s <= _LAST_SECOND:
         return f"@{time_us}"
+    return f"{_second_text(moment_s)}.{us:06}Z"
+
+
+@functools.lru_cache(64)  # who writes many times mostly writes the same seconds again
+def _second_text(moment_s: int) -> str:
+    days, second = divmod(moment_s, DAY_S)
     year, month, day = _civil_date(days)
-    second, us = divmod(rest_us, SECOND_US)
-    return f"{year:04}-{month:02}-{day:02}T{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.{us:06}Z"
+    return f"{year:04}-{month:02}-{day:02}T{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
 
 
 def _days_in_month(year: int, month: int) -> int:
