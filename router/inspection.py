@@ -239,18 +239,16 @@ def _walk_snapshot(
         more = offset + length < found.bytes
         progress(cursor.base + cursor.offset - offset)
         offset, number = cursor.base + cursor.offset, cursor.number
-        if cursor.status == BAD:
-            if cursor.find(cursor.offset) >= 0 or kind == "snapshot_end":
-                damages.append(
-                    Damage(found.name, offset, found.bytes - offset, 0, 0, False, "bytes that are no record")
-                )
-                return
-            break
+        if cursor.status == BAD and cursor.find(cursor.offset) >= 0:
+            damages.append(Damage(found.name, offset, found.bytes - offset, 0, 0, False, "bytes that are no record"))
+            return
         if cursor.status != END and not (cursor.status == SHORT and more):
             break
         window = WINDOW_BYTES if cursor.status == END else max(WINDOW_BYTES, cursor.needed())
     found.last_number = number if number >= header.first_number else 0
     found.whole = kind == "snapshot_end"
+    if found.whole and offset < found.bytes:
+        damages.append(Damage(found.name, offset, found.bytes - offset, 0, 0, False, "bytes that are no record"))
 
 
 def _examine_coverage(report: Report) -> None:
