@@ -300,6 +300,8 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     (new / "mine").write_text("mine")
     result = shoal("restore", copy, "--data-dir", new)
     assert (result.exit_code, result.stderr) == (2, f"shoal: the data folder {new} is not empty: it has mine.\n")
+    with pytest.raises(BackupError, match="is not empty: it has mine"):
+        restore(copy, new)
     assert content(new) == {"mine": b"mine"}
 
 

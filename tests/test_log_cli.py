@@ -505,6 +505,26 @@ def test_segments_that_the_broker_removes_meanwhile_are_no_damage(tmp_path: Path
     assert (report.moved, report.damages, report.census.records) == (True, [], 10)
 
 
+def test_a_segment_that_the_broker_removes_before_it_is_read_does_not_count_as_missing() -> None:
+    disk = SimulatedDisk()
+    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 1)
+    for _ in range(3):
+        log.append(turn(log, 5))
+        log.commit()
+    listings = 0
+
+    def remove(operation: str) -> None:
+        nonlocal listings
+        listings += operation == "names"
+        if listings == 2:
+            listings += 1
+            disk.remove(segment_name(1))
+
+    disk.fail = remove
+    report = examine(disk, 0)
+    assert (report.moved, report.damages, report.census.records) == (True, [], 10)
+
+
 # follow --------------------------------------------------------------------------------------------------------------
 
 
@@ -592,6 +612,28 @@ def test_a_batch_that_is_written_again_after_a_failed_sync_is_reported_once() ->
     found += numbers(follower)
     found += numbers(follower)
     assert found == [3, 4, 5, 6]
+    assert follower.problems == []
+
+
+def test_what_is_written_between_two_looks_at_one_segment_and_the_next_is_not_missed() -> None:
+    disk = SimulatedDisk()
+    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 200)
+    log.append(turn(log, 1))
+    log.commit()
+    follower = Follower(disk, 0, Scan())
+    busy = False
+
+    def write_on(operation: str) -> None:
+        nonlocal busy
+        if operation == "open" and not busy:
+            busy = True
+            for number in (1, 3):
+                log.append(turn(log, number))
+                log.commit()
+
+    disk.fail = write_on  # the follower has read the first segment to its end, and opens the second
+    assert numbers(follower) == [2, 3, 4, 5]
+    assert len(log.headers) == 2
     assert follower.problems == []
 
 
