@@ -19,8 +19,9 @@ from typing import Any, Final
 from router.crc32c import checksum
 
 from broker.version import VERSION
+from router.commit_log import INCARNATION, snapshot_of
 from router.disk import Disk
-from router.inspection import INCARNATION_FILE, read_incarnation, snapshot_of
+from router.inspection import read_incarnation
 from router.positions import format_time
 from router.reading import open_segments
 from router.segments import Header, Segments, segment_of
@@ -39,7 +40,7 @@ UNFINISHED: Final = "restore-unfinished"  # what is being restored, until it is 
 INCARNATIONS_SKIPPED: Final = 1_000
 
 _WORKER = re.compile(r"worker-(0|[1-9]\d{0,9})")
-_FILE = re.compile(rf"worker-(?:0|[1-9]\d{{0,9}})/(?:segment-\d{{12}}\.log|snapshot-\d+\.log|incarnation)|"
+_FILE = re.compile(rf"worker-(?:0|[1-9]\d{{0,9}})/(?:segment-\d{{12}}\.log|snapshot-\d{{12}}\.log|incarnation)|"
                    rf"{RETAINED}/{re.escape(RETAINED_FILE)}")  # fmt: skip
 
 Progress = Callable[[int], None]
@@ -229,10 +230,10 @@ def _copy_log(worker: int, source: Path, target: Path, manifest: Manifest, progr
     try:
         incarnation = read_incarnation(Disk(str(source)))
     except ValueError as error:
-        raise DamagedError(f"{source / INCARNATION_FILE} {error}") from None
+        raise DamagedError(f"{source / INCARNATION} {error}") from None
     if incarnation is not None:
-        _write(target / INCARNATION_FILE, b"%d\n" % incarnation)
-        manifest.files[f"{target.name}/{INCARNATION_FILE}"] = _checked(target / INCARNATION_FILE)
+        _write(target / INCARNATION, b"%d\n" % incarnation)
+        manifest.files[f"{target.name}/{INCARNATION}"] = _checked(target / INCARNATION)
     headers = _cut_to_records(worker, target, manifest)
     manifest.workers[worker]["incarnation"] = max([incarnation or 0, *(header.incarnation for header in headers)])
     _sync_folder(target)
@@ -303,7 +304,7 @@ def restore(source: Path, folder: Path, progress: Progress = lambda done: None) 
             path = unfinished / f"worker-{worker}"
             path.mkdir(mode=0o700, exist_ok=True)
             raised = numbers["incarnation"] + INCARNATIONS_SKIPPED
-            _write(path / INCARNATION_FILE, b"%d\n" % raised)
+            _write(path / INCARNATION, b"%d\n" % raised)
         parts = sorted(unfinished.iterdir())
         for part in parts:
             _sync_folder(part)

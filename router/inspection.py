@@ -1,16 +1,17 @@
 """What is in a worker's folder, and what is wrong with it: everything is read, nothing is written."""
 
 import re
+import struct
 from dataclasses import dataclass, field
 from typing import Final
 
+from router.commit_log import INCARNATION, snapshot_of
 from router.cursor import Cursor
 from router.disk import Storage
 from router.kinds import FORMAT_VERSION, RecordError
 from router.reading import Progress, file_size, no_progress, open_segments
 from router.scan import Census
 from router.segments import (
-    BAD,
     END,
     HEADER,
     HEADER_COPY_AT,
@@ -23,16 +24,8 @@ from router.segments import (
     Segments,
 )
 
-INCARNATION_FILE: Final = "incarnation"
-
-_SNAPSHOT = re.compile(r"snapshot-(\d+)\.log")
+_PLACE: Final = struct.Struct("<QQ")  # in snapshot_end: number of a message's record, offset
 _ASIDE = re.compile(r"(?:segment|snapshot)-\d+\.log\.(?:torn-\d+|bad-\d+|foreign)")
-
-
-def snapshot_of(name: str) -> int | None:
-    """Return the number of the snapshot whose file has this name, None if it is no snapshot's."""
-    found = _SNAPSHOT.fullmatch(name)
-    return int(found[1]) if found else None
 
 
 @dataclass(slots=True)
@@ -94,7 +87,7 @@ class Report:
 def read_incarnation(disk: Storage) -> int | None:
     """Return the worker's incarnation from its file, None if there is no such file. Raises ValueError, OSError."""
     try:
-        file = disk.open(INCARNATION_FILE)
+        file = disk.open(INCARNATION)
     except FileNotFoundError:
         return None
     try:
@@ -151,11 +144,11 @@ def _examine_incarnation(disk: Storage, headers: list[Header], report: Report) -
     try:
         report.incarnation = read_incarnation(disk) or 0
     except ValueError as error:
-        report.damages.append(Damage(INCARNATION_FILE, 0, 0, 0, 0, False, str(error)))
+        report.damages.append(Damage(INCARNATION, 0, 0, 0, 0, False, str(error)))
         return
     if 0 < report.incarnation < newest:
         what = f"says {report.incarnation}, and there is a segment of incarnation {newest}"
-        report.damages.append(Damage(INCARNATION_FILE, 0, 0, 0, 0, False, what))
+        report.damages.append(Damage(INCARNATION, 0, 0, 0, 0, False, what))
 
 
 def _examine_segment(
@@ -202,10 +195,8 @@ def _snapshot_header(start: bytes, found: LogFile, worker: int, damages: list[Da
 
     copies = [Header.decode(start[at : at + HEADER.size]) for at in (0, HEADER_COPY_AT)]
     header = copies[0] or copies[1]
-    if len(start) < RECORDS_AT:
-        return None  # it was never finished being made
     if header is None:
-        note(0, RECORDS_AT, "is no snapshot of Shoal's, or both copies of its header are damaged")
+        note(0, len(start), "is no snapshot of Shoal's, or both copies of its header are damaged")
         return None
     for at, copy in zip((0, HEADER_COPY_AT), copies, strict=True):
         if copy is None:
@@ -215,14 +206,21 @@ def _snapshot_header(start: bytes, found: LogFile, worker: int, damages: list[Da
         return None
     if header.worker != worker:
         note(12, 4, f"belongs to worker {header.worker} and not to worker {worker}")
-    found.incarnation, found.rules, found.first_number = header.incarnation, header.rules, header.first_number
+    if header.segment != found.number:
+        note(24, 8, f"says that it is snapshot {header.segment}")
+    found.incarnation, found.rules = header.incarnation, header.rules
     return header
 
 
 def _walk_snapshot(
     disk: Storage, file: int, header: Header, found: LogFile, damages: list[Damage], progress: Progress
 ) -> None:
-    offset, number, kind, window = RECORDS_AT, header.first_number - 1, "", WINDOW_BYTES
+    def note(offset: int, length: int, what: str) -> None:
+        damages.append(Damage(found.name, offset, length, 0, 0, False, what))
+
+    offset, number, window = RECORDS_AT, 0, WINDOW_BYTES
+    kind, fields = "", {}
+    places = bytearray()
     while offset < found.bytes:
         length = min(window, found.bytes - offset)
         cursor = Cursor(disk.read(file, offset, length), offset, header.mark, number)
@@ -230,40 +228,46 @@ def _walk_snapshot(
             try:
                 kind, fields = cursor.kind_name(), cursor.fields()
             except RecordError as error:
-                damages.append(Damage(found.name, cursor.base + cursor.start, 0, 0, 0, False, str(error)))
+                note(cursor.base + cursor.start, 0, str(error))
                 continue
-            if cursor.number == header.first_number:
-                found.records_from = fields.get("first_number", 0)
+            if kind == "snapshot":
+                found.records_from = fields["first_number"]
+            elif kind == "stored":
+                places += _PLACE.pack(fields["record"], cursor.base + cursor.start)
             found.first_us = min(found.first_us or cursor.time_us, cursor.time_us)
             found.last_us = max(found.last_us, cursor.time_us)
         more = offset + length < found.bytes
         progress(cursor.base + cursor.offset - offset)
         offset, number = cursor.base + cursor.offset, cursor.number
-        if cursor.status == BAD and cursor.find(cursor.offset) >= 0:
-            damages.append(Damage(found.name, offset, found.bytes - offset, 0, 0, False, "bytes that are no record"))
-            return
         if cursor.status != END and not (cursor.status == SHORT and more):
             break
         window = WINDOW_BYTES if cursor.status == END else max(WINDOW_BYTES, cursor.needed())
-    found.last_number = number if number >= header.first_number else 0
-    found.whole = kind == "snapshot_end"
-    if found.whole and offset < found.bytes:
-        damages.append(Damage(found.name, offset, found.bytes - offset, 0, 0, False, "bytes that are no record"))
+    if number:
+        found.first_number, found.last_number = 1, number
+    if offset < found.bytes:
+        note(offset, found.bytes - offset, "bytes that are no record")
+    elif kind != "snapshot_end":
+        note(offset, 0, "ends early")
+    elif fields["records"] != number - 1:
+        note(offset, 0, f"has {number - 1:,} records before its end, which says {fields['records']:,}")
+    elif sorted(_PLACE.iter_unpack(fields["places"])) != sorted(_PLACE.iter_unpack(places)):
+        note(offset, 0, "says at its end that messages are where they are not")
+    else:
+        found.whole = True
 
 
 def _examine_coverage(report: Report) -> None:
     """The newest whole snapshot and the segments together leave nothing out."""
-    whole = [snapshot for snapshot in report.snapshots if snapshot.whole]
+    newest = max(report.snapshots, key=lambda snapshot: snapshot.number, default=None)
     first = report.segments[0] if report.segments else None
-    needed = max((snapshot.records_from for snapshot in whole), default=1)
+    needed = newest.records_from if newest is not None and newest.whole else 1
     if first is None:
-        if whole:
-            report.damages.append(
-                Damage(whole[-1].name, 0, 0, 0, 0, False, "is there, and not one segment: the newest always stays")
-            )
+        if newest is not None:
+            what = "is there, and not one segment: the newest always stays"
+            report.damages.append(Damage(newest.name, 0, 0, 0, 0, False, what))
     elif first.first_number > needed:
         missing = first.first_number - needed
-        without = "" if whole else ", and no whole snapshot stands for what came before"
+        without = "" if needed > 1 else ", and no whole snapshot stands for what came before"
         report.damages.append(
             Damage(first.name, 0, 0, needed, missing, False, f"is the oldest segment{without}")
         )

@@ -1,11 +1,8 @@
-"""`shoal log` on real files: what it prints, what it calls damage, and that it changes nothing."""
+"""`shoal log` on real files: what it prints, what it refuses, and that it changes nothing."""
 
 from __future__ import annotations
 
 import json
-import os
-import select
-import signal
 import subprocess
 import sys
 import time
@@ -13,108 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from router.message import message
 from router.records import RecordBuffer
-from router.scan import Scan
 
-from broker.cli import main
 from router.disk import Disk
-from router.inspection import examine
-from router.reading import Follower
-from router.segments import HEADER_COPY_AT, RECORDS_AT, Header, create_segment, segment_name
-from router.storage import Log
-from tests.support.commit_logs import open_log, turn
-from tests.support.disk import SimulatedDisk, broken
+from router.segments import RECORDS_AT, segment_name
+from tests.support.commit_logs import open_log
+from tests.support.log_folders import (
+    content,
+    flip,
+    segment,
+    shoal,
+    worker_folder,
+    write,
+    write_messages,
+    write_snapshot,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 SOON_S = 30
-RECORD_BYTES = 25 + 19 + 1 + 1 + 40  # of one that turn() makes
-
-
-def shoal(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def rows(*arguments: str | Path, exit_code: int = 0) -> list[dict[str, Any]]:
     result = shoal("log", "cat", "--json", *arguments)
     assert result.exit_code == exit_code, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def worker_folder(folder: Path, worker: int = 0) -> Path:
-    path = folder / f"worker-{worker}"
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "incarnation").write_text("1\n")
-    return path
-
-
-def write(folder: Path, *turns: int, close: bool = True, **options: Any) -> Log:
-    """Write turns of so many messages, 70 and some bytes each, numbered and timed from 1 on; a segment per turn."""
-    options = {"segment_bytes_max": RECORDS_AT + 1, "durability": "os", **options}
-    log, _ = open_log(Disk(str(worker_folder(folder))), **options)
-    for number in turns:
-        log.append(turn(log, number))
-        assert log.commit()
-    if close:
-        assert log.close()
-    return log
-
-
-def write_messages(folder: Path, *messages: tuple[int, str, bytes], worker: int = 0) -> None:
-    """Write messages: time in µs, topic name, payload."""
-    make_folder = worker_folder(folder, worker)
-    if worker:
-        # open_log() is for worker 0, and so are its headers.
-        disk = Disk(str(make_folder))
-        os.close(create_segment(disk, Header(worker, 1, 7, 1, 1, 0, 1)))
-        buffer = RecordBuffer(0)
-        for time_us, name, payload in messages:
-            buffer.add_accepted(time_us, 1, message(name.encode(), payload, 1), b"c", 1)
-        buffer.stamp(7)
-        with open(make_folder / segment_name(1), "ab") as file:
-            file.write(bytes(buffer))
-        return
-    log, _ = open_log(Disk(str(make_folder)))
-    buffer = RecordBuffer(log.appended)
-    for time_us, name, payload in messages:
-        buffer.add_accepted(time_us, 1, message(name.encode(), payload, 1), b"c", 1)
-    log.append(buffer)
-    log.close()
-
-
-def write_snapshot(folder: Path, number: int, first_number: int, whole: bool = True) -> Path:
-    """Write a snapshot that stands for the records before first_number."""
-    path = worker_folder(folder) / f"snapshot-{number:012d}.log"
-    header = Header(0, 1, 99, number, first_number, 5, 1).encode()
-    buffer = RecordBuffer(first_number - 1)
-    buffer.add(*BEGIN, first_number)
-    buffer.add("ended", 5, b"c")
-    if whole:
-        buffer.add(*END)
-    buffer.stamp(99)
-    path.write_bytes(header.ljust(HEADER_COPY_AT, b"\0") + header + bytes(buffer))
-    return path
-
-
-BEGIN: tuple[Any, ...] = ("snapshot_begin", 5, 1, 1)
-END: tuple[Any, ...] = ("snapshot_end", 5, 1, 3)
-
-
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 0x10
-    path.write_bytes(bytes(data))
-
-
-def segment(folder: Path, number: int) -> Path:
-    return folder / "worker-0" / segment_name(number)
 
 
 # cat -----------------------------------------------------------------------------------------------------------------
@@ -142,12 +62,14 @@ def test_json_has_all_there_is(tmp_path: Path) -> None:
         {
             "time": "1970-01-01T00:00:01.000000Z", "worker": 0, "incarnation": 3, "number": 1, "kind": "accepted",
             "n": 1, "topic": "a", "publisher": "pump", "packet_identifier": 77, "qos": 2, "retain": True,
+            "will": False,
             "expires": None, "peers": [], "payload": "text",
             "properties": {"payload_format_indicator": 1, "correlation_data": {"base64": "/w=="}},
         },
         {
             "time": "1970-01-01T00:00:02.000000Z", "worker": 0, "incarnation": 3, "number": 2, "kind": "accepted",
             "n": 2, "topic": "a", "publisher": "", "packet_identifier": 0, "qos": 0, "retain": False,
+            "will": False,
             "expires": None, "peers": [], "payload": {"base64": "/wA="}, "properties": {},
         },
     ]  # fmt: skip
@@ -300,7 +222,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 def test_inspect_says_what_there_is(tmp_path: Path) -> None:
     write(tmp_path, 4, 3, close=False)
-    write_snapshot(tmp_path, 1, 3)
+    write_snapshot(tmp_path, 2, 5)
     (tmp_path / "worker-0" / "segment-000000000001.log.torn-4242").write_bytes(b"12345")
     (tmp_path / "worker-0" / "something.else").write_bytes(b"")
     result = shoal("log", "inspect", "--data-dir", tmp_path, "--json")
@@ -322,10 +244,10 @@ def test_inspect_says_what_there_is(tmp_path: Path) -> None:
         for number, first, last in ((1, 1, 4), (2, 5, 7))
     ]  # fmt: skip
     (snapshot,) = worker["snapshots"]
-    assert (snapshot["file"], snapshot["whole"]) == ("snapshot-000000000001.log", True)
+    assert (snapshot["file"], snapshot["whole"], snapshot["records_from"]) == ("snapshot-000000000002.log", True, 5)
     printed = shoal("log", "inspect", "--data-dir", tmp_path).stdout
     for text in ("records      7, from number 1 to 7", "1-4  ", "5-7  ", "sealed", "open", "kinds        accepted 7",
-                 "snapshot-000000000001.log", "torn-4242  5 bytes"):  # fmt: skip
+                 "snapshot-000000000002.log", "torn-4242  5 bytes"):  # fmt: skip
         assert text in printed
 
 
@@ -334,378 +256,7 @@ def test_inspect_of_a_log_without_records(tmp_path: Path) -> None:
     assert "records      none" in shoal("log", "inspect", "--data-dir", tmp_path).stdout
 
 
-# verify --------------------------------------------------------------------------------------------------------------
-
-
-def verdict(folder: Path, exit_code: int = 1) -> dict[str, Any]:
-    before = content(folder)
-    result = shoal("log", "verify", "--data-dir", folder, "--json")
-    assert result.exit_code == exit_code, result.output
-    assert shoal("log", "verify", "--data-dir", folder).exit_code == exit_code
-    assert content(folder) == before
-    (worker,) = json.loads(result.stdout)["workers"]
-    assert worker["whole"] == (exit_code == 0)
-    return dict(worker)
-
-
-def test_a_log_as_it_was_written_is_whole(tmp_path: Path) -> None:
-    write(tmp_path, 5, 5, 5)
-    assert verdict(tmp_path, 0)["records"] == 15
-    printed = shoal("log", "verify", "--data-dir", tmp_path).stdout
-    assert printed == f"{tmp_path}/worker-0: whole (15 records in 3 files).\n"
-
-
-def test_a_damaged_record_is_named_with_its_place_and_number(tmp_path: Path) -> None:
-    write(tmp_path, 5, 5)
-    flip(segment(tmp_path, 1), RECORDS_AT + 2 * RECORD_BYTES + 5)
-    (damage,) = verdict(tmp_path)["damages"]
-    assert damage == {
-        "file": segment_name(1), "offset": RECORDS_AT + 2 * RECORD_BYTES, "length": RECORD_BYTES, "first_missing": 3,
-        "missing": 1, "what": "bytes that are no record", "aside": None,
-    }  # fmt: skip
-    assert shoal("log", "verify", "--data-dir", tmp_path).stdout == (
-        f"{tmp_path}/worker-0/{segment_name(1)}: bytes that are no record at byte 4,332 (86 bytes); "
-        "record 3 is missing.\n"
-        f"{tmp_path}/worker-0: 1 thing is wrong (9 records in 2 files).\n"
-    )
-
-
-def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
-    write(tmp_path, 5, 5, 5)
-    segment(tmp_path, 2).unlink()
-    found = verdict(tmp_path)["damages"]
-    assert [(damage["file"], damage["missing"]) for damage in found] == [(segment_name(1), 5), (segment_name(2), 0)]
-
-
-def test_a_segment_whose_end_is_missing_is_damage(tmp_path: Path) -> None:
-    write(tmp_path, 5, 5)
-    os.truncate(segment(tmp_path, 1), RECORDS_AT + 100)
-    (damage,) = verdict(tmp_path)["damages"]
-    assert (damage["file"], damage["first_missing"], damage["missing"]) == (segment_name(1), 2, 4)
-
-
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"version": 2}, "has format version 2"),
-        ({"worker": 3}, "belongs to worker 3 and not to worker 0"),
-        ({"segment": 9}, "says that it is segment 9"),
-    ],
-)
-def test_a_segment_that_is_not_this_logs_is_damage(tmp_path: Path, change: dict[str, int], what: str) -> None:
-    write(tmp_path, 5, 5)
-    data = segment(tmp_path, 2).read_bytes()
-    told = Header.decode(data[:64])
-    assert told is not None
-    fields = {name: getattr(told, name) for name in Header.__slots__}
-    encoded = Header(**{**fields, **change}).encode()
-    segment(tmp_path, 2).write_bytes(encoded.ljust(HEADER_COPY_AT, b"\0") + encoded + data[RECORDS_AT:])
-    assert what in verdict(tmp_path)["damages"][0]["what"]
-
-
-def test_the_incarnation_is_looked_at(tmp_path: Path) -> None:
-    write(tmp_path, 5, incarnation=4)
-    assert "says 1, and there is a segment of incarnation 4" in verdict(tmp_path)["damages"][0]["what"]
-    (tmp_path / "worker-0" / "incarnation").write_text("four")
-    assert verdict(tmp_path)["damages"][0]["what"] == "does not hold a number"
-
-
-def test_removed_segments_need_a_whole_snapshot(tmp_path: Path) -> None:
-    write(tmp_path, 5, 5, 5)
-    segment(tmp_path, 1).unlink()
-    (damage,) = verdict(tmp_path)["damages"]
-    assert (damage["first_missing"], damage["missing"]) == (1, 5)
-    assert "no whole snapshot stands for what came before" in damage["what"]
-    write_snapshot(tmp_path, 1, 6, whole=False)
-    assert verdict(tmp_path)["damages"] == [damage]
-    write_snapshot(tmp_path, 1, 5)
-    assert verdict(tmp_path)["damages"][0]["missing"] == 1
-    write_snapshot(tmp_path, 2, 6)
-    verdict(tmp_path, 0)
-    flip(tmp_path / "worker-0" / "snapshot-000000000002.log", RECORDS_AT + 40)
-    found = verdict(tmp_path)["damages"]
-    assert [(damage["file"], damage["what"]) for damage in found] == [
-        ("snapshot-000000000002.log", "bytes that are no record"), (segment_name(2), "is the oldest segment"),
-    ]  # fmt: skip
-
-
-def test_a_snapshot_that_was_never_finished_is_no_damage(tmp_path: Path) -> None:
-    write(tmp_path, 5, 5)
-    path = write_snapshot(tmp_path, 1, 6)
-    data = path.read_bytes()
-    # Not within the end of its last record, where it would be whole but for what follows.
-    for length in (0, 63, 64, HEADER_COPY_AT, RECORDS_AT - 1, RECORDS_AT, RECORDS_AT + 10, len(data) - 1):
-        path.write_bytes(data[:length])
-        verdict(tmp_path, 0)
-    path.write_bytes(data + b"more")
-    assert verdict(tmp_path)["damages"][0]["what"] == "bytes that are no record"
-
-
-def test_a_snapshot_needs_a_segment_beside_it(tmp_path: Path) -> None:
-    write_snapshot(tmp_path, 1, 6)
-    assert "and not one segment" in verdict(tmp_path)["damages"][0]["what"]
-
-
-def test_a_snapshot_larger_than_a_window_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, 5, 5)
-    write_snapshot(tmp_path, 1, 6)
-    monkeypatch.setattr("router.inspection.WINDOW_BYTES", 8)
-    verdict(tmp_path, 0)
-
-
-@given(st.integers(0, 10**9), st.integers(0, 7))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_flipped_bit_anywhere_is_noticed(where: int, bit: int) -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 1)
-    for _ in range(3):
-        log.append(turn(log, 3))
-        log.commit()
-    log.close()
-    names = disk.names()
-    name = names[where % 3]
-    data = bytearray(disk.content(name))
-    offset = where % len(data)
-    data[offset] ^= 1 << bit
-    disk.put(name, bytes(data))
-    report = examine(disk, 0)
-    if 64 <= offset < HEADER_COPY_AT:
-        assert not report.damages  # zeros that nobody reads
-    elif name != names[-1]:
-        # In the record that seals a segment nothing is lost, and the segment counts as one that was never sealed.
-        seal_at = len(data) - (len(data) - RECORDS_AT) // 4 - 40
-        assert report.damages or (offset >= seal_at and not report.segments[names.index(name)].whole)
-    else:
-        assert report.damages or report.unfinished or not report.segments[2].whole
-    assert report.census.records >= 6
-
-
-def test_a_disk_that_fails_is_not_taken_for_damage() -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk)
-    log.append(turn(log, 3))
-    log.close()
-    disk.fail = lambda operation: broken() if operation == "read" else None
-    with pytest.raises(OSError, match="Input/output error"):
-        examine(disk, 0)
-
-
-def test_segments_that_the_broker_removes_meanwhile_are_no_damage(tmp_path: Path) -> None:
-    write(tmp_path, 5, 5, 5)
-    removed = False
-
-    def progress(length: int) -> None:
-        nonlocal removed
-        if not removed:
-            segment(tmp_path, 1).unlink()
-            segment(tmp_path, 2).unlink()
-            removed = True
-
-    report = examine(Disk(str(tmp_path / "worker-0")), 0, progress)
-    assert (report.moved, report.damages, report.census.records) == (True, [], 10)
-
-
-def test_a_segment_that_the_broker_removes_before_it_is_read_does_not_count_as_missing() -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 1)
-    for _ in range(3):
-        log.append(turn(log, 5))
-        log.commit()
-    listings = 0
-
-    def remove(operation: str) -> None:
-        nonlocal listings
-        listings += operation == "names"
-        if listings == 2:
-            listings += 1
-            disk.remove(segment_name(1))
-
-    disk.fail = remove
-    report = examine(disk, 0)
-    assert (report.moved, report.damages, report.census.records) == (True, [], 10)
-
-
-# follow --------------------------------------------------------------------------------------------------------------
-
-
-def numbers(follower: Follower) -> list[int]:
-    return [row.number for row in follower.poll()]
-
-
-def test_a_follower_reports_what_is_written_from_now_on_and_goes_over_to_new_segments() -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 1)
-    log.append(turn(log, 3))
-    log.commit()
-    follower = Follower(disk, 0, Scan())
-    assert numbers(follower) == []
-    for _ in range(3):
-        log.append(turn(log, 2))
-        log.commit()
-        assert numbers(follower) == list(range(log.appended - 1, log.appended + 1))
-        assert numbers(follower) == []
-    for _ in range(3):
-        log.append(turn(log, 2))
-        log.commit()
-    assert numbers(follower) == [10, 11, 12, 13, 14, 15]
-    log.close()
-    assert numbers(follower) == []
-    log, _ = open_log(disk, incarnation=2)
-    assert numbers(follower) == []
-    log.append(turn(log, 2))
-    log.commit()
-    assert [(row.number, row.incarnation) for row in follower.poll()] == [(16, 2), (17, 2)]
-    follower.close()
-    assert follower.problems == []
-    log.close()
-    assert disk.open_files == 0
-
-
-def test_a_follower_of_a_log_without_segments_waits_for_the_first() -> None:
-    disk = SimulatedDisk()
-    follower = Follower(disk, 0, Scan())
-    assert numbers(follower) == []
-    log, _ = open_log(disk)
-    log.append(turn(log, 2))
-    log.commit()
-    assert numbers(follower) == [1, 2]
-    follower.close()
-
-
-def test_a_record_that_is_being_written_is_waited_for() -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk)
-    log.append(turn(log, 1))
-    log.commit()
-    follower = Follower(disk, 0, Scan())
-    before = disk.content(segment_name(1))
-    log.append(turn(log, 2))
-    log.commit()
-    after = disk.content(segment_name(1))
-    found = []
-    for length in range(len(before), len(after) + 1):
-        # Some file systems show a file's new length before its bytes.
-        disk.put(segment_name(1), after[:length].ljust(len(after), b"\0") if length % 2 else after[:length])
-        follower.close()
-        follower._file = disk.open(segment_name(1))
-        found += numbers(follower)
-    assert found == [2, 3]
-    assert follower.problems == []
-
-
-def test_a_batch_that_is_written_again_after_a_failed_sync_is_reported_once() -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk)
-    log.append(turn(log, 2))
-    log.commit()
-    follower = Follower(disk, 0, Scan())
-    found = []
-    disk.before_sync = lambda: found.extend(numbers(follower))  # written, and not synced
-    disk.fail = lambda operation: broken() if operation == "sync" else None
-    log.append(turn(log, 2))
-    assert not log.commit()
-    assert found == [3, 4]
-    disk.before_sync, disk.fail = lambda: None, lambda operation: None
-    log.append(turn(log, 2))
-    while log.commit():
-        pass
-    found += numbers(follower)
-    found += numbers(follower)
-    assert found == [3, 4, 5, 6]
-    assert follower.problems == []
-
-
-def test_what_is_written_between_two_looks_at_one_segment_and_the_next_is_not_missed() -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 200)
-    log.append(turn(log, 1))
-    log.commit()
-    follower = Follower(disk, 0, Scan())
-    busy = False
-
-    def write_on(operation: str) -> None:
-        nonlocal busy
-        if operation == "open" and not busy:
-            busy = True
-            for number in (1, 3):
-                log.append(turn(log, number))
-                log.commit()
-
-    disk.fail = write_on  # the follower has read the first segment to its end, and opens the second
-    assert numbers(follower) == [2, 3, 4, 5]
-    assert len(log.headers) == 2
-    assert follower.problems == []
-
-
-def test_a_follower_says_what_it_could_not_read() -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk)
-    log.append(turn(log, 1))
-    log.commit()
-    follower = Follower(disk, 0, Scan())
-    end = len(disk.content(segment_name(1)))
-    log.append(turn(log, 3))
-    log.commit()
-    data = bytearray(disk.content(segment_name(1)))
-    data[end + 30] ^= 1
-    disk.put(segment_name(1), bytes(data))
-    follower.close()
-    follower._file = disk.open(segment_name(1))
-    assert numbers(follower) == [3, 4]
-    assert len(follower.problems) == 1
-    assert f"segment-000000000001.log: bytes that are no record at byte {end} (" in follower.problems[0]
-    assert follower.problems[0].endswith("1 records are missing")
-
-
-def test_a_follower_that_was_overtaken_goes_on_with_what_is_left() -> None:
-    disk = SimulatedDisk()
-    log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 1)
-    log.append(turn(log, 1))
-    log.commit()
-    follower = Follower(disk, 0, Scan())
-    for _ in range(3):
-        log.append(turn(log, 2))
-        log.commit()
-    disk.remove(segment_name(2))
-    disk.remove(segment_name(3))
-    found = [number for _ in range(50) for number in numbers(follower)]
-    assert found == [6, 7]
-    assert follower.problems == ["4 records are missing from number 2 on"]
-
-
-class Following:
-    """`shoal log follow` in a process of its own."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "broker.cli", "log", "follow", "--data-dir", str(folder), *options]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)  # fmt: skip
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], SOON_S)[0], "nothing came"
-        return self.process.stdout.readline().decode()
-
-
-def test_follow_prints_what_a_running_broker_stores_until_it_is_interrupted(tmp_path: Path) -> None:
-    log = write(tmp_path, 2, close=False)
-    following = Following(tmp_path, "t", "--json")
-    # What comes before it has looked for the end is not printed; so it is written until something is.
-    assert following.process.stdout is not None
-    deadline = time.monotonic() + SOON_S
-    while not select.select([following.process.stdout], [], [], 0.05)[0]:
-        log.append(turn(log, 1))
-        log.commit()
-        assert time.monotonic() < deadline
-    first = json.loads(following.line())["number"]
-    last = log.appended
-    assert [json.loads(following.line())["number"] for _ in range(last - first)] == list(range(first + 1, last + 1))
-    log.append(turn(log, 2))
-    log.commit()
-    assert [json.loads(following.line())["number"] for _ in range(2)] == [last + 1, last + 2]
-    following.process.send_signal(signal.SIGINT)
-    output, errors = following.process.communicate(timeout=SOON_S)
-    assert (following.process.returncode, output, errors) == (130, b"", b"")
+# In a process of its own ---------------------------------------------------------------------------------------------
 
 
 def test_a_reader_that_has_had_enough_ends_it_quietly(tmp_path: Path) -> None:
