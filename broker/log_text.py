@@ -206,7 +206,7 @@ def verdict_text(folder: Path, reports: list[Report]) -> str:
         if report.moved:
             lines.append(f"{name}: the broker removed files meanwhile; what is left was checked.")
         files = len(report.segments) + len(report.snapshots)
-        what = f"{report.census.records:,} records in {files} files"
+        what = f"{report.census.records:,} records in {files} file{'s' if files != 1 else ''}"
         count = len(report.damages)
         verdict = "whole" if not count else f"{count} {'thing is' if count == 1 else 'things are'} wrong"
         lines.append(f"{name}: {verdict} ({what}).")
