@@ -168,6 +168,8 @@ def open_log(
     log.bodies.stored = stored
     router.ledger.incarnation = incarnation
     opened = Opened(log, recovery.fed, segments.damages, recovery.problems, recovery.problem_count, lost_connections)
+    # Deadlines count from the router's present, and nobody has told it yet.
+    router.ledger.now_us, router.ledger.now_ms = now_us, now_ms
     for client_identifier, session in router.sessions.items():
         gone_us = recovery.detached_us.get(client_identifier, now_us)
         router.start_deadlines(session, max(0, (now_us - gone_us) // 1000))

@@ -1,0 +1,28 @@
+"""Deadlines of sessions that come out of the log."""
+
+from __future__ import annotations
+
+from router.ledger import Ledger
+from router.records import RecordBuffer
+from router.router import Router
+
+from router.commit_log import open_log as open_commit_log
+from tests.support.commit_logs import open_log
+from tests.support.disk import SimulatedDisk
+
+
+def test_a_session_outlives_a_start_on_a_machine_that_has_been_up_for_longer_than_its_expiry_interval() -> None:
+    disk = SimulatedDisk()
+    log, _ = open_log(disk)
+    buffer = RecordBuffer(0)
+    buffer.add("session", 1_000_000, b"c", 3600)
+    buffer.add("detached", 2_000_000, b"c", 3600, 0)
+    log.append(buffer)
+    log.close()
+    up_ms = 36_000_000
+    router = Router(Ledger())
+    open_commit_log(disk, router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 9,
+                    now_us=62_000_000, now_ms=up_ms)  # fmt: skip
+    # A minute of the hour has passed since its connection was gone.
+    assert router.expire() == up_ms + 3540 * 1000
+    assert list(router.sessions) == [b"c"]
