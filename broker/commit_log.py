@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
+import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
+import router.commit_log
 from broker.handshake import PendingWill
 from broker.logs import get
-from router.commit_log import begin, open_log
+from router.commit_log import begin, open_log, remove_snapshots
 from router.disk import Disk
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from router.router import Router
 
     from broker.acl import Acl
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 log = get("storage")
 
 WATCH_S = 1.0
+COMPACT_LOOK_S = 1.0
 CLOSE_S = 10.0
 
 
@@ -33,7 +37,7 @@ class CommitLog:
 
     Args:
         settings: of the section `storage`.
-        router: empty.
+        of_router: empty.
         acl: is asked about recovered wills when they are published; as nobody, for whose they were is not kept.
         folder: the broker's data folder, which nobody else uses.
         accept_loss: go on without what is missing, foreign or newer.
@@ -41,13 +45,15 @@ class CommitLog:
     Raises SegmentError (of router.segments), OSError.
     """
 
-    def __init__(self, settings: Storage, router: Router, acl: Acl, folder: Path, *, accept_loss: bool = False) -> None:
-        self.router = router
-        home = folder / "worker-0"
-        home.mkdir(mode=0o700, exist_ok=True)
+    def __init__(self, settings: Storage, of_router: Router, acl: Acl, folder: Path, *,
+                 accept_loss: bool = False) -> None:
+        self.router = of_router
+        self.settings = settings
+        self.home = folder / "worker-0"
+        self.home.mkdir(mode=0o700, exist_ok=True)
         started_s = time.monotonic()
         self.opened = open_log(
-            Disk(str(home)), router, worker=0, make_will=partial(PendingWill, acl, None),
+            Disk(str(self.home)), of_router, worker=0, make_will=partial(PendingWill, acl, None),
             make_mark=lambda: secrets.randbits(32), now_us=time.time_ns() // 1000,
             now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
             durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)
@@ -57,8 +63,8 @@ class CommitLog:
             log.warning("log_damaged", what=str(damage))
         for problem in self.opened.problems:
             log.warning("log_record_unfit", what=problem)
-        log.info("recovered", records=self.opened.records, sessions=len(router.sessions),
-                 retained=router.retained.count, queued=router.ledger.queued_messages,
+        log.info("recovered", records=self.opened.records, sessions=len(of_router.sessions),
+                 retained=of_router.retained.count, queued=of_router.ledger.queued_messages,
                  seconds=round(time.monotonic() - started_s, 3), incarnation=self.log.incarnation)
 
     def begin(self) -> None:
@@ -79,6 +85,39 @@ class CommitLog:
             self._trouble = trouble
             if self.log.failure is not None:
                 raise self.log.failure
+
+    async def compact(self) -> None:
+        """Whenever the log has grown by `compact_bytes`, have a snapshot made and remove what is needed no more."""
+        due = self.settings.compact_bytes
+        at_bytes = due - sum(self._sizes(self.log.snapshot))
+        while True:
+            await trio.sleep(COMPACT_LOOK_S)
+            if self.log.bytes_written < at_bytes or len(self.log.headers) < 2:
+                continue
+            at_bytes = self.log.bytes_written + due
+            await self._compact_once()
+
+    def _sizes(self, segment: int) -> list[int]:
+        return [(self.home / header.name).stat().st_size for header in self.log.headers if header.segment >= segment]
+
+    async def _compact_once(self) -> None:
+        started_s = trio.current_time()
+        package = Path(router.commit_log.__file__).parents[1]
+        done = await trio.run_process(
+            [sys.executable, "-m", "router.compact", str(self.home), str(self.log.worker)], capture_stdout=True,
+            capture_stderr=True, check=False, env={**os.environ, "PYTHONPATH": str(package)})
+        if done.returncode:
+            log.error("log_not_compacted", exit_code=done.returncode,
+                      what=done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+            return
+        made = json.loads(done.stdout)
+        if made is None:
+            return
+        self.log.adopt(made["name"], made["segment"], made["end_offset"])
+        self.log.discard(made["segment"])
+        await trio.to_thread.run_sync(remove_snapshots, self.log.disk, made["segment"])
+        log.info("log_compacted", segment=made["segment"], sessions=made["sessions"], messages=made["messages"],
+                 snapshot_bytes=made["size"], seconds=round(trio.current_time() - started_s, 3))
 
     def close(self) -> None:
         """Write and sync what is left."""

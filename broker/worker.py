@@ -134,6 +134,7 @@ class Worker:
             nursery.start_soon(self._keep_house)
             if self.store is not None:
                 nursery.start_soon(self.store.watch)
+                nursery.start_soon(self.store.compact)
             if self.sys_topics is not None:
                 nursery.start_soon(self.sys_topics.run)
             started()

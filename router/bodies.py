@@ -38,6 +38,25 @@ class Stored:
         self.numbers = pairs[::2]
         self.offsets = pairs[1::2]
 
+    @classmethod
+    def at(cls, disk: Storage, name: str, end_offset: int) -> Stored:
+        """Return those of a snapshot whose `snapshot_end` begins there. Raises ValueError if it does not, OSError."""
+        file = disk.open(name)
+        try:
+            header = Header.decode(disk.read(file, 0, 64))
+            data = disk.read(file, end_offset, disk.size(file) - end_offset)
+        finally:
+            disk.close(file)
+        cursor = Cursor(data, end_offset, header.mark if header else 0, int.from_bytes(data[12:16], "little") - 1)
+        if header is None or not cursor.step() or cursor.kind_name() != "snapshot_end":
+            raise ValueError(f"{name} has no end at {end_offset}")
+        return cls(disk, header, name, cursor.fields()["places"])
+
+    @property
+    def last_number(self) -> int:
+        """The highest record whose message it has, 0 if it has none."""
+        return self.numbers[-1] if self.numbers else 0
+
     def cursor(self, number: int) -> Cursor | None:
         """Return a cursor that stands at a record's message, None if the snapshot has none. Raises OSError."""
         index = bisect_left(self.numbers, number)

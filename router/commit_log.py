@@ -11,7 +11,19 @@ from router.bodies import Stored
 from router.cursor import Cursor
 from router.records import RecordBuffer
 from router.recovery import Recovery
-from router.segments import END, RECORDS_AT, Damage, ForeignFileError, Header, NewerVersionError, Position, Segments
+from router.segments import (
+    END,
+    HEADER,
+    RECORDS_AT,
+    SHORT,
+    WINDOW_BYTES,
+    Damage,
+    ForeignFileError,
+    Header,
+    NewerVersionError,
+    Position,
+    Segments,
+)
 from router.storage import Log
 
 if TYPE_CHECKING:
@@ -88,37 +100,40 @@ def raise_incarnation(disk: Storage, at_least: int) -> int:
     return before + 1
 
 
-def read_snapshot(disk: Storage, name: str, worker: int) -> tuple[Header, bytes]:
-    """Return a snapshot's header and all its bytes. Raises ForeignFileError if it is none, or not whole."""
-    file = disk.open(name)
-    try:
-        data = disk.read(file, 0, disk.size(file))
-    finally:
-        disk.close(file)
-    header = Header.decode(data[:64])
-    if header is None or header.worker != worker or header.segment != snapshot_of(name):
-        raise ForeignFileError(name, 0, "is not a snapshot of this worker")
-    return header, data
+def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, Stored | None, int]:
+    """Feed the newest snapshot, if there is one.
 
+    Returns the first segment to be read behind it (0: there is no snapshot), its messages, and the number of the first
+    record that it does not have.
 
-def _load_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, Stored | None, int]:
-    """Feed the newest snapshot; returns the first segment to be read behind it (0: there is none), and its messages."""
+    Raises ForeignFileError, NewerVersionError, OSError. Memory: one window, or one record if it is larger.
+    """
     segments = [segment for name in disk.names() if (segment := snapshot_of(name)) is not None]
     if not segments:
         return 0, None, 0
     newest = max(segments)
     name = snapshot_name(newest)
-    header, data = read_snapshot(disk, name, worker)
-    if header.rules > RULES:
-        raise NewerVersionError(
-            name, 10, f"was made under rules version {header.rules}; this version of Shoal knows {RULES}"
-        )
-    cursor = Cursor(data[RECORDS_AT:], RECORDS_AT, header.mark, 0)
-    recovery.feed(cursor)
-    if cursor.status != END or not recovery.ended:
-        raise ForeignFileError(
-            name, cursor.base + cursor.offset, "is damaged: it has bytes that are no record, or no end"
-        )
+    file = disk.open(name)
+    try:
+        header = Header.decode(disk.read(file, 0, HEADER.size))
+        if header is None or header.worker != worker or header.segment != newest:
+            raise ForeignFileError(name, 0, f"is not a snapshot of worker {worker}")
+        if header.rules > RULES:
+            raise NewerVersionError(
+                name, 10, f"was made under rules version {header.rules}; this version of Shoal knows {RULES}"
+            )
+        offset, number, window, size = RECORDS_AT, 0, WINDOW_BYTES, disk.size(file)
+        while offset < size:
+            cursor = Cursor(disk.read(file, offset, window), offset, header.mark, number)
+            recovery.feed(cursor)
+            offset, number = offset + cursor.offset, cursor.number
+            if cursor.status not in (END, SHORT) or (cursor.offset == 0 and offset + window >= size):
+                break
+            window = max(WINDOW_BYTES, cursor.needed()) if cursor.offset == 0 else WINDOW_BYTES
+    finally:
+        disk.close(file)
+    if offset < size or not recovery.ended:
+        raise ForeignFileError(name, offset, "is damaged: it has bytes that are no record, or no end")
     return newest, Stored(disk, header, name, recovery.places), recovery.first_number
 
 
@@ -155,7 +170,7 @@ def open_log(
     Cost: some 1.5 s per GB on a machine of 2024, beside reading it.
     """
     recovery = Recovery(router, make_will, now_us, now_ms)
-    first_segment, stored, first_number = _load_snapshot(disk, worker, recovery)
+    first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
     segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment, accept_loss=accept_loss)
     start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None
     for cursor in segments.cursors(start):
@@ -166,6 +181,8 @@ def open_log(
     incarnation = raise_incarnation(disk, max((header.incarnation for header in segments.headers), default=0))
     log = Log(segments, incarnation=incarnation, make_mark=make_mark, **options)
     log.bodies.stored = stored
+    log.snapshot = first_segment
+    remove_snapshots(disk, first_segment)
     router.ledger.incarnation = incarnation
     opened = Opened(log, recovery.fed, segments.damages, recovery.problems, recovery.problem_count, lost_connections)
     # Deadlines count from the router's present, and nobody has told it yet.
@@ -174,6 +191,14 @@ def open_log(
         gone_us = recovery.detached_us.get(client_identifier, now_us)
         router.start_deadlines(session, max(0, (now_us - gone_us) // 1000))
     return opened
+
+
+def remove_snapshots(disk: Storage, before: int) -> None:
+    """Remove snapshots older than this one, and what a compaction that was interrupted has left. Raises OSError."""
+    for name in disk.names():
+        finished = snapshot_of(name.removesuffix(".new"))
+        if finished is not None and (name.endswith(".new") or finished < before):
+            disk.remove(name)
 
 
 def begin(router: Router, opened: Opened) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from router.bodies import Bodies
+from router.bodies import Bodies, Stored
 from router.disk import Storage, is_full
 from router.records import RecordBuffer, sealed
 from router.segments import RECORDS_AT, Header, Position, Segments, create_segment, segment_name, segment_of
@@ -85,6 +85,8 @@ class Log:
         self.failure: BaseException | None = None  # what ended the thread before it was closed: a bug of ours
         self.batches = 0  # written, since the start
         self.syncs = 0
+        self.bytes_written = 0
+        self.snapshot = 0  # the first segment that the newest snapshot needs beside it; 0: there is none
         self.errors = 0
         self.read_errors = 0
         self.headers = list(segments.headers)  # of all segments there are, in order
@@ -183,6 +185,17 @@ class Log:
         """Return what reads this log from any position on; records after `durable` are not to be relied on."""
         return Segments(self.disk, worker=self.worker, rules=self.rules, headers=self.headers)
 
+    def adopt(self, name: str, segment: int, end_offset: int) -> None:
+        """Read messages from a new snapshot from here on, where it has them. Raises ValueError, OSError.
+
+        Args:
+            name: of its file.
+            segment: the first one that is needed beside it.
+            end_offset: where its `snapshot_end` begins.
+        """
+        self.bodies.stored = Stored.at(self.disk, name, end_offset)
+        self.snapshot = segment
+
     def discard(self, before: int) -> None:
         """Have the thread remove all segments before this one, the oldest first; the one being written stays."""
         with self._wake:
@@ -263,6 +276,7 @@ class Log:
             self._changed()
             return False
         self.batches += 1
+        self.bytes_written += self._writing.size
         self.written = self._writing.last_number
         if self.durability != "none":
             self.durable = self._writing.last_number
