@@ -122,8 +122,11 @@ cdef Message message_of(const MessageFields* fields, int64_t now_us, int64_t now
     borrowed.version = 5
     borrowed.received_ms = now_ms
     if fields.expires_us:
-        # Not 0, which would be never, and rounded up: a message does not expire early.
-        borrowed.expires_ms = now_ms + (fields.expires_us - now_us + 999) // 1000
+        # Not 0, which would be never, and rounded up, which C's division does below 0: a message does not expire early.
+        if fields.expires_us > now_us:
+            borrowed.expires_ms = now_ms + (fields.expires_us - now_us + 999) // 1000
+        else:
+            borrowed.expires_ms = now_ms + (fields.expires_us - now_us) // 1000
         if borrowed.expires_ms == 0:
             borrowed.expires_ms = -1
     return borrowed.keep()

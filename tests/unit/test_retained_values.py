@@ -49,6 +49,12 @@ def test_bytes_of_version_1_are_read_and_still_written() -> None:
     )
 
 
+def test_a_message_expires_with_the_first_whole_millisecond_after_its_time_and_never_before() -> None:
+    expires_us = STAMP_US + 5_000_000
+    for late_us, expires_ms in ((-1500, 102), (-1000, 101), (-1, 101), (0, 100), (999, 100), (1000, 99), (1999, 99)):
+        assert decode(MESSAGE_1, expires_us + late_us, 100).expires_at_ms == expires_ms, late_us
+
+
 @given(
     payload=st.binary(min_size=1, max_size=100), expires_ms=st.sampled_from([0, 1, 5000]),
     stamps=st.tuples(st.integers(0, 2), st.integers(0, 2)), origins=st.tuples(st.integers(0, 2), st.integers(0, 2)),
