@@ -40,8 +40,8 @@ TOMBSTONE_S: Final = 3600
 TOMBSTONES_MAX: Final = 1_000_000
 RETRY_S: Final = 0.5
 PIECE_CHANGES: Final = 4096  # written and synced at a time: what LMDB keeps in memory for them stays small
-BREATH_CHANGES: Final = 48  # of the thread between two pauses: about half a millisecond
-BREATH_S: Final = 0.0002
+BREATH_CHANGES: Final = 16  # of the thread between two pauses: about 0.15 ms of its time
+BREATH_S: Final = 0.0003
 FORGET_MAX: Final = 256  # tombstones removed along with a piece
 APPLY_CHANGES: Final = 8192  # of recovery, gathered before they are written
 

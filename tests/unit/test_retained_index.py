@@ -238,6 +238,21 @@ def test_wildcards_do_not_reach_dollar_topics_on_disk(index: RetainedIndex) -> N
         commit(index, 99)
 
 
+def test_a_topic_that_waits_twice_comes_once_and_one_that_changes_meanwhile_does_not_come(index: RetainedIndex) -> None:
+    fill(index, 3)
+    assert not index.commit(0), "these three are the table that is to be written next"
+    index.store(message(b"t/00001", b"newer", retain=True), stamp_us=NOW_US + 4, record=4)
+    scan = index.scan(b"#")
+    index.store(message(b"t/00003", b"live", retain=True), stamp_us=NOW_US + 5, record=5)
+    assert [(kept.topic_name, kept.record) for kept in scan.next_slice(9)] == [(b"t/00002", 2), (b"t/00001", 4)]
+    assert scan.done
+    commit(index, 5)
+    scan = index.scan(b"#")
+    index.store(message(b"t/00001", b"live", retain=True), stamp_us=NOW_US + 6, record=6)
+    commit(index, 6)
+    assert [kept.record for kept in scan.next_slice(9)] == [2, 5]
+
+
 # Stamps and tombstones -----------------------------------------------------------------------------------------------
 
 
@@ -340,6 +355,25 @@ def test_numbers_that_a_loss_of_power_gave_back_are_applied_again(folder: str, i
     assert index.apply(6, b"new", message(b"new", b"x", retain=True), stamp_us=NOW_US + 99)
     assert (index.count, index.message_of(b"new").record) == (10, 6)
     index.close()
+
+
+def test_a_table_that_is_written_in_part_does_not_count_as_applied(folder: str, index: RetainedIndex) -> None:
+    fill(index, 5000)
+    assert not index.commit(4999)
+    while index.commits == 0:
+        assert index.commit(5000)
+    assert 0 < index.pending < 5000
+    assert index.count == 5000
+    index.close()
+    again = RetainedIndex(folder)
+    assert again.applied == 0
+    assert again.count == 4096
+    again.rewind(4000)
+    assert sorted({kept.record for kept in again.match(b"#")}) == [*range(4001)]
+    for record in range(1, 4001):
+        assert again.apply(record, b"t/%05d" % record, None, stamp_us=NOW_US + 10_000 + record)
+    assert again.count == 96
+    again.close()
 
 
 def test_recovery_writes_as_it_goes_and_holds_little_in_memory(index: RetainedIndex) -> None:
