@@ -110,6 +110,8 @@ class Handshake:
         self.presence = presence
         self.pending = Pending(config.limits.pending_connects_max)
         self.exchanges: dict[int, Exchange] = {}
+        # Client identifier -> the newest connection whose session waits for its record.
+        self._opening: dict[bytes, Connection] = {}
         self.spawn: Callable[..., Any] | None = None
         self._end_now = end_now
         self._fail = fail
@@ -323,6 +325,8 @@ class Handshake:
                 raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
                                   f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
         self._take_over(self.router.sessions.get(identifier))
+        if (opening := self._opening.get(identifier)) is not None and not opening.is_closing:
+            opening.close(CloseReason.TAKEN_OVER)
         before = self.router.last_record
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
@@ -331,10 +335,16 @@ class Handshake:
             self._finish(connection, connect, session, present, keep_alive_s, properties)
             return True
 
+        self._opening[identifier] = connection
+
         def finish() -> None:
+            newest = self._opening.get(identifier) is connection
+            if newest:
+                del self._opening[identifier]
             if connection.is_closing:
-                # Gone before it was accepted: the session goes on, or ends, as if this connection had ended.
-                if session.connection is None and not session.gone:
+                # Gone before it was accepted: the session goes on, or ends, as if this connection had ended. Unless its
+                # client has come again meanwhile: then session and will are the newer connection's.
+                if newest and session.connection is None and not session.gone:
                     self.router.detach_session(session, False)
                 return
             if session.gone:
