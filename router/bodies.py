@@ -8,7 +8,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from router.cursor import Cursor
-from router.segments import Header, Position
+from router.segments import BAD, SHORT, Header, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,19 +138,28 @@ class Bodies:
         except FileNotFoundError:
             return None  # removed just now
         try:
+            size = self.disk.size(file)
             offset, before, window = place.offset, place.number - 1, WINDOW_BYTES
             while True:
                 self.reads += 1
-                data = self.disk.read(file, offset, window)
+                data = self.disk.read(file, offset, min(window, size - offset))
                 self._cursor = cursor = Cursor(data, offset, header.mark, before)
                 message = self._step_to(number, now_us, now_ms)
                 if message is not None:
                     return message
-                if cursor.offset == 0 and len(data) >= window:
-                    window = max(window * 2, cursor.needed())  # one record that is larger
-                elif cursor.offset == 0 or cursor.number >= number:
+                whole = offset + len(data) >= size
+                if cursor.status == BAD or (cursor.status == SHORT and whole):
+                    # Damage is passed over, as it is when the log is recovered.
+                    found = cursor.find(cursor.offset)
+                    if found >= 0:
+                        cursor.resume(found)
+                        offset, before, window = offset + found, cursor.number, WINDOW_BYTES
+                        continue
+                if whole or cursor.number >= number:
                     self._cursor = None
                     return None
+                if cursor.offset == 0:
+                    window = max(window * 2, cursor.needed())  # one record that is larger
                 else:
                     offset, before, window = offset + cursor.offset, cursor.number, WINDOW_BYTES
         finally:
