@@ -16,6 +16,8 @@ cdef class Recovery:
     cdef Message topic                   # borrows the topic of the record at hand
     cdef list picks                      # (group name, client identifier) that stand before their accepted record
     cdef list skipped                    # sessions without room for it, likewise
+    cdef uint64_t decided_number         # of the newest record that those are of, or that was accepted after them
+    cdef uint32_t decided_mark           # of its segment
     cdef readonly dict detached_us       # client identifier -> when its connection was gone, µs since 1970
     cdef readonly uint64_t last_number   # of the newest record that was fed
     cdef readonly uint64_t first_number  # of a snapshot: records before it are in there
@@ -27,6 +29,7 @@ cdef class Recovery:
 
     cdef int apply(self, Cursor cursor) except -1
     cdef int on_accepted(self, Cursor cursor) except -1
+    cdef int keep_decisions(self, Cursor cursor) except -1
     cdef int owe_targets(self, MessageFields* fields, Receiver publisher, uint64_t record, uint64_t size) except -1
     cdef int on_acknowledged(self, const uint8_t* body, size_t length) except -1
     cdef int apply_rare(self, Cursor cursor) except -1

@@ -92,6 +92,7 @@ cdef class Recovery:
         cdef MessageFields fields
         cdef Session publisher = None
         cdef uint64_t size
+        self.keep_decisions(cursor)
         if cursor.message_fields(&fields):
             self._note(f"record {cursor.number} is no well-formed accepted")
             return 0
@@ -113,6 +114,15 @@ cdef class Recovery:
         if self.picks or self.skipped:
             self.picks.clear()
             self.skipped.clear()
+        return 0
+
+    cdef int keep_decisions(self, Cursor cursor) except -1:
+        """What was decided counts for the records right behind it: if those were lost, not for whatever comes then."""
+        if cursor.number != self.decided_number + 1 or cursor.mark != self.decided_mark:
+            self.picks.clear()
+            self.skipped.clear()
+        self.decided_number = cursor.number
+        self.decided_mark = cursor.mark
         return 0
 
     cdef int owe_targets(self, MessageFields* fields, Receiver publisher, uint64_t record, uint64_t size) except -1:
@@ -211,8 +221,10 @@ cdef class Recovery:
             session.will = None
             self.detached_us.pop(client_identifier, None)
         elif kind == "shared_pick":
+            self.keep_decisions(cursor)
             self.picks.append((fields["group"], client_identifier))
         elif kind == "skipped":
+            self.keep_decisions(cursor)
             if session is not None:
                 self.skipped.append(session)
         elif kind == "snapshot":
