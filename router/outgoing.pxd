@@ -80,6 +80,7 @@ cdef class Outgoing:
     cdef int assume_sent(self, uint16_t packet_identifier) except -1
     cdef int assume_sent_below(self, uint64_t number) except -1
     cdef int assume_dropped(self, uint64_t number) except -1
+    cdef int _pass_free(self) noexcept
     cdef int assume_window_sent(self) except -1
     cdef int skip_to(self, uint64_t number) except -1
     cdef int restore_state(self, uint64_t number, uint8_t state) except -1

@@ -467,6 +467,12 @@ cdef class Outgoing:
                 delivery.state = DELIVERY_SENT
                 self.ledger.inflight_messages += 1
             self.next_number += 1
+        return self._pass_free()
+
+    cdef int _pass_free(self) noexcept:
+        """The first delivery not sent yet is one that is still owed: the same state has the same numbers."""
+        while self.next_number < self.end_number and self.slot(self.next_number).state == DELIVERY_FREE:
+            self.next_number += 1
         return 0
 
     cdef int assume_sent(self, uint16_t packet_identifier) except -1:
@@ -485,7 +491,7 @@ cdef class Outgoing:
             if self.slot(number).state == DELIVERY_QUEUED:
                 self._unqueue(self.slot(number))
             self.free_slot(number)
-        return 0
+        return self._pass_free()
 
     cdef int assume_window_sent(self) except -1:
         """The connection was lost without a record of it: whatever is owed may have been sent.
