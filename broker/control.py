@@ -184,6 +184,8 @@ class Controller:
         if connection.session.entry_count >= self.limits.subscriptions_per_client_max and not self.router.tree.has(
                 connection.session, subscription.topic_filter):
             return Reason.QUOTA_EXCEEDED
+        if not self.router.accepting and connection.session.durable:
+            return Reason.QUOTA_EXCEEDED        # it could not be kept
         if not self.acl.may_subscribe(connection.identity, topic_filter):
             return Reason.NOT_AUTHORIZED
         return None

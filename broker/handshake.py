@@ -303,6 +303,10 @@ class Handshake:
             identifier = b"auto-" + secrets.token_hex(10).encode()
             properties = {**properties, "assigned_client_identifier": identifier.decode()}
         expiry_s = self._expiry_interval(connect)
+        if not self.router.accepting and (
+                expiry_s or connect.will is not None or identifier in self.router.sessions):
+            # Nothing that it asks for could be kept.
+            return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
         keep_alive_s = connect.keep_alive_s
         if connect.version == 5:
             if expiry_s != connect.properties.get("session_expiry_interval", 0):

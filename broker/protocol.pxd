@@ -93,6 +93,7 @@ cdef class Protocol(Sink):
     cdef int find_route(self, Message message) except -1
     cdef int check_available(self, Message message) except -1
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell
+    cdef int refuse_unlogged(self, Message message, uint16_t packet_identifier) except -1
     cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1
     cdef int on_acknowledgement(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1

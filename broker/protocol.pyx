@@ -16,7 +16,7 @@ from broker.codec cimport (
     parse_acknowledgement, parse_publish, read_varint, varint_length, write_acknowledgement, write_publish,
 )
 from broker.reasons import ClientError, CloseReason, Reason
-from router.ledger cimport DROP_NOT_AUTHORIZED, DROP_REFUSED, DROP_RETAINED_FULL
+from router.ledger cimport DROP_LOG_UNAVAILABLE, DROP_NOT_AUTHORIZED, DROP_REFUSED, DROP_RETAINED_FULL
 from router.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
 from router.sink cimport (
     PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult,
@@ -186,6 +186,8 @@ cdef class Protocol(Sink):
             return self.refuse_publish(message, identifier, NOT_AUTHORIZED, DROP_NOT_AUTHORIZED)
         if message.retain and not self.router.may_retain(message):
             return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_RETAINED_FULL)
+        if not self.router.accepting and self.router.rests_on_record(session, message, self.route):
+            return self.refuse_unlogged(message, identifier)
         self.turn.in_router = True
         reached = self.router.publish(session, message, self.route, identifier if message.qos == 2 else 0)
         if message.qos:
@@ -271,6 +273,13 @@ cdef class Protocol(Sink):
                 self.session.incoming_add(packet_identifier, True)
             self.acknowledge(PUBREC, packet_identifier, reason if self.version == 5 else 0)
         return 0
+
+    cdef int refuse_unlogged(self, Message message, uint16_t packet_identifier) except -1:
+        """It would have to be logged, and the disk takes no more: 5.0 is told, 3.x comes again with what it keeps."""
+        if message.qos and self.version < 5:
+            count_drop(self.router.ledger, self, DROP_LOG_UNAVAILABLE)
+            raise ClientError(Reason.QUOTA_EXCEEDED, "MQTT3-4.8.0-2", "the log of the server takes no more")
+        return self.refuse_publish(message, packet_identifier, QUOTA_EXCEEDED, DROP_LOG_UNAVAILABLE)
 
     # Acknowledgements in --------------------------------------------------------------------------------------------
 
