@@ -13,6 +13,9 @@ cdef enum RecordKind:            # those of fixed layout; kinds.KINDS has all of
 
 cdef enum:
     RECORD_HEADER = 25           # length, CRC-32C, mark, number, time, kind
+    KIND_AT = 24
+    KIND_BITS = 0x7F             # of that byte
+    BATCH_BEGINS = 0x80          # the other one: all records before this one were durable when it was written
     RECORD_BYTES_MAX = 0x20000000
     PEERS_MAX = 255
 
@@ -84,6 +87,7 @@ cdef class Cursor:
     cdef readonly uint64_t number
     cdef readonly int64_t time_us
     cdef readonly uint8_t kind
+    cdef readonly bint begins_batch      # everything before it was durable when it was written
     cdef uint64_t limit                  # no record of this or a higher number is wanted
     cdef const uint8_t* body
     cdef size_t body_length

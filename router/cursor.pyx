@@ -175,7 +175,7 @@ cdef class Cursor:
             self.status = CURSOR_BAD
             return False
         ahead = get32(record + 12) - <uint32_t>self.number
-        if record[24] == RECORD_SEALED:
+        if record[KIND_AT] & KIND_BITS == RECORD_SEALED:
             self.status = CURSOR_SEALED if ahead == 0 else CURSOR_BAD
         elif ahead != 1:
             self.status = CURSOR_BAD
@@ -188,7 +188,8 @@ cdef class Cursor:
             return False
         self.start = self.offset
         self.time_us = <int64_t>get64(record + 16)
-        self.kind = record[24]
+        self.kind = record[KIND_AT] & KIND_BITS
+        self.begins_batch = record[KIND_AT] & BATCH_BEGINS
         self.body = record + RECORD_HEADER
         self.body_length = length - RECORD_HEADER
         self.offset += length
@@ -252,7 +253,7 @@ cdef class Cursor:
                 length = get32(record)
                 ahead = get32(record + 12) - <uint32_t>self.number
                 if RECORD_HEADER <= length <= self.size - at and length <= RECORD_BYTES_MAX \
-                        and (1 <= ahead < 0x80000000 or (ahead == 0 and record[24] == RECORD_SEALED)) \
+                        and (1 <= ahead < 0x80000000 or (ahead == 0 and record[KIND_AT] & KIND_BITS == RECORD_SEALED)) \
                         and crc32c(crc32c(0, record, 4), record + MARK_AT, length - MARK_AT) == get32(record + 4):
                     return at
             at += 1
@@ -266,7 +267,7 @@ cdef class Cursor:
     def resume(self, size_t offset) -> int:
         """Go on at the record that find() found there; returns how many numbers were skipped."""
         cdef uint32_t missing = get32(self.data + offset + 12) - <uint32_t>self.number
-        if self.data[offset + 24] != RECORD_SEALED:
+        if self.data[offset + KIND_AT] & KIND_BITS != RECORD_SEALED:
             missing -= 1
         self.offset = offset
         self.number += missing

@@ -10,6 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from router.crc32c cimport crc32c
+from router.cursor cimport BATCH_BEGINS, KIND_AT
 from router.cursor cimport ACKNOWLEDGED_HEADER, COPY_HEADER, FLAG_EXPIRES, FLAG_PEERS, FLAG_RETAIN, FLAG_WILL, MARK_AT
 from router.cursor cimport MESSAGE_HEADER, PEERS_MAX, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_BYTES_MAX
 from router.cursor cimport RECORD_COPY, RECORD_HEADER, RECORD_RELEASED, RECORD_SEALED, RECORD_STORED, RELEASED_HEADER
@@ -271,11 +272,16 @@ cdef class RecordBuffer:
             self.capacity = 0
 
     def stamp(self, mark: int) -> None:
-        """Give every record its segment's mark and its check sum. Works without the GIL."""
+        """Make a batch of the records: the first one says so, each gets its segment's mark and its check sum.
+
+        Works without the GIL.
+        """
         cdef uint32_t of_segment = mark
         cdef uint8_t* record = self.data
         cdef uint8_t* end = self.data + self.size
         cdef uint32_t length, crc
+        if self.size:
+            record[KIND_AT] |= BATCH_BEGINS
         with nogil:
             while record < end:
                 length = get32(record)

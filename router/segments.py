@@ -320,6 +320,9 @@ class Segments:
                 if found < 0:
                     self._note_tail(header, offset, size, limit)
                     return
+                if limit == 0 and not self._durable_behind(data[found:], header):
+                    self._note_tail(header, offset, size, limit)
+                    return
                 length = cursor.base + found - offset
                 missing = cursor.resume(found)
                 if limit and self.last_number + missing + 1 >= limit:
@@ -331,6 +334,24 @@ class Segments:
                 self._note_missing_end(header, offset, limit)
                 return
             window = window_bytes if cursor.status == END else max(window_bytes, cursor.needed())
+
+    def _durable_behind(self, data: bytes, header: Header) -> bool:
+        """Return whether records behind a hole prove that it was durable once: then it is damage, and they count.
+
+        Else hole and records are of one batch that was never synced, and whose sectors reached the disk in any order.
+        Nothing in it was acknowledged, and what comes behind a hole must not count without what came before.
+        """
+        ahead = Cursor(data, 0, header.mark, self.last_number)
+        at = 0
+        while at >= 0:
+            ahead.resume(at)
+            while ahead.step():
+                if ahead.begins_batch:
+                    return True
+            if ahead.status == SEALED:
+                return True
+            at = ahead.find(ahead.offset) if ahead.status != END else -1
+        return False
 
     def seal(self, header: Header) -> dict[str, Any] | None:
         """Return the fields of the record that seals a segment; None if it is not sealed, or the seal is damaged.

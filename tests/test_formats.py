@@ -213,7 +213,7 @@ def test_the_bytes_of_version_1_are_what_the_page_says() -> None:
         lower, time_us, kind = struct.unpack_from("<IqB", content, at + 12)
         assert content[at + 8 : at + 12] == mark
         assert crc == checksum(content[at : at + 4] + content[at + 8 : at + length])
-        described = kinds[str(kind)]
+        described = kinds[str(kind & 0x7F)]
         number = first_number + (lower - first_number) % 2**32
         found.append((number, described[1], time_us, by_the_page(content[at + 25 : at + length], described)))
         at += length

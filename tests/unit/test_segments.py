@@ -64,7 +64,7 @@ def record_ends(disk: SimulatedDisk, name: str) -> list[tuple[int, int]]:
 def is_seal(disk: SimulatedDisk, name: str, end: int) -> bool:
     """Return whether the record that ends there is the one that seals its segment."""
     starts = [RECORDS_AT, *(end for end, _ in record_ends(disk, name))]
-    return disk.content(name)[max(start for start in starts if start < end) + 24] == 63
+    return disk.content(name)[max(start for start in starts if start < end) + 24] & 0x7F == 63
 
 
 def test_names_sort_as_segments_do() -> None:
@@ -95,7 +95,7 @@ def test_reading_begins_at_any_position() -> None:
     for name, number in ((FIRST, 1), (SECOND, 2), (THIRD, 3)):
         start = RECORDS_AT
         for end, following in record_ends(disk, name):
-            if disk.content(name)[start + 24] == 63:
+            if disk.content(name)[start + 24] & 0x7F == 63:
                 break
             segments, _ = read_log(disk)
             cursors = segments.cursors(Position(number, start, following))
@@ -153,17 +153,19 @@ def test_with_every_byte_changed_in_turn_everything_else_is_there_and_what_is_mi
             segments, records = read_log(broken)
             hit = [number for end, number in ends if at < end][:1] if at >= RECORDS_AT else []
             in_seal = bool(hit) and hit[0] == ends[-1][1] and name != newest
-            expected = [number for number in range(1, 11) if in_seal or number not in hit]
+            # Nothing proves that the batch at the end was ever synced, so there is nothing behind a hole in it.
+            in_last_batch = name == newest and bool(hit) and hit[0] > 8
+            lost = range(hit[0], 11) if in_last_batch else hit
+            expected = [number for number in range(1, 11) if in_seal or number not in lost]
             assert whole(records) == expected, (name, at)
             missing = sum(damage.missing for damage in segments.damages)
-            in_last_record = name == newest and hit == [ends[-1][1]]
-            assert missing == (0 if in_seal or in_last_record or not hit else 1), (name, at)
+            assert missing == (0 if in_seal or in_last_batch or not hit else 1), (name, at)
             if not in_seal:
                 assert len(segments.damages) == 1
-                assert segments.damages[0].torn == in_last_record
+                assert segments.damages[0].torn == in_last_batch
             segments.repair()
             assert all(damage.aside in broken.names() for damage in segments.damages)
-            if not in_last_record and not in_seal:
+            if not in_last_batch and not in_seal:
                 # Kept aside, and still where they were: nothing behind them may move.
                 assert broken.content(name)[RECORDS_AT:] == (
                     content[RECORDS_AT:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :]
