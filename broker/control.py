@@ -296,7 +296,8 @@ class Controller:
 
     def shut_down(self, connection: Connection) -> None:
         """End a connection because the server ends."""
-        self._last_words(connection, Reason.SERVER_SHUTTING_DOWN)
+        # A CONNACK knows no "shutting down" [MQTT-3.2.2-8].
+        self._last_words(connection, Reason.SERVER_SHUTTING_DOWN if connection.is_open else Reason.SERVER_UNAVAILABLE)
         connection.close(CloseReason.SERVER_SHUTDOWN)
 
     def on_end(self, connection: Connection) -> None:
