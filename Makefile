@@ -38,6 +38,7 @@ help:
 	@echo 'make fuzz           fuzz (SECONDS=60 TARGET=connection SEED=1), or try one input again (REPLAY=file)'
 	@echo 'make test-leaks     many cycles of everything, and nothing may be left of them (6 minutes)'
 	@echo 'make soak           mixed load for MINUTES=30, and a verdict: memory flat, nothing acknowledged lost'
+	@echo 'make soak-kill      kill -9 every few seconds under load for SECONDS=600 at RATE=5000 messages/s, and a verdict'
 	@echo 'make capacity       measure what clients, subscriptions and messages cost, and write docs/capacity.md'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
 	@echo 'make bench-check    measure and compare with the committed ratios'
@@ -172,9 +173,12 @@ fuzz: test-ready
 test-leaks: test-ready
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/leaks/in_process.py tests/leaks/process.py $(ARGS)
 
-.PHONY: soak capacity
+.PHONY: soak soak-kill capacity
 soak: test-ready
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+
+soak-kill: test-ready
+	@$(BIN)/python -m tests.soak.kill --seconds $(or $(SECONDS),600) --rate $(or $(RATE),5000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 capacity: test-ready
 	@$(BIN)/python -m tests.bench.capacity

@@ -1,0 +1,13 @@
+"""The broker is killed again and again under load. Short runs; `make soak-kill` makes a long one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak import kill
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_acknowledged_is_lost_though_it_is_killed(tmp_path: Path, seed: int) -> None:
+    faults = kill.run(tmp_path, seconds=9, rate=1500, every_s=1.5, seed=seed, publishers=8)
+    assert faults == []
