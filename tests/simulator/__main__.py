@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 
 from broker import logs
 from broker.config import Log
@@ -19,18 +20,29 @@ def main() -> None:
     parser.add_argument("--trace", action="store_true", help="print a hash of what the broker sent, per seed")
     arguments = parser.parse_args()
     logs.configure(Log(level="error"))
-    failed = 0
+    failed = acknowledged = recoveries = 0
+    deaths: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
     for seed in range(arguments.start, arguments.start + arguments.seeds):
         try:
-            trace = run_seed(seed, arguments.steps)
-        except AssertionError as error:
+            world = run_seed(seed, arguments.steps)
+        except Exception as error:
             failed += 1
-            print(f"FAILED {error}", flush=True)
+            what = str(error) if isinstance(error, AssertionError) else f"seed {seed}: {error!r}"
+            print(f"FAILED {what}", flush=True)
             continue
+        acknowledged += world.acknowledged_count
+        recoveries += world.recoveries
+        if world.machine is not None:
+            deaths += world.machine.death.deaths
+            errors += world.machine.storage.errors
         if arguments.trace:
-            print(seed, trace)
+            print(seed, world.trace.hexdigest())
         elif seed % 100 == 0:
             print(f"seed {seed}: {failed} failed so far", file=sys.stderr)
+    print(f"died at: {', '.join(f'{step} {count}' for step, count in sorted(deaths.items()))}")
+    print(f"the disk refused: {', '.join(f'{what} {count}' for what, count in sorted(errors.items()))}")
+    print(f"{acknowledged} messages acknowledged, {recoveries} recoveries")
     print(f"{arguments.seeds - failed} seeds held, {failed} failed")
     sys.exit(1 if failed else 0)
 

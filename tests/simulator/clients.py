@@ -14,6 +14,7 @@ from broker.packets import (
     Publish,
     Suback,
     Subscribe,
+    Will,
     decode,
     encode,
     next_frame,
@@ -25,7 +26,7 @@ from broker.reasons import CloseReason, Reason
 if TYPE_CHECKING:
     from tests.simulator.world import World
 
-SESSION_EXPIRY_S = 0xFFFFFFFF
+SESSION_EXPIRY_S = 3600
 
 
 @dataclass
@@ -41,6 +42,9 @@ class Client:
     to_broker: deque[bytes] = field(default_factory=deque)      # written and still on its way
     buffer: bytearray = field(default_factory=bytearray)
     connected: bool = False                     # CONNACK came
+    established: bool = False                   # CONNACK came at any time: there is a session to come back to
+    has_will: bool = False                      # of every connection, without delay
+    connections: int = 0
     # Towards us
     unanswered: dict[int, int] = field(default_factory=dict)    # packet identifier -> QoS, delivered and not finished
     on_this_connection: set[int] = field(default_factory=set)   # identifiers in flight that this connection brought
@@ -55,11 +59,22 @@ class Client:
         properties: dict[str, Any] = {}
         if self.version == 5:
             properties = {"session_expiry_interval": SESSION_EXPIRY_S, "receive_maximum": self.receive_maximum}
-        connect = Connect(self.version, self.identifier.encode(), False, 0, properties=properties)
+        self.connections += 1
+        will = None
+        if self.has_will:
+            will = Will(b"w/" + self.identifier.encode(), self.will_payload, 1 + self.connections % 2)
+        connect = Connect(self.version, self.identifier.encode(), False, 0, will, None, None, properties)
         self.send(encode(connect, self.version))
+
+    @property
+    def will_payload(self) -> bytes:
+        """The will of the present connection says which one it is of."""
+        return f"will of {self.identifier}:{self.connections}".encode()
 
     def cut_quietly(self) -> None:
         """Forget the connection without telling the broker: it finds out by a takeover, or by cut()."""
+        if self.connected and self.has_will:
+            self.world.will_owed(self, self.will_payload)
         self.connection = None
         self.connected = False
         self.to_broker.clear()
@@ -92,20 +107,37 @@ class Client:
         """Take what the broker has sent and act on it."""
         if self.connection is None:
             return
-        output = self.connection.take_output()
-        self.world.note(self.identifier, output)
-        self.buffer += output
-        while self.connection is not None and (frame := next_frame(self.buffer)) is not None:
-            self.on_packet(decode(*frame, self.version))
+        self.take(self.connection.take_output())
         if self.connection is not None and self.connection.is_closing:
             self.world.check(not self.world.must_stay(self), f"{self.identifier}: {self.connection.close_reason}")
             self.cut_quietly()
 
+    def survive(self) -> None:
+        """The broker has died: of what it had sent, some may still come."""
+        if self.connection is None:
+            return
+        output = self.connection.take_output()
+        self.take(output[:self.world.random.randint(0, len(output))] if self.world.random.random() < 0.5 else b"")
+        self.cut_quietly()
+
+    def take(self, output: bytes) -> None:
+        """Act on what the broker has sent."""
+        self.world.note(self.identifier, output)
+        self.buffer += output
+        while self.connection is not None and (frame := next_frame(self.buffer)) is not None:
+            self.on_packet(decode(*frame, self.version))
+
     def on_packet(self, packet: Any) -> None:
         """Deal with one packet of the broker."""
         if isinstance(packet, Connack):
+            if packet.reason and self.world.in_trouble():
+                self.cut_quietly()          # it comes back when the disk is well
+                return
             self.world.check(packet.reason == 0, f"{self.identifier}: {packet}")
             self.connected = True
+            self.world.check(packet.session_present or not self.established,
+                             f"{self.identifier}: the session was lost")
+            self.established = True
             if not packet.session_present:
                 self.unanswered.clear()
                 self.received_qos2.clear()
@@ -115,7 +147,8 @@ class Client:
         elif isinstance(packet, Ack):
             self.on_ack(packet)
         elif isinstance(packet, Disconnect):
-            self.world.check(packet.reason == Reason.SESSION_TAKEN_OVER, f"{self.identifier}: {packet}")
+            self.world.check(packet.reason == Reason.SESSION_TAKEN_OVER or self.world.in_trouble(),
+                             f"{self.identifier}: {packet}")
 
     def on_connected(self, session_present: bool) -> None:
         """A subclass goes on where it was."""
@@ -179,15 +212,18 @@ class Subscriber(Client):
 
     def on_connected(self, session_present: bool) -> None:
         """Subscribe at the first connection; a durable session keeps the subscription."""
-        if self.subscribed:
-            self.world.check(session_present, f"{self.identifier}: the session was lost")
+        if self.subscribed and session_present:
             return
+        self.subscribed = False
         topic_filter = f"$share/{self.group}/{self.topic_filter}" if self.group else self.topic_filter
         self.send(encode(Subscribe(1, (subscription(topic_filter.encode(), self.qos),)), self.version))
 
     def on_packet(self, packet: Any) -> None:
         """Take note of the SUBACK."""
         if isinstance(packet, Suback):
+            if packet.reasons[0] >= 0x80 and self.world.in_trouble():
+                self.cut_quietly()          # and tries again
+                return
             self.world.check(packet.reasons == (self.qos,), f"{self.identifier}: {packet}")
             self.subscribed = True
             return
@@ -201,6 +237,8 @@ class Publisher(Client):
     number: int = 0
     next_identifier: int = 1
     in_flight: dict[int, Publish] = field(default_factory=dict)     # identifier -> message, in sending order
+    numbers: dict[int, int] = field(default_factory=dict)           # identifier -> number of the message
+    sent_again: set[int] = field(default_factory=set)
     released: set[int] = field(default_factory=set)
 
     def publish(self) -> None:
@@ -219,14 +257,23 @@ class Publisher(Client):
                 self.next_identifier = self.next_identifier % 40 + 1
             identifier = self.next_identifier
             self.next_identifier = identifier % 40 + 1
-        packet = Publish(topic.encode(), f"{self.identifier}:{self.number}".encode(), qos, retain, False, identifier)
+        payload = f"{self.identifier}:{self.number:0{self.world.digits}d}".encode()
+        if retain and random.random() < 0.2:
+            payload = b""
+        packet = Publish(topic.encode(), payload, qos, retain, False, identifier)
         if qos:
             self.in_flight[identifier] = packet
-            self.world.published(packet)
+            self.numbers[identifier] = self.number
+            self.sent_again.discard(identifier)
+            self.world.published(packet, self.number)
         self.send(encode(packet, self.version))
 
     def on_connected(self, session_present: bool) -> None:
         """Send again, in order, what is not acknowledged [MQTT-4.4.0-1]."""
+        if not session_present:
+            self.in_flight.clear()
+            self.released.clear()
+        self.sent_again.update(self.in_flight)
         for identifier, packet in list(self.in_flight.items()):
             if identifier in self.released:
                 self.send(encode(Ack(PacketType.PUBREL, identifier), self.version))
@@ -240,14 +287,19 @@ class Publisher(Client):
         message = self.in_flight.get(identifier)
         self.world.check(message is not None, f"{self.identifier}: {packet} for nothing in flight")
         assert message is not None
+        if packet.reason >= 0x80 and packet.type in (PacketType.PUBACK, PacketType.PUBREC) and self.world.in_trouble():
+            if identifier not in self.sent_again:       # else the first one may have been accepted
+                self.world.refused(message, self.numbers[identifier])
+            del self.in_flight[identifier]  # it was never accepted
+            return
         # The answer to a PUBREL sent again, whose first answer was lost, is "not found" in 5.0.
         self.world.check(packet.reason < 0x80 or packet.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND,
                          f"{self.identifier}: {packet}")
         if packet.type == PacketType.PUBACK:
-            self.world.acknowledged(self, message)
+            self.world.acknowledged(message, self.numbers[identifier])
             del self.in_flight[identifier]
         elif packet.type == PacketType.PUBREC:
-            self.world.acknowledged(self, message)
+            self.world.acknowledged(message, self.numbers[identifier])
             self.released.add(identifier)
             self.send(encode(Ack(PacketType.PUBREL, identifier), self.version))
         else:

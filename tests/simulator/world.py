@@ -1,13 +1,14 @@
-"""A world of clients around one router, with a network that delays, cuts and breaks, and a log that syncs late."""
+"""A world of clients around one router, with a network that delays, cuts and breaks, on a machine that dies."""
 
 from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 from broker.hub import Hub
-from broker.pump import Durability, Pump
+from broker.pump import Pump
 from router.router import Router
 from router.topics import matches
 
@@ -17,10 +18,13 @@ from broker.config import Config, Limits, Mqtt
 from broker.control import Controller
 from broker.packets import Publish
 from broker.worker import ledger, terms
+from router.commit_log import begin
 from tests.simulator.clients import Client, Publisher, Subscriber
-from tests.support.doubles import FakeFollower, FakeLog
+from tests.simulator.machine import Killed, Machine
+from tests.support.disk import PowerLoss
 
-START_MS = 1_000_000
+START_MS = 1_000_000_000
+DEATHS_LIKELY = (0.0002, 0.0006, 0.002)     # for each step of the pump, in a run with deaths
 
 
 class ViolationError(AssertionError):
@@ -41,20 +45,18 @@ class World:
         self.now_ms = START_MS
         self.steps = 0
         self.trace = hashlib.sha256()
+        self.acknowledged_count = self.recoveries = 0
         draw = self.random
-        self.log = FakeLog() if draw.random() < 0.6 else None
-        self.follower = FakeFollower(self.log) if self.log is not None and draw.random() < 0.5 else None
-        config = Config(
+        self.machine = Machine(draw, self.while_syncing) if draw.random() < 0.75 else None
+        self.config = Config(
             mqtt=Mqtt(
                 queue_messages_max=1_000_000, queue_bytes_max=1 << 40, topic_alias_maximum=0,
                 inflight_max=draw.choice((3, 20, 1000)), shared_subscription_strategy=draw.choice(
                     ("round_robin", "random", "sticky", "hash_client", "hash_topic"))),
             limits=Limits(output_buffer_bytes_max=draw.choice((300, 4096, 1 << 20)), connect_timeout_s=10_000))
-        self.router = Router(ledger(config), seed=seed, strategy=config.mqtt.shared_subscription_strategy)
-        self.controller = Controller(config, self.router, Anonymous(), AllowAll())
-        durability = Durability(self.log, [self.follower], 1) if self.follower is not None else None
-        self.hub = Hub(
-            self.router, self.controller, Pump(self.router, self.log, durability), now_ms=self.now_ms, **terms(config))
+        self.digits = draw.choice((1, 1, 150))       # long ones put a turn's records into several sectors
+        self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
+        self.boot()
         self.publishers = [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))]
         self.subscribers = [
             Subscriber(self, f"s{i}", draw.choice((4, 5)), topic_filter=draw.choice(("t/#", "t/+", "t/1", "#")),
@@ -65,14 +67,34 @@ class World:
                 client.refuses = draw.random() < 0.3
         self.members = [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)),
                                    group="g") for i in range(draw.choice((0, 2, 3)))]
-        self.clients: list[Client] = [*self.publishers, *self.subscribers, *self.members]
+        self.watcher = Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2)
+        self.clients: list[Client] = [*self.publishers, *self.subscribers, *self.members, self.watcher]
+        for client in self.clients:
+            client.has_will = client is not self.watcher and draw.random() < 0.3
         self.owed: dict[str, set[bytes]] = {client.identifier: set() for client in self.subscribers}
         self.owed["group"] = set()
+        self.wills_owed: set[bytes] = set()
+        self.wills_came: set[bytes] = set()
         self.audience: dict[bytes, list[str]] = {}
         self.before: dict[str, set[bytes]] = {}
         self.got: dict[str, dict[bytes, int]] = {client.identifier: {} for client in self.clients}
         self.highest: dict[tuple[str, bytes, bytes, int], int] = {}
-        self.retained: dict[bytes, bytes] = {}
+        # topic -> what may stand, by its number: what was acknowledged last, and what was sent later
+        self.retained: dict[bytes, dict[int, bytes]] = {}
+        if self.machine is not None and draw.random() < 0.7:
+            self.machine.death.likelihood = draw.choice(DEATHS_LIKELY)
+
+    def boot(self) -> None:
+        """Start a broker on what the disk has, or on nothing."""
+        config = self.config
+        self.router = Router(ledger(config), seed=self.seed, strategy=config.mqtt.shared_subscription_strategy)
+        self.controller = Controller(config, self.router, Anonymous(), AllowAll())
+        pump, opened = Pump(self.router), None
+        if self.machine is not None:
+            pump, opened = self.machine.start(self.router, self.controller, self.now_ms)
+        self.hub = Hub(self.router, self.controller, pump, now_ms=self.now_ms, **terms(config))
+        if opened is not None:
+            begin(self.router, opened)
 
     # Checks ---------------------------------------------------------------------------------------------------------
 
@@ -88,13 +110,21 @@ class World:
 
     def must_stay(self, client: Client) -> bool:
         """Return whether the broker had no reason to end this connection."""
-        return client.connection.close_reason not in ("taken_over", "connection_lost")
+        return client.connection.close_reason not in ("taken_over", "connection_lost") and not self.in_trouble()
 
-    def published(self, message: Publish) -> None:
+    def in_trouble(self) -> bool:
+        """Return whether the broker may refuse what it cannot log now."""
+        return self.machine is not None and self.machine.had_trouble
+
+    def published(self, message: Publish, number: int) -> None:
         """A message is on its way: whoever is subscribed now is owed it as soon as it is acknowledged."""
         for client in self.subscribers:
             if not client.subscribed:
                 self.before.setdefault(client.identifier, set()).add(message.payload)
+        if message.retain:
+            self.retained.setdefault(message.topic, {0: b""})[number] = message.payload
+        if not message.payload:
+            return
         self.audience[message.payload] = [
             client.identifier for client in self.subscribers
             if client.subscribed and client.qos and not client.refuses and matches(
@@ -102,17 +132,37 @@ class World:
         if any(member.subscribed for member in self.members) and matches(b"t/#", message.topic):
             self.audience[message.payload].append("group")
 
-    def acknowledged(self, publisher: Publisher, message: Publish) -> None:
+    def acknowledged(self, message: Publish, number: int) -> None:
         """A publisher got PUBACK or PUBREC: from now on the message is owed."""
+        self.acknowledged_count += 1
         if message.retain:
-            self.retained[message.topic] = message.payload
+            values = self.retained[message.topic]
+            self.retained[message.topic] = {later: values[later] for later in values if later >= number}
         for identifier in self.audience.pop(message.payload, ()):
             self.owed[identifier].add(message.payload)
 
+    def refused(self, message: Publish, number: int) -> None:
+        """A publisher was told that its message is not taken."""
+        self.audience.pop(message.payload, None)
+        if message.retain:
+            del self.retained[message.topic][number]
+
+    def will_owed(self, client: Client, payload: bytes) -> None:
+        """A connection that the broker has acknowledged is over, without goodbye: its will is published."""
+        if self.watcher.subscribed:
+            self.wills_owed.add(payload)
+
     def delivered(self, client: Client, packet: Publish) -> None:
         """A subscriber got a message: not twice at QoS 2, and in order [MQTT-4.6.0-5]."""
+        if not packet.payload:
+            return              # a retained message is removed
         got = self.got[client.identifier]
         times = got[packet.payload] = got.get(packet.payload, 0) + 1
+        if packet.topic.startswith(b"w/"):
+            if client is self.watcher:
+                self.wills_came.add(packet.payload)
+                self.check(times == 1 or packet.qos < 2, f"the will {packet.payload!r} came {times} times")
+            return
         if packet.qos == 2 and not client.refuses:      # whoever refuses a message may be sent it again
             self.check(times == 1, f"{client.identifier} got {packet.payload!r} {times} times at QoS 2")
         publisher, _, number = packet.payload.partition(b":")
@@ -129,9 +179,8 @@ class World:
 
     # Running --------------------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Let one thing happen."""
-        self.steps += 1
+    def act(self) -> None:
+        """Let one thing happen to one client."""
         draw = self.random
         client = draw.choice(self.clients)
         what = draw.random()
@@ -139,7 +188,8 @@ class World:
             if what < 0.3:
                 client.connect()
         elif what < 0.25 and isinstance(client, Publisher):
-            client.publish()
+            for _ in range(draw.randint(1, 4)):
+                client.publish()
         elif what < 0.50:
             client.carry()
         elif what < 0.75:
@@ -151,12 +201,62 @@ class World:
         elif self.faults and what < 0.985:
             client.connect()                    # a takeover: the broker does not know of the broken connection
         else:
-            self.now_ms += draw.randint(1, 5000)
-        if self.log is not None and draw.random() < 0.2:
-            self.log.sync()
-        if self.follower is not None and draw.random() < 0.2:
-            self.follower.acknowledge()
+            self.now_ms += draw.randint(1, 1000)
+
+    def turn(self) -> None:
+        """One turn of the broker, at whose beginning and end it may die."""
+        if self.machine is not None:
+            self.machine.death.at("match")
         self.hub.run_turn(self.now_ms)
+        if self.machine is not None:
+            self.machine.death.at("flush")
+
+    def while_syncing(self) -> None:
+        """A sync is slow: the broker goes on meanwhile."""
+        if self.faults and self.random.random() < 0.3:
+            for _ in range(self.random.randint(1, 5)):
+                self.act()
+                self.turn()
+
+    def step(self) -> None:
+        """Let one thing happen."""
+        self.steps += 1
+        self.survive(self._step)
+
+    def _step(self) -> None:
+        for _ in range(self.random.randint(1, 6)):
+            self.act()
+        self.turn()
+        machine = self.machine
+        if machine is None:
+            return
+        if self.random.random() < self.commit_likelihood:
+            machine.commit()
+        if machine.follower is not None and self.random.random() < 0.2:
+            machine.follower.acknowledge()
+        if self.faults:
+            machine.meddle()
+        self.turn()
+
+    def survive(self, action: Callable[[], None]) -> None:
+        """Do something; if the broker dies of it, start it again, though it may die of that too."""
+        try:
+            action()
+        except (Killed, PowerLoss):
+            assert self.machine is not None
+            self.machine.die()
+            for client in self.clients:
+                client.survive()
+            while True:
+                self.recoveries += 1
+                try:
+                    self.boot()
+                    return
+                except (Killed, PowerLoss):
+                    self.machine.die()
+                except OSError:
+                    self.machine.die()
+                    self.machine.heal()     # somebody makes room, or puts in another disk, and starts it again
 
     def run(self, steps: int) -> None:
         """Let things happen, faults included."""
@@ -164,10 +264,24 @@ class World:
             self.step()
             if number % 50 == 0:
                 self.check_the_totals()
+            if number % 200 == 199 and self.machine is not None:
+                self.survive(self.compare)
+
+    def compare(self) -> None:
+        """What is recovered is the durable part of what lives, and recovering once more changes nothing."""
+        assert self.machine is not None
+        likelihood, self.machine.death.likelihood = self.machine.death.likelihood, 0.0
+        faults, self.faults = self.faults, False
+        if self.machine.write_all(lambda: self.hub.run_turn(self.now_ms)):
+            self.machine.compare(self.router, self.controller, self.now_ms, self.check)
+        self.machine.death.likelihood, self.faults = likelihood, faults
 
     def heal(self) -> None:
         """From here on nothing breaks, and everybody is connected."""
         self.faults = False
+        if self.machine is not None:
+            self.machine.heal()
+            self.survive(lambda: self.machine.die_at_last())    # type: ignore[union-attr]
         for client in self.clients:
             if client.connection is None:
                 client.connect()
@@ -184,14 +298,16 @@ class World:
         for _ in range(rounds):
             self.steps += 1
             for client in self.clients:
+                if client.connection is None:
+                    client.connect()            # it was refused while the disk was in trouble
                 client.carry()
                 self.hub.run_turn(self.now_ms)
                 client.read()
                 client.answer()
-            if self.log is not None:
-                self.log.sync()
-            if self.follower is not None:
-                self.follower.acknowledge()
+            if self.machine is not None:
+                self.machine.commit()
+                if self.machine.follower is not None:
+                    self.machine.follower.acknowledge()
             self.hub.run_turn(self.now_ms)
             if self.quiet() and not any(client.connection.pending_bytes for client in self.clients):
                 break
@@ -200,6 +316,8 @@ class World:
                 f"{c.identifier} {c.connected} {len(c.to_broker)} {c.answers} {c.unanswered} "
                 f"{list(getattr(c, 'in_flight', ()))}" for c in self.clients))
         self.check_the_end()
+        if self.machine is not None:
+            self.compare()
 
     def check_the_totals(self) -> None:
         """What the ledger keeps count of is what the sessions hold."""
@@ -217,11 +335,12 @@ class World:
         for identifier, owed in self.owed.items():
             missing = owed - self.got.get(identifier, {}).keys()
             self.check(not missing, f"{identifier} never got {sorted(missing)[:5]}")
-        for topic, payload in self.retained.items():
+        missing = self.wills_owed - self.wills_came
+        self.check(not missing, f"the wills {sorted(missing)[:5]} never came")
+        for topic, values in self.retained.items():
             message: Any = self.router.retained.message_of(topic)
-            self.check(message is not None, f"{topic!r} has lost its retained message")
-            number = int(message.body.partition(b":")[2])
-            self.check(number >= int(payload.partition(b":")[2]), f"{topic!r} went back to {message.body!r}")
+            stands = b"" if message is None else message.body
+            self.check(stands in values.values(), f"{topic!r} has {stands!r} retained, which is none of {values}")
         self.check(len(self.router.sessions) == len(self.clients), "sessions were lost or left over")
         self.check_the_totals()
         self.check(self.router.ledger.queued_messages == 0, "messages are left in queues")
@@ -231,9 +350,9 @@ class World:
             self.check(not state["outgoing"] or not state["outgoing"]["in_flight"], f"{state} keeps deliveries")
 
 
-def run_seed(seed: int, steps: int = 1500) -> str:
-    """Run one seed to its quiet end; returns a hash of all that the broker sent. Raises ViolationError."""
+def run_seed(seed: int, steps: int = 1500) -> World:
+    """Run one seed to its quiet end; `trace` has a hash of all that the broker sent. Raises ViolationError."""
     world = World(seed)
     world.run(steps)
     world.settle()
-    return world.trace.hexdigest()
+    return world

@@ -92,8 +92,7 @@ class SimulatedDisk:
             data = data[: self.random.randrange(len(data) + 1)]
         room = len(data)
         if self.capacity is not None:
-            used = sum(len(other.live) for other in self._folder.values())
-            room = max(0, self.capacity - used + len(content.live) - offset)
+            room = max(0, self.capacity - self.used_bytes + len(content.live) - offset)
         piece = data[:room]
         end = offset + len(piece)
         content.live.extend(bytes(max(0, end - len(content.live))))
@@ -183,6 +182,11 @@ class SimulatedDisk:
     def open_files(self) -> int:
         """How many files are open."""
         return len(self._open)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(len(content.live) for content in self._folder.values())
 
     def content(self, name: str) -> bytes:
         """Return what a file holds."""

@@ -1,0 +1,302 @@
+"""The machine under the broker: a disk, and a process that dies at any step and comes back from what the disk has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from broker.pump import Durability, Pump
+from router.ledger import Ledger
+from router.records import RecordBuffer
+from router.router import Router
+
+from broker.control import Controller
+from broker.handshake import PendingWill
+from router.commit_log import Opened, open_log
+from router.storage import Log
+from tests.support.disk import SimulatedDisk, broken
+
+WORKER = 0
+RELEASED = 3                        # of router.outgoing's states
+TROUBLE_STEPS = 60                  # of the world, at most, that the disk is in trouble
+
+# Every step of the pump at which a process can die; operations of the disk have their own names, and `torn` in front
+# where they were under way.
+PUMP_STEPS = ("match", "append", "appended", "tell", "settle", "flush", "synced")
+
+
+OFTEN = {"match": 0.5, "flush": 0.5, "settle": 0.5}     # steps of every turn, so dying there is not worth so much
+
+
+class Killed(BaseException):
+    """The process is gone. Nothing in the code under test may catch this."""
+
+
+class Death:
+    """Where a process dies: at each step it is asked, by the step's name.
+
+    Attributes:
+        deaths: how often somebody died, by step.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.likelihood = 0.0
+        self.deaths: Counter[str] = Counter()
+
+    def at(self, step: str) -> None:
+        """Perhaps die here."""
+        if self.likelihood and self.random.random() < self.likelihood * OFTEN.get(step, 10):
+            self.deaths[step] += 1
+            raise Killed(step)
+
+
+class WatchedLog:
+    """The log as the pump sees it, with a death before and behind what it is given."""
+
+    def __init__(self, log: Log, death: Death) -> None:
+        self.log = log
+        self.death = death
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+    def append(self, records: RecordBuffer) -> None:
+        """Take records; they are in memory only."""
+        self.death.at("append")
+        self.log.append(records)
+        self.death.at("appended")
+
+
+class WatchedDurability(Durability):            # type: ignore[misc]
+    """Asked by the pump when all is appended and told, and nothing is settled."""
+
+    def __init__(self, death: Death, log: Log, followers: tuple[Any, ...], required: int) -> None:
+        super().__init__(log, followers, required)
+        self.death = death
+
+    def durable(self) -> int:
+        """Return how far effects may leave."""
+        self.death.at("settle")
+        return int(super().durable())
+
+
+class FaultyDisk:
+    """Decides what goes wrong with a simulated disk, and when it heals.
+
+    Args:
+        while_syncing: called in the middle of a sync, while everything else goes on.
+    """
+
+    def __init__(self, random: Random, death: Death, while_syncing: Callable[[], None]) -> None:
+        self.random = random
+        self.death = death
+        self.disk = SimulatedDisk(random.randrange(1 << 30))
+        self.disk.fail = self._fail
+        self.disk.before_sync = while_syncing
+        self.errors_likely = 0.0            # of each operation that writes
+        self.operations: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+
+    def _fail(self, operation: str) -> OSError | None:
+        self.operations[operation] += 1
+        if operation in ("read", "names", "open"):
+            return None
+        if self.death.likelihood and self.random.random() < self.death.likelihood * 10:
+            # In the middle of the operation, so a write is torn.
+            self.death.deaths[f"torn {operation}"] += 1
+            self.disk.power_off_at = self.disk.steps
+            return None
+        self.death.at(operation)
+        if self.errors_likely and operation in ("write", "sync", "create", "sync_folder") and (
+                self.random.random() < self.errors_likely):
+            self.errors[operation] += 1
+            return broken()
+        return None
+
+    def fill_up(self) -> None:
+        """Leave little room, or none."""
+        self.disk.capacity = self.disk.used_bytes + self.random.choice((0, 10, 300, 3000))
+        self.errors["full"] += 1
+
+    def heal(self) -> None:
+        """From here on nothing fails."""
+        self.errors_likely = 0.0
+        self.disk.capacity = None
+
+
+class Follower:
+    """Another machine's copy of the log, as far as it has acknowledged it."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.durable = log.durable
+
+    def acknowledge(self) -> None:
+        """It has what the log has."""
+        self.durable = self.log.appended
+
+
+class Teller:
+    """Where other routers will be told; between append and settle one can die."""
+
+    def __init__(self, death: Death) -> None:
+        self.death = death
+
+    def tell(self, records: RecordBuffer) -> None:
+        """Nobody is there to be told."""
+        self.death.at("tell")
+
+
+class Machine:
+    """A disk, and what runs on it.
+
+    Attributes:
+        had_trouble: the disk refused something in this life of the process, so the broker may refuse too.
+        follower: None, or what else must acknowledge.
+
+    Args:
+        while_syncing: called in the middle of a sync, while everything else goes on.
+    """
+
+    def __init__(self, random: Random, while_syncing: Callable[[], None]) -> None:
+        self.random = random
+        self.death = Death(random)
+        self.committing = False
+        self.storage = FaultyDisk(random, self.death, lambda: while_syncing() if self.committing else None)
+        self.durability = random.choice(("fsync", "fsync", "fsync", "os"))
+        self.has_follower = random.random() < 0.3
+        self.segment_bytes_max = random.choice((5_000, 20_000, 1 << 26))
+        self.follower: Follower | None = None
+        self.had_trouble = False
+        self.trouble_steps = 0
+
+    @property
+    def disk(self) -> SimulatedDisk:
+        """The disk, as the broker sees it."""
+        return self.storage.disk
+
+    @classmethod
+    def quiet(cls, disk: SimulatedDisk, seed: int = 0) -> Machine:
+        """Return a machine on which nothing goes wrong."""
+        machine = cls(Random(seed), lambda: None)
+        machine.durability, machine.has_follower, machine.segment_bytes_max = "fsync", False, 1 << 26
+        machine.storage.disk = disk
+        return machine
+
+    def start(self, router: Router, controller: Controller, now_ms: int) -> tuple[Pump, Opened]:
+        """Recover a router from what is there, and go on writing. Returns its pump, and what begin() needs."""
+        self.had_trouble = False
+        opened = self.open(self.disk, router, controller, now_ms)
+        self.opened = opened
+        self.log = opened.log
+        self.log.on_durable = lambda: self.death.at("synced")
+        self.follower = Follower(self.log) if self.has_follower else None
+        durability = WatchedDurability(self.death, self.log, (self.follower,) if self.follower else (),
+                                       int(self.has_follower))
+        return Pump(router, WatchedLog(self.log, self.death), durability, Teller(self.death)), opened
+
+    def open(self, disk: SimulatedDisk, router: Router, controller: Controller, now_ms: int) -> Opened:
+        """Read a log into a router, as a worker does."""
+        return open_log(
+            disk, router, worker=WORKER, make_will=partial(PendingWill, controller.handshake.acl, None),
+            now_us=now_ms * 1000, now_ms=now_ms,
+            make_mark=lambda: self.random.getrandbits(32), durability=self.durability,
+            segment_bytes_max=self.segment_bytes_max)
+
+    def commit(self) -> None:
+        """A step of the log's thread."""
+        self.committing = True
+        try:
+            self.log.commit()
+        finally:
+            self.committing = False
+        self.had_trouble |= self.log.trouble is not None
+
+    def meddle(self) -> None:
+        """Begin or end some trouble of the disk."""
+        if self.trouble_steps:
+            self.trouble_steps -= 1
+            if not self.trouble_steps:
+                self.storage.heal()
+        elif self.random.random() < 0.004:
+            self.trouble_steps = self.random.randint(1, TROUBLE_STEPS)
+            if self.random.random() < 0.5:
+                self.storage.errors_likely = self.random.choice((0.3, 1.0))
+            else:
+                self.storage.fill_up()
+
+    def heal(self) -> None:
+        """From here on the disk is well."""
+        self.trouble_steps = 0
+        self.storage.heal()
+
+    def die_at_last(self) -> None:
+        """A run with deaths has at least this one; nobody dies after it."""
+        if self.death.likelihood:
+            self.death.likelihood = 0.0
+            self.death.deaths["at last"] += 1
+            raise Killed("at last")
+
+    def die(self) -> None:
+        """The process is gone, perhaps with the power."""
+        if self.durability == "fsync" and self.random.random() < 0.5:
+            self.disk.power_loss()
+        else:
+            self.disk.process_killed()
+
+    def write_all(self, turn: Callable[[], object]) -> bool:
+        """Write and settle everything; returns whether the disk let us."""
+        for _ in range(100):
+            turn()
+            idle = not self.log.commit()
+            if self.follower is not None:
+                self.follower.acknowledge()
+            turn()
+            if idle and self.log.durable == self.log.appended:
+                return self.log.trouble is None
+        return False
+
+    def compare(self, router: Router, controller: Controller, now_ms: int, check: Callable[[bool, str], None]) -> None:
+        """What is recovered from the disk as it is must be the durable part of what lives, twice over.
+
+        Everything must have been written, and settled.
+        """
+        expected = durable_state(router)
+        disk = self.disk.copy()
+        for what in ("recovered", "recovered again"):
+            again = Router(Ledger(1_000_000, 1 << 40, 1000))
+            opened = self.open(disk, again, controller, now_ms)
+            known = {(damage.file, damage.offset) for damage in self.opened.damages}
+            check({(damage.file, damage.offset) for damage in opened.damages} <= known and not opened.problems,
+                  f"{what}: {opened.damages} {opened.problems}")
+            found = durable_state(again)
+            for name in sorted(expected.keys() | found.keys()):
+                check(expected.get(name) == found.get(name),
+                      f"{what}, {name}: {found.get(name)}, but alive it is {expected.get(name)}")
+
+
+def durable_state(router: Router) -> dict[str, Any]:
+    """Return what must survive of a router's state: whether a delivery was sent is in doubt after a crash anyway."""
+    state: dict[str, Any] = {
+        "retained": sorted((m.topic_name, m.body) for m in router.retained.match(b"#")),
+    }
+    for identifier, session in router.sessions.items():
+        if not session.durable and session.will is None:
+            continue
+        owed = session.owed
+        state[identifier.decode()] = {
+            "expires": session.expiry_interval_s,
+            "subscriptions": sorted(router.tree.subscriptions_of(session)),
+            "incoming": session.incoming_identifiers,
+            "will": None if session.will is None else session.will.fields(),
+            "next": 0 if owed is None else owed.numbers[1],
+            "owed": [] if owed is None else [
+                (number, record, size, qos, state == RELEASED, retain, identifiers, group)
+                for number, record, size, qos, state, retain, identifiers, group in owed.deliveries()],
+        }
+    return state
+
