@@ -1,0 +1,148 @@
+"""A log whose bytes are cut or flipped, one by one: the broker starts, and owes what it owed before the damage."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from broker.hub import Hub
+from router.router import Router
+
+from broker.acl import AllowAll
+from broker.auth import Anonymous
+from broker.config import Config, Limits
+from broker.control import Controller
+from broker.packets import Ack, Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
+from broker.properties import PacketType
+from broker.worker import ledger, terms
+from router.commit_log import begin
+from router.segments import RECORDS_AT, segment_name
+from tests.simulator.machine import Machine
+from tests.support.disk import SimulatedDisk
+
+NOW_MS = 1_000_000
+MESSAGES = 8
+LAST_BYTES = 700            # at least the last ten records
+
+
+class Broker:
+    """A broker in memory on a simulated disk."""
+
+    def __init__(self, disk: SimulatedDisk, incarnation: int = 1) -> None:
+        self.machine = Machine.quiet(disk, incarnation)
+        config = Config(limits=Limits(connect_timeout_s=10_000))
+        self.router = Router(ledger(config))
+        controller = Controller(config, self.router, Anonymous(), AllowAll())
+        pump, opened = self.machine.start(self.router, controller, NOW_MS)
+        self.hub = Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(config))
+        begin(self.router, opened)
+
+    def turn(self) -> None:
+        """A turn, what it has recorded made durable, and another one in which that leaves."""
+        self.hub.run_turn(NOW_MS)
+        while self.machine.log.commit():
+            self.hub.run_turn(NOW_MS)
+
+    def connect(self, name: bytes, will: Will | None = None) -> Client:
+        """Connect a client with a durable session."""
+        return Client(self, name, will)
+
+
+class Client:
+    """A client of 3.1.1 that answers what it is sent."""
+
+    def __init__(self, broker: Broker, name: bytes, will: Will | None) -> None:
+        self.broker = broker
+        self.connection = broker.hub.connect()
+        self.got: list[bytes] = []
+        self.say(Connect(4, name, False, 0, will))
+
+    def say(self, packet: object) -> list[object]:
+        """Send a packet, and return what comes; deliveries are answered, and are in `got`."""
+        self.connection.feed_bytes(encode(packet, 4))       # type: ignore[arg-type]
+        came: list[object] = []
+        while True:
+            self.broker.turn()
+            output = bytearray(self.connection.take_output())
+            if not output:
+                return came
+            while (frame := next_frame(output)) is not None:
+                packet = decode(*frame, 4)
+                came.append(packet)
+                if isinstance(packet, Publish):
+                    self.got.append(packet.payload)
+                    answer = Ack(PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC, packet.packet_identifier)
+                elif isinstance(packet, Ack) and packet.type == PacketType.PUBREL:
+                    answer = Ack(PacketType.PUBCOMP, packet.packet_identifier)
+                elif isinstance(packet, Ack) and packet.type == PacketType.PUBREC:
+                    answer = Ack(PacketType.PUBREL, packet.packet_identifier)
+                else:
+                    continue
+                self.connection.feed_bytes(encode(answer, 4))
+
+
+def written() -> tuple[SimulatedDisk, int, list[tuple[int, bytes]]]:
+    """Return a disk with a log, where the messages begin in it, and where the record of each acknowledged one ends.
+
+    A publisher has sent messages at QoS 1 and 2, one turn each, to a session that is away; both have a will.
+    """
+    disk = SimulatedDisk()
+    broker = Broker(disk)
+    file = disk.open(segment_name(1)) if segment_name(1) in disk.names() else 0
+    away = broker.connect(b"away", Will(b"w/1", b"will of who is away", 1))
+    away.say(Subscribe(1, (subscription(b"t/#", 2), subscription(b"w/#", 1))))
+    away.connection.close("connection_lost")
+    broker.turn()
+    publisher = broker.connect(b"publisher", Will(b"w/2", b"will of who was cut", 1))
+    file = file or disk.open(segment_name(1))
+    begin = disk.size(file)
+    ends = []
+    for number in range(1, MESSAGES + 1):
+        payload = b"message %d" % number
+        came = publisher.say(Publish(b"t/1", payload, 1 + number % 2, number % 3 == 0, False, number))
+        assert isinstance(came[0], Ack)
+        ends.append((disk.size(file), payload))
+    return disk, begin, ends
+
+
+def owed(disk: SimulatedDisk) -> list[bytes]:
+    """Start a broker on a disk, and return what it has for the session that was away."""
+    client = Broker(disk, 2).connect(b"away")
+    client.say(Subscribe(9, (subscription(b"nothing", 0),)))
+    return [payload for payload in client.got if payload.startswith(b"message")]
+
+
+def in_order(got: list[bytes]) -> bool:
+    """Return whether messages come in the order of their numbers, none twice."""
+    numbers = [int(payload.split()[1]) for payload in got]
+    return all(before < after for before, after in pairwise(numbers))
+
+
+def test_the_log_cut_at_every_byte_of_its_last_records() -> None:
+    disk, begin, ends = written()
+    whole = disk.content(segment_name(1))
+    assert owed(disk.copy()) == [payload for _, payload in ends]
+    for size in range(max(begin, len(whole) - LAST_BYTES), len(whole)):
+        cut = disk.copy()
+        cut.put(segment_name(1), whole[:size])
+        got = owed(cut)
+        assert in_order(got), (size, got)
+        assert set(got) >= {payload for end, payload in ends if end <= size}, (size, got)
+
+
+def test_every_byte_of_the_log_flipped_in_turn() -> None:
+    disk, begin, ends = written()
+    whole = disk.content(segment_name(1))
+    for at in range(len(whole)):
+        if 64 <= at < RECORDS_AT - 64:
+            continue                        # nothing is there
+        flipped = bytearray(whole)
+        flipped[at] ^= 0xFF >> at % 8 or 1
+        damaged = disk.copy()
+        damaged.put(segment_name(1), bytes(flipped))
+        got = owed(damaged)
+        assert in_order(got), (at, got)
+        if at < RECORDS_AT or at >= begin:
+            # One record is lost, of which the damage is part; those before and behind it are not.
+            starts = [begin, *(end for end, _ in ends)]
+            there = {payload for start, (end, payload) in zip(starts, ends, strict=False) if not start <= at < end}
+            assert set(got) >= there, (at, got)
