@@ -6,6 +6,10 @@ from libc.string cimport memcmp
 cdef bint valid_topic_name(const uint8_t* data, size_t length) noexcept nogil      # 1..65535 bytes of UTF-8, no NUL + #
 cdef bint valid_utf8(const uint8_t* data, size_t length) noexcept nogil            # well formed, no U+0000 [MQTT-1.5.4-1, -2]
 
+# The rule of matches(): a valid topic filter without $share, a valid topic name. Reads each byte once at most.
+cdef bint filter_matches(const uint8_t* topic_filter, size_t filter_length, const uint8_t* topic,
+                         size_t topic_length) noexcept nogil
+
 
 cdef inline bint is_sys_topic(const uint8_t* topic, size_t length) noexcept nogil:
     """Return whether a topic name or filter is $SYS or below it: what the broker alone publishes."""

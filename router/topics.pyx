@@ -85,6 +85,42 @@ cdef bint valid_utf8(const uint8_t* data, size_t length) noexcept nogil:
     return well_formed(data, length, True)
 
 
+cdef bint filter_matches(const uint8_t* topic_filter, size_t filter_length, const uint8_t* topic,
+                         size_t topic_length) noexcept nogil:
+    cdef size_t at = 0                                           # in the filter: where a level begins, then where it ends
+    cdef size_t here = 0                                         # in the topic, likewise
+    if topic[0] == 0x24 and (topic_filter[0] == 0x2B or topic_filter[0] == 0x23):
+        return False                                             # [MQTT-4.7.2-1]
+    while True:
+        if at < filter_length and topic_filter[at] == 0x23:
+            return True
+        if at < filter_length and topic_filter[at] == 0x2B:
+            at += 1
+            while here < topic_length and topic[here] != 0x2F:
+                here += 1
+        else:
+            while at < filter_length and topic_filter[at] != 0x2F:
+                if here == topic_length or topic[here] != topic_filter[at]:
+                    return False
+                at += 1
+                here += 1
+            if here < topic_length and topic[here] != 0x2F:
+                return False
+        if here == topic_length:
+            # "sport/#" also matches "sport" (section 4.7.1.2).
+            return at == filter_length or (filter_length - at == 2 and topic_filter[at + 1] == 0x23)
+        if at == filter_length:
+            return False
+        at += 1
+        here += 1
+
+
+def matches_compiled(bytes topic_filter not None, bytes topic_name not None) -> bool:
+    """matches() as it is compiled for what looks at stored messages; both valid, without $share prefix."""
+    return filter_matches(<const uint8_t*>PyBytes_AS_STRING(topic_filter), len(topic_filter),
+                          <const uint8_t*>PyBytes_AS_STRING(topic_name), len(topic_name))
+
+
 def is_topic_name(bytes topic_name not None) -> bool:
     """Return whether these are 1..65535 bytes of UTF-8 without NUL, + and # [MQTT-3.3.2-2]."""
     return valid_topic_name(<const uint8_t*>PyBytes_AS_STRING(topic_name), len(topic_name))
