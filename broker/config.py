@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
+from router.topics import check_topic_filter
 
-from broker.settings import Config, Limits, Log, Mqtt, Shutdown
+from broker.settings import Archive, Config, Limits, Log, Mqtt, Shutdown
 
 __all__ = [
     "SECTIONS",
     "SETTINGS",
     "Address",
+    "Archive",
     "Config",
     "ConfigError",
     "Limits",
@@ -272,6 +274,12 @@ def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authentic
                 text,
                 "a loopback address, because there is no authentication; allow_anonymous = true lets everybody in",
             )
+    for text in config.archive.topic_filters:
+        wrong = check_topic_filter(text.encode("utf-8", "surrogatepass"))
+        if wrong is None and text.split("/", 1)[0] in ("$share", "$replay", "$SYS"):
+            wrong = "what begins with $share, $replay or $SYS is not archived"
+        if wrong is not None:
+            yield problem("archive.topic_filters", text, f"topic filters: {wrong}")
     if not authenticator_given and config.allow_anonymous is False:
         yield problem(
             "allow_anonymous", False, "true or unset, because there is no authentication and nobody could connect"
@@ -302,7 +310,7 @@ def _in_words(kind: Any, meta: Meta) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if get_origin(kind) is tuple:
-        return "a list of one or more texts"
+        return "a list of one or more texts" if meta.min_length else "a list of texts"
     if kind is bool:
         return "true or false"
     if kind is str:

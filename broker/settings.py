@@ -221,6 +221,27 @@ class Limits(Struct, frozen=True, kw_only=True):
     ] = 131_072
 
 
+class Archive(Struct, frozen=True, kw_only=True):
+    """What is logged whoever wants it, so that it can be replayed, and for how long it is kept."""
+
+    topic_filters: Annotated[
+        tuple[str, ...],
+        Meta(description="Messages on these topics are kept for $replay, at any QoS and whether anybody subscribes."),
+    ] = ()
+    retention_age_s: Annotated[
+        float,
+        Meta(ge=0, le=10_000_000_000, description="Time after which archived messages may be removed; 0 for never."),
+    ] = 0.0
+    retention_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 60,
+            description="Size of the archive beyond which its oldest messages are removed; 0 for any size.",
+        ),
+    ] = 0
+
+
 class Log(Struct, frozen=True, kw_only=True):
     """Where log lines go and how many may wait to be written."""
 
@@ -302,5 +323,9 @@ class Config(Struct, frozen=True, kw_only=True):
         Storage,
         Meta(description="The commit log: what is kept of sessions, queues and retained messages, and how safely."),
     ] = Storage()
+    archive: Annotated[
+        Archive,
+        Meta(description="What is logged whoever wants it, so that it can be replayed, and for how long it is kept."),
+    ] = Archive()
     log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
     shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()

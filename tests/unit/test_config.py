@@ -145,6 +145,15 @@ def test_an_open_address_needs_authentication_or_permission(address: str) -> Non
     assert load(None, {}, {"listen": (address,)}, authenticator_given=True).listen == (address,)
 
 
+@pytest.mark.parametrize("topic_filter", ["a/#/b", "", "a\0", "$share/g/a", "$replay/-1h/a", "$SYS/#", "\ud800"])
+def test_what_is_no_topic_filter_is_not_archived(topic_filter: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, {"archive.topic_filters": ["sensors/#", topic_filter]})
+    assert [problem.key for problem in caught.value.problems] == ["archive.topic_filters"]
+    assert str(caught.value).count("topic filters: ") == 1
+    assert load(None, {"SHOAL_ARCHIVE__TOPIC_FILTERS": "sensors/#, +"}, {}).archive.topic_filters == ("sensors/#", "+")
+
+
 def test_a_broker_to_which_nobody_could_connect_is_refused() -> None:
     (problem,) = problems_of(flags={"allow_anonymous": False})
     assert problem.startswith("flag --allow-anonymous: allow_anonymous: found false, expected true or unset")
