@@ -37,6 +37,7 @@ cdef class Connection(Protocol):
     cdef bint answer_awaited              # an authenticator thinks about its CONNECT
     cdef bint input_ended                 # the peer sends no more; what came before waits to be dealt with, then it ends
     cdef public bint bridge               # its CONNECT had the bridge bit: see Controller
+    cdef bint output_awaited              # has_room() said no: it is listed when enough of the output has left
 
     cdef int readable(self, uint8_t* shared, size_t shared_size) except -1
     cdef int feed(self, uint8_t* data, size_t length) except -1
@@ -50,6 +51,7 @@ cdef class Connection(Protocol):
     cdef int watch_packet(self, bint finished_one) except -1
     cdef int spend_rate(self, uint64_t messages, uint64_t received) except -1
     cdef int made_room(self) except -1
+    cdef bint has_room(self, bint qos) noexcept         # a message would be sent at once, neither queued nor dropped
     cdef int peer_finished(self) except -1
     cdef int on_deadline(self) except -1
     cdef int socket_failed(self, int error) except -1

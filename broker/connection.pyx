@@ -346,7 +346,7 @@ cdef class Connection(Protocol):
         if self.blocked:
             self.blocked = False
             self.set_interest(self.interest & ~EPOLLOUT)
-        if not self.writable:
+        if not self.writable or self.output_awaited:
             self.made_room()
         if self.lingering:
             self.end_output()
@@ -372,7 +372,7 @@ cdef class Connection(Protocol):
         self.transformed = data[sent:]
         self.blocked = len(self.transformed) > 0
         self.set_interest(self.interest | EPOLLOUT if self.blocked else self.interest & ~EPOLLOUT)
-        if not self.writable and not self.blocked:
+        if (not self.writable or self.output_awaited) and not self.blocked:
             self.made_room()
         if self.lingering and not self.blocked:
             self.end_output()
@@ -380,8 +380,10 @@ cdef class Connection(Protocol):
 
     cdef int made_room(self) except -1:
         """The output fell well below its limit: what waited goes on at the end of the turn."""
-        if not self.writable and self.out.pending * 2 <= self.turn.output_bytes_max and self.state == OPEN:
+        if ((not self.writable or self.output_awaited) and self.out.pending * 2 <= self.turn.output_bytes_max
+                and self.state == OPEN):
             self.writable = True
+            self.output_awaited = False
             list_push(&self.turn.waiting, <void*>self)
             if self.stuffed:
                 self.stuffed = False
@@ -396,7 +398,7 @@ cdef class Connection(Protocol):
             pieces.append((<const uint8_t*>(chunk_data(chunk) + chunk.start))[:chunk.end - chunk.start])
             chunk = chunk.next
         output_clear(&self.out)
-        if self.fd == NO_SOCKET and not self.writable:
+        if self.fd == NO_SOCKET and (not self.writable or self.output_awaited):
             self.made_room()
         return b"".join(pieces)
 
@@ -561,9 +563,15 @@ cdef class Connection(Protocol):
 
     def can_take(self, qos: int) -> bool:
         """Return whether a message of this QoS would be sent at once, neither queued nor dropped."""
+        return self.has_room(qos)
+
+    cdef bint has_room(self, bint qos) noexcept:
         if self.state != OPEN or not self.writable:
             return False
-        return self.session.has_room() if qos else self.out.pending <= self.turn.output_bytes_max // 2
+        if qos:
+            return self.session.has_room()
+        self.output_awaited = self.out.pending > self.turn.output_bytes_max // 2
+        return not self.output_awaited
 
     def send_retained(self, Message message not None, qos: int, identifier: int) -> None:
         """Deliver a retained message for a new subscription: RETAIN 1 [MQTT3-3.3.1-8], at most at the granted QoS."""

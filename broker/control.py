@@ -26,18 +26,24 @@ from broker.packets import (
 from broker.presence import Presence
 from broker.properties import PacketType
 from broker.reasons import BY_CLIENT, ClientError, CloseReason, Reason, disconnect_reason_to_close
+from broker.replay_filters import parse_replay
+from router.replays import REPLAY_PREFIX, ReplaySubscription, remember
 
 if TYPE_CHECKING:
     from router.router import Router
+    from router.session import Session
 
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
     from broker.config import Config
     from broker.connection import Connection
     from broker.packets import Subscription
+    from broker.replay import Replays
 
 log = get("connections")
 
+KEEP_EXISTING = 0x10                    # Retain Handling 1: only if the subscription is new
+RETAIN_HANDLING_BITS = 0x30
 QOS_BITS, NO_LOCAL_BIT, RETAIN_AS_PUBLISHED_BIT = 0x03, 0x04, 0x08      # of Subscription Options (3.8.3.1)
 
 # Whoever comes to this port with another protocol is told in that protocol's words.
@@ -64,10 +70,11 @@ class Controller:
         self.mqtt = config.mqtt
         self.limits = config.limits
         self.router = router
+        self.replays: Replays | None = None     # set by whoever has a log
         self.acl = acl = FailClosed(acl)
         self.presence = Presence()
         self.handshake = Handshake(
-            config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail)
+            config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail, self.resume_replays)
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
@@ -99,13 +106,30 @@ class Controller:
         identifier: int = packet.properties.get("subscription_identifier", 0)
         reasons = []
         backlog: deque[tuple[Any, int, int]] = deque()
+        replays: list[ReplaySubscription] = []
         if identifier and not self.mqtt.subscription_identifiers_available:
             raise ClientError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "section 3.2.2.3.12",
                               "a Subscription Identifier, and none are available")
         in_use = session.has_incoming(packet.packet_identifier)
         for subscription in packet.subscriptions:
-            reason = Reason.PACKET_IDENTIFIER_IN_USE if in_use else self._refusal(connection, subscription)
-            if reason is None:
+            asked: ReplaySubscription | None = None
+            if in_use:
+                reason: Reason | None = Reason.PACKET_IDENTIFIER_IN_USE
+            elif subscription.topic_filter.startswith(REPLAY_PREFIX):
+                reason, asked = self._replay(connection, subscription)
+            else:
+                reason = self._refusal(connection, subscription)
+            if asked is not None:
+                qos = min(subscription.qos, self.mqtt.maximum_qos, 1)
+                reason = Reason(qos)
+                asked.options = self._options(connection, subscription, qos)
+                asked.identifier = identifier
+                existing = (session.replays or {}).get(asked.topic_filter)
+                if existing is not None and asked.options & RETAIN_HANDLING_BITS == KEEP_EXISTING:
+                    asked.number, asked.since_us = existing.number, existing.since_us
+                remember(self.router, session, asked)
+                replays.append(asked)
+            elif reason is None:
                 qos = min(subscription.qos, self.mqtt.maximum_qos)
                 reason = Reason(qos)
                 retained = self.router.subscribe(
@@ -124,6 +148,9 @@ class Controller:
             if not connection.is_open:
                 return
             connection.write_packet(suback)
+            for replay in replays:
+                if session.replays.get(replay.topic_filter) is replay and self.replays is not None:
+                    self.replays.start(connection, replay)
             if backlog:
                 if connection.backlog is None:
                     connection.backlog = backlog
@@ -181,7 +208,9 @@ class Controller:
                 return self._unavailable(connection, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
         if not self.mqtt.wildcard_subscriptions_available and (b"+" in topic_filter or b"#" in topic_filter):
             return self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
-        if connection.session.entry_count >= self.limits.subscriptions_per_client_max and not self.router.tree.has(
+        if topic_filter.startswith(REPLAY_PREFIX):
+            return Reason.TOPIC_FILTER_INVALID      # within $share: everybody has a place of their own in the past
+        if self._is_full(connection.session) and not self.router.tree.has(
                 connection.session, subscription.topic_filter):
             return Reason.QUOTA_EXCEEDED
         if not self.router.accepting and connection.session.durable:
@@ -189,6 +218,37 @@ class Controller:
         if not self.acl.may_subscribe(connection.identity, topic_filter):
             return Reason.NOT_AUTHORIZED
         return None
+
+    def _is_full(self, session: Session) -> bool:
+        count: int = session.entry_count + len(session.replays or ())
+        return count >= self.limits.subscriptions_per_client_max
+
+    def _replay(
+        self, connection: Connection, subscription: Subscription
+    ) -> tuple[Reason | None, ReplaySubscription | None]:
+        """Return why a subscription to stored messages is refused, or else what it asks for."""
+        session, topic_filter = connection.session, subscription.topic_filter
+        if topic_problem(topic_filter, self.limits.topic_levels_max, self.limits.topic_bytes_max) is not None:
+            return Reason.TOPIC_FILTER_INVALID, None
+        if self.replays is None:
+            return Reason.IMPLEMENTATION_SPECIFIC_ERROR, None        # nothing is stored here
+        try:
+            asked = parse_replay(topic_filter, self.router.ledger.now_us, self.replays.worker)
+        except ValueError:
+            return Reason.TOPIC_FILTER_INVALID, None
+        if not self.mqtt.wildcard_subscriptions_available and (
+                b"+" in asked.inner_filter or b"#" in asked.inner_filter):
+            return self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED), None
+        if self._is_full(session) and topic_filter not in (session.replays or {}):
+            return Reason.QUOTA_EXCEEDED, None
+        if not self.acl.may_subscribe(connection.identity, asked.inner_filter):
+            return Reason.NOT_AUTHORIZED, None
+        return None, asked
+
+    def resume_replays(self, connection: Connection) -> None:
+        """A client is back: what its session replays goes on."""
+        if connection.session.replays and self.replays is not None:
+            self.replays.resume(connection)
 
     def _unavailable(self, connection: Connection, reason: Reason) -> Reason:
         """Return a SUBACK's reason for what the settings exclude; a 5.0 client was told in its CONNACK, and ends."""
@@ -217,11 +277,15 @@ class Controller:
         reasons = []
         in_use = session.has_incoming(packet.packet_identifier)
         for topic_filter in packet.topic_filters:
-            problem = check_topic_filter(topic_filter)
+            # A start may be a time with a time zone, like +01:00.
+            is_replay = topic_filter.startswith(REPLAY_PREFIX)
+            problem = None if is_replay else check_topic_filter(topic_filter)
             if in_use:
                 reasons.append(Reason.PACKET_IDENTIFIER_IN_USE)
             elif problem is None:
                 removed = self.router.unsubscribe(session, topic_filter)
+                if is_replay and self.replays is not None:
+                    self.replays.stop(session, topic_filter)
                 reasons.append(Reason.SUCCESS if removed else Reason.NO_SUBSCRIPTION_EXISTED)
             elif connection.version < 5:
                 raise ClientError(Reason.TOPIC_FILTER_INVALID, "section 4.7", problem)
@@ -321,6 +385,8 @@ class Controller:
         self.handshake.forget(connection)
         if session is not None:
             self.handshake.open_connections -= 1
+            if session.replays and self.replays is not None:
+                self.replays.pause(session)
             connection.leave_session()
             self.router.detach_session(session, connection.publish_will)
 

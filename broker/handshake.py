@@ -101,7 +101,7 @@ class Handshake:
 
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
                  acl: Acl, presence: Presence, end_now: Callable[[Connection], None],
-                 fail: Callable[[Connection, ClientError], None]) -> None:
+                 fail: Callable[[Connection, ClientError], None], opened: Callable[[Connection], None]) -> None:
         self.config = config
         self.router = router
         self.authenticator = authenticator
@@ -115,6 +115,7 @@ class Handshake:
         self.spawn: Callable[..., Any] | None = None
         self._end_now = end_now
         self._fail = fail
+        self._opened = opened
         self._salt = secrets.randbits(64)
         mqtt = config.mqtt
         self._connack: dict[str, Any] = {}
@@ -401,6 +402,7 @@ class Handshake:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
         connection.write_packet(encode(Connack(present, Reason.SUCCESS, properties), connect.version))
         connection.resume()
+        self._opened(connection)
         if self.presence.watches:
             self.presence.opened(connection, self.router.ledger.now_ms)
 

@@ -5,6 +5,7 @@ from broker.connection cimport Connection
 from broker.durations cimport Durations
 from broker.protocol cimport Turn
 from broker.pump cimport Pump
+from broker.replay cimport Replays
 from broker.wheel cimport TimingWheel
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from router.message cimport Message
@@ -44,6 +45,8 @@ cdef class Hub:
     cdef uint32_t ended                  # how many of turn.closing the controller has heard of
     cdef uint32_t connect_timeout_ms
     cdef public object memory            # broker.limits.MemoryGuard, or None
+    cdef public Replays replays          # None without a log
+    cdef uint64_t messages_seen          # publishes received when they last had their share of a turn
     cdef uint64_t memory_checked_bytes   # turn.bytes_in when it last looked
     cdef readonly list arrivals          # in-process clients (LocalClient) that got messages in this turn
 
@@ -53,6 +56,8 @@ cdef class Hub:
     cdef int deal_with_parked(self) except -1
     cdef int take_up_waiting(self) except -1
     cdef int tick(self) except -1
+    cdef int run_replays(self) except -1
+    cdef bint has_replays(self) noexcept     # they have more to do at once
     cdef int take_up_throttled(self) except -1
     cdef int end_closing(self) except -1
     cdef int flush_dirty(self) except -1

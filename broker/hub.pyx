@@ -154,6 +154,8 @@ cdef class Hub:
         left after ROUNDS_MAX rounds is the next turn's, which does not wait.
         """
         cdef int rounds = 0
+        if self.replays is not None:
+            self.run_replays()
         while True:
             if self.unfinished():
                 while self.unfinished() and rounds < ROUNDS_MAX:
@@ -230,7 +232,21 @@ cdef class Hub:
             connection.resume()
             if connection.backlog is not None:
                 self.controller.send_backlog(connection)
+            if connection.replays_wait and connection.session is not None:
+                self.replays.take_up(connection)
         return 0
+
+    cdef int run_replays(self) except -1:
+        """Once per turn, and less of it if clients published."""
+        cdef uint64_t messages = self.turn.publishes_in[0] + self.turn.publishes_in[1] + self.turn.publishes_in[2]
+        self.turn.in_router = True
+        self.replays.run(messages != self.messages_seen)
+        self.turn.in_router = False
+        self.messages_seen = messages
+        return self.lap(PHASE_PUMP)
+
+    cdef bint has_replays(self) noexcept:
+        return self.replays is not None and self.replays.more
 
     cdef int end_closing(self) except -1:
         """Tell the controller of every end that it has not heard of; what it does may end more connections."""

@@ -73,6 +73,7 @@ cdef class Protocol(Sink):
     cdef dict aliases_out                 # alias by topic name; None until the first
     cdef readonly bytes parked_body       # of the control packet that waits for Python
     cdef public object backlog            # retained messages still to be sent, or None
+    cdef public bint replays_wait         # replays that go on when it takes more
     cdef uint64_t salt                    # of this connection's verdicts
     cdef uint64_t messages_in, messages_out, bytes_in, bytes_out
     cdef readonly uint32_t packet_bytes_max   # the client's Maximum Packet Size

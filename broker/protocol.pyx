@@ -22,7 +22,7 @@ from router.sink cimport (
     PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult,
     count_drop,
 )
-from router.topics cimport is_sys_topic, valid_topic_name
+from router.topics cimport is_own_topic, valid_topic_name
 from broker.limits import check_topic_size
 
 cdef extern from *:
@@ -241,7 +241,7 @@ cdef class Protocol(Sink):
                              self.turn.topic_bytes_max)
         route = self.router.tree.route(message.topic, message.topic_length)
         self.route = route
-        if is_sys_topic(message.topic, message.topic_length):
+        if is_own_topic(message.topic, message.topic_length):
             self.route_allowed = False       # the broker's own [section 4.7.2]
             return 0
         if self.acl is None:
@@ -328,7 +328,7 @@ cdef class Protocol(Sink):
         elif answer == ANSWER_FREED:
             if session.outgoing.waiting():
                 session.drain()
-            if self.backlog is not None:
+            if self.backlog is not None or self.replays_wait:
                 list_push(&self.turn.waiting, <void*>self)
         return 0
 

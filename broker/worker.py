@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
+from router.archive import ArchiveFilters
 from router.ledger import Ledger
 from router.router import Router
 
@@ -31,6 +32,7 @@ from broker.metrics import Metrics, collect, flat, unraisable
 from broker.presence import ClientInfo, Watch, describe
 from broker.pump import Pump
 from broker.reactor import Reactor
+from broker.replay import Replays
 from broker.sys_topics import SysTopics
 
 if TYPE_CHECKING:
@@ -80,6 +82,9 @@ class Worker:
         self.controller = Controller(config, self.router, authenticator or Anonymous(), acl, admission)
         self.store: CommitLog | None = None
         if folder is not None:
+            filters = [text.encode() for text in config.archive.topic_filters]
+            if filters:
+                self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
             self.store = CommitLog(config.storage, self.router, self.controller.acl, folder, accept_loss=accept_loss)
             log_store = self.store.log
         self.reactor = Reactor(
@@ -92,6 +97,7 @@ class Worker:
         if self.store is not None:
             self.reactor.look_at_clock()
             self.store.begin()
+            self.reactor.replays = self.controller.replays = Replays(self.router, self.store.log)
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
         self.acceptor: Acceptor | None = None
         self.sys_topics: SysTopics | None = None
@@ -118,6 +124,8 @@ class Worker:
         self.reactor.memory.close()
         self.reactor.memory = None
         self.controller.presence.end()
+        if self.reactor.replays is not None:
+            self.reactor.replays.close()
         if self.store is not None:
             self.store.close()
 

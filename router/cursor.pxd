@@ -98,3 +98,5 @@ cdef class Cursor:
 cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, MessageFields* fields) noexcept nogil   # -1: not one
 cdef fields_of(uint8_t kind, number, const uint8_t* body, size_t length)                   # by name; RecordError
 cdef Message message_of(const MessageFields* fields, int64_t now_us, int64_t now_ms)     # owned
+# The same into a borrowed message, which is valid as long as the fields are.
+cdef int lend_message(Message borrowed, const MessageFields* fields, int64_t now_us, int64_t now_ms) except -1

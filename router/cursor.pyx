@@ -108,6 +108,16 @@ cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, Messag
 cdef Message message_of(const MessageFields* fields, int64_t now_us, int64_t now_ms):
     """Return an owned message; now_us and now_ms are the same moment, since 1970 and monotonic."""
     cdef Message borrowed = Message.__new__(Message)
+    lend_message(borrowed, fields, now_us, now_ms)
+    return borrowed.keep()
+
+
+cdef int lend_message(Message borrowed, const MessageFields* fields, int64_t now_us, int64_t now_ms) except -1:
+    """Make a message that owns nothing be what the fields are."""
+    assert not borrowed.owned, "an owned message is not lent"
+    borrowed.kept = None
+    borrowed.frame = NULL
+    borrowed.frame_length = 0
     borrowed.topic = fields.topic
     borrowed.topic_length = fields.topic_length
     borrowed.properties = fields.properties
@@ -120,7 +130,9 @@ cdef Message message_of(const MessageFields* fields, int64_t now_us, int64_t now
     borrowed.qos = fields.qos
     borrowed.retain = fields.retain
     borrowed.version = 5
+    borrowed.record = 0
     borrowed.received_ms = now_ms
+    borrowed.expires_ms = 0
     if fields.expires_us:
         # Not 0, which would be never, and rounded up, which C's division does below 0: a message does not expire early.
         if fields.expires_us > now_us:
@@ -129,7 +141,7 @@ cdef Message message_of(const MessageFields* fields, int64_t now_us, int64_t now
             borrowed.expires_ms = now_ms + (fields.expires_us - now_us) // 1000
         if borrowed.expires_ms == 0:
             borrowed.expires_ms = -1
-    return borrowed.keep()
+    return 0
 
 
 @cython.final

@@ -65,6 +65,10 @@ KINDS: Final = (
         "from_number:int",
     ),
     _kind(28, "skipped", False, "client_identifier:bin reason:str"),
+    _kind(
+        29, "replay", False,
+        "client_identifier:bin topic_filter:bin options:int identifier:int number:int since_us:int",
+    ),
     _kind(40, "snapshot", False, "first_number:int stamp_us:int"),
     _kind(41, "deliveries", False, "client_identifier:bin next_number:int end_number:int deliveries:array"),
     _kind(42, "incoming", False, "client_identifier:bin packet_identifiers:array"),

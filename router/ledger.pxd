@@ -41,6 +41,7 @@ cdef class Ledger:
     cdef readonly uint64_t queued_messages   # waiting in queues, over all sessions
     cdef readonly uint64_t queued_bytes      # topic names, properties and payloads of those
     cdef readonly uint64_t inflight_messages # QoS 1/2 sent and not complete, over all sessions
+    cdef public uint64_t archive_missed      # QoS 0 messages of the archive that the log did not take, since the start
     cdef readonly uint64_t sessions_expired  # sessions whose session expiry interval passed, since the start
     cdef readonly uint32_t sessions_online   # sessions with a connection
     cdef readonly uint32_t sessions_online_max

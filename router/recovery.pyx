@@ -19,6 +19,7 @@ from router.shared cimport SharedGroup
 from router.sink cimport PUBACK, PUBREC
 
 from router.kinds import RecordError
+from router.replays import ReplaySubscription, remember
 
 cdef enum:
     PROBLEMS_KEPT = 100
@@ -246,6 +247,9 @@ cdef class Recovery:
                 session.outgoing.assume_sent_below(fields["next_number"])
         elif kind == "ended":
             self.forget(session)
+        elif kind == "replay":
+            remember(self.router, session, ReplaySubscription.restored(
+                fields["topic_filter"], fields["options"], fields["identifier"], fields["number"], fields["since_us"]))
         elif kind == "subscribe":
             self.router.tree.subscribe(session, fields["topic_filter"], fields["options"], fields["identifier"])
         elif kind == "unsubscribe":

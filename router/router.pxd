@@ -36,12 +36,16 @@ cdef class Router:
     cdef int _publish_now(self, Receiver publisher, Message message, Route route) except -1
     cdef int _publish_recorded(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier,
                                bint will) except -1
+    cdef int _archive(self, Receiver publisher, Message message) except -1
     cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1
     cdef list _decide(self, Receiver publisher, Message message, Route route)
     cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1
     cdef int _redispatch(self, Session session) except -1
     cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s, passed_ms)
     cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
+                              uint32_t ids_length) except -1
+    # At QoS 0 or 1; the message may be borrowed. There must be room for it (Session.has_room) at QoS 1.
+    cdef int deliver_replayed(self, Session session, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                               uint32_t ids_length) except -1
     cdef int retain(self, Message message) except -1
     cdef int retain_recovered(self, Message message, uint64_t record, int64_t stamp_us) except -1

@@ -9,6 +9,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from heapq import heappop, heappush
 
+from router.archive cimport ArchiveFilters
 from router.receiver cimport DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
 from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL, DROP_SESSION_ENDED, DROP_UNREADABLE
 from router.message cimport message_size
@@ -17,10 +18,12 @@ from router.receiver cimport Entry
 from router.session cimport EXPIRY_NEVER
 from router.routes cimport Target
 from router.shared cimport SharedGroup
-from router.topics cimport is_sys_topic
+from router.topics cimport is_own_topic, is_sys_topic
 from libc.stdlib cimport free
 
 from router.ledger import DROP_REASONS
+
+from router.replays import REPLAY_PREFIX
 
 
 @cython.final
@@ -65,9 +68,28 @@ cdef class Router:
         self.recorded = self.recording and self.rests_on_record(publisher, message, route)
         if self.recorded:
             return self._publish_recorded(publisher, message, route, packet_identifier, False)
+        if route.archived and self.recording:
+            self._archive(publisher, message)
         if message.retain:
             self.retain(message)
         return self._publish_now(publisher, message, route)
+
+    cdef int _archive(self, Receiver publisher, Message message) except -1:
+        """Record a QoS 0 message that leaves at once; while the log takes nothing, it is counted instead."""
+        cdef Ledger ledger = self.ledger
+        assert message.qos == 0, message.qos
+        if not self.accepting:
+            ledger.archive_missed += 1
+            return 0
+        ledger.records.accepted(
+            ledger.now_us, ledger.now_ms, ledger.records.last_number + 1, message,
+            (<Session>publisher).client_identifier if isinstance(publisher, Session) else None, 0, False, NULL, 0)
+        return 0
+
+    def archive(self, ArchiveFilters filters) -> None:
+        """Record whatever these topic filters match. To be called while no route has been read."""
+        assert self.tree.route_cache_count == 0, "routes that do not know whether they are archived"
+        self.tree.archive = filters
 
     cdef int _publish_now(self, Receiver publisher, Message message, Route route) except -1:
         cdef uint32_t index
@@ -113,6 +135,8 @@ cdef class Router:
             return True
         if message.qos == 0:
             return False
+        if route.archived:
+            return True
         if publisher is not None and publisher.waiting_records:
             return True         # behind what its publisher has waiting, or order would be lost [MQTT-4.6.0-5]
         if message.qos == 2 and publisher is not None and publisher.durable:
@@ -295,9 +319,9 @@ cdef class Router:
     def publish_message(self, Message message not None, Receiver publisher=None) -> int:
         """Publish an owned message that no connection sent: a will, an in-process client's.
 
-        Topics under $SYS are the broker's own: such a message is dropped and counted as not authorized.
+        Topics under $SYS and $replay are the broker's own: such a message is dropped and counted as not authorized.
         """
-        if is_sys_topic(message.topic, message.topic_length):
+        if is_own_topic(message.topic, message.topic_length):
             self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
             return 0
         return self.publish(publisher, message, self.tree.route(message.topic, message.topic_length), 0)
@@ -430,7 +454,7 @@ cdef class Router:
         if will is None:
             return
         message = will.message(self.ledger.now_ms)
-        if message is None or is_sys_topic(message.topic, message.topic_length):
+        if message is None or is_own_topic(message.topic, message.topic_length):
             self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
             if session.logged:
                 self.ledger.records.add("will_removed", self.ledger.now_us, session.client_identifier)
@@ -529,6 +553,17 @@ cdef class Router:
             self.effects.address(session, message, qos, True, ids, ids_length, None, None, 0)
         return 0
 
+    cdef int deliver_replayed(self, Session session, Message message, uint8_t qos, bint retain, const uint8_t* ids,
+                              uint32_t ids_length) except -1:
+        """Give a session a stored message; a durable one owes its acknowledgement to a record of the delivery."""
+        cdef Message owned
+        if qos == 0 or not self.recording or not session.durable:
+            session.deliver(message, qos, retain, ids, ids_length, NULL)
+            return 0
+        owned = message.keep()
+        self.effects.address(session, owned, qos, retain, ids, ids_length, None, None, 0)
+        return 0
+
     def retained_message(self, bytes topic_name not None) -> Message | None:
         """Return what a new subscriber to a topic name would be sent now, None if it is nothing."""
         if self.sys_topics is not None and topic_name.startswith(b"$SYS"):
@@ -537,7 +572,14 @@ cdef class Router:
 
     def unsubscribe(self, Receiver receiver not None, bytes topic_filter not None) -> bool:
         """Remove a subscription; returns whether there was one. What is already owed stays owed [MQTT-3.10.4-3]."""
-        removed = self.tree.unsubscribe(receiver, topic_filter)
+        cdef Session session
+        if topic_filter.startswith(REPLAY_PREFIX):
+            session = receiver if isinstance(receiver, Session) else None
+            removed = session is not None and session.replays is not None and topic_filter in session.replays
+            if removed:
+                del session.replays[topic_filter]
+        else:
+            removed = self.tree.unsubscribe(receiver, topic_filter)
         if removed and self.recording and receiver.durable:
             self.ledger.records.add("unsubscribe", self.ledger.now_us, (<Session?>receiver).client_identifier,
                                     topic_filter)

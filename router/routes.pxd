@@ -59,6 +59,7 @@ cdef class Route:
     cdef uint32_t level_slot     # which of the tree's level generations
     cdef uint16_t topic_length
     cdef bint dropped            # an exact filter of this topic changed, or the cache let go of it
+    cdef bint archived           # its messages are recorded whoever wants them
     cdef bint referenced         # used since the cache last looked for a place
     cdef void* block             # one block that targets, groups, topic and ids point into
 

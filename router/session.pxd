@@ -26,6 +26,7 @@ cdef class Session(Receiver):
     cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
     cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
     cdef public object will               # Will to publish, None if there is none
+    cdef public dict replays              # topic filter as given -> ReplaySubscription; None while there are none
     cdef public uint64_t deadline_sequence   # of its newest deadline in the router; older ones mean nothing
 
     cdef bint incoming_add(self, uint16_t packet_identifier, bint settled) except -1    # False: it was there already

@@ -1,6 +1,7 @@
 """The subscription tree and the routes read off it."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from router.archive cimport ArchiveFilters
 from router.filters cimport FilterTree, Node
 from router.message cimport Message
 from router.receiver cimport Entry, Receiver
@@ -23,6 +24,7 @@ cdef class SubscriptionTree:
     cdef uint8_t strategy        # of groups made from now on
     cdef uint64_t random_state
     cdef RouteCache cache
+    cdef ArchiveFilters archive  # None: nothing is archived
     # Scratch of one match, grown and never shrunk.
     cdef uint32_t stamp
     cdef Target* found

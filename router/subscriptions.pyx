@@ -412,6 +412,7 @@ cdef class SubscriptionTree:
         cdef uint32_t index
         cdef uint32_t place
         cdef uint32_t count = 0
+        route.archived = self.archive is not None and self.archive.match(topic, topic_length)
         self.filters.walk(topic, topic_length)
         self.stamp += 1
         for index in range(self.filters.matched_count):

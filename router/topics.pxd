@@ -14,3 +14,9 @@ cdef bint filter_matches(const uint8_t* topic_filter, size_t filter_length, cons
 cdef inline bint is_sys_topic(const uint8_t* topic, size_t length) noexcept nogil:
     """Return whether a topic name or filter is $SYS or below it: what the broker alone publishes."""
     return length >= 4 and topic[0] == 0x24 and memcmp(topic, b"$SYS", 4) == 0 and (length == 4 or topic[4] == 0x2F)
+
+
+cdef inline bint is_own_topic(const uint8_t* topic, size_t length) noexcept nogil:
+    """Return whether a topic name is the broker's own, which nobody else publishes to: $SYS, $replay, or below them."""
+    return is_sys_topic(topic, length) or (
+        length >= 7 and topic[0] == 0x24 and memcmp(topic, b"$replay", 7) == 0 and (length == 7 or topic[7] == 0x2F))

@@ -1,0 +1,338 @@
+"""Replays: what is stored in the log is given to those who subscribed to $replay, and what is logged from then on.
+
+A replay reads the log and nothing else, also when it has caught up: it never joins the live path, so nothing is missed
+or comes twice where stored messages end. It sends as far as its client takes what it is sent; nothing of it waits in a
+queue. All replays together get a small part of each turn, in turns.
+"""
+
+cimport cython
+from collections import deque
+from broker.durations cimport monotonic_ns
+from libc.string cimport memcmp, memcpy
+from router.crc32c cimport crc32c
+from router.message cimport Message
+from router.receiver cimport NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from router.routes cimport write_identifier
+from router.tail cimport TAIL_BUDGET, TAIL_END, TAIL_MESSAGE, LogTail, TailStep
+from router.cursor cimport lend_message
+from cpython.bytes cimport PyBytes_AS_STRING
+
+from broker.logs import get
+from router.replays import note
+from router.windows import LogWindows
+
+log = get("replay")
+
+cdef const uint8_t* BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+cdef uint32_t write_position(uint8_t* to, uint32_t worker, uint64_t number) noexcept nogil:
+    """Write the token of a position in one log, as router.positions.encode_position does; returns its length."""
+    cdef uint8_t[24] content
+    cdef uint32_t length = 1
+    cdef uint32_t check, index, group
+    cdef uint8_t* start = to
+    content[0] = 1
+    while worker > 0x7F:
+        content[length] = <uint8_t>(worker | 0x80)
+        worker >>= 7
+        length += 1
+    content[length] = <uint8_t>worker
+    length += 1
+    while number > 0x7F:
+        content[length] = <uint8_t>(number | 0x80)
+        number >>= 7
+        length += 1
+    content[length] = <uint8_t>number
+    length += 1
+    check = crc32c(0, content, length)
+    for index in range(4):
+        content[length] = <uint8_t>(check >> (8 * index))
+        length += 1
+    content[length] = content[length + 1] = 0
+    to[0] = 0x70                         # p
+    to += 1
+    for index in range(0, length, 3):
+        group = <uint32_t>content[index] << 16 | <uint32_t>content[index + 1] << 8 | content[index + 2]
+        to[0] = BASE64[group >> 18]
+        to[1] = BASE64[(group >> 12) & 63]
+        to[2] = BASE64[(group >> 6) & 63]
+        to[3] = BASE64[group & 63]
+        to += 4
+    # What stands for the bytes behind the content's end is left out.
+    return <uint32_t>(to - start) - (3 - length % 3) % 3
+
+
+cdef inline uint8_t* write_user_property(uint8_t* to, const char* name, uint8_t name_length) noexcept:
+    """Begin a User Property of 5.0: its name; the value's length (two bytes) and the value are the caller's."""
+    to[0] = 0x26
+    to[1] = 0
+    to[2] = name_length
+    memcpy(to + 3, name, name_length)
+    return to + 3 + name_length
+
+
+@cython.final
+cdef class Replay:
+    """One subscription to stored messages whose client is connected."""
+
+
+@cython.final
+cdef class Replays:
+    """All replays of one worker.
+
+    Args:
+        router: the worker's.
+        commit_log: router.storage.Log, read while it is written.
+        worker: the number under which position tokens name this log.
+    """
+
+    def __init__(self, Router router not None, commit_log, worker: int = 0):
+        self.router = router
+        self.windows = LogWindows(commit_log)
+        self.message = Message.__new__(Message)
+        self.of_sessions = {}
+        self.ready = deque()
+        self.following = []
+        self.failed = []
+        self.worker = worker
+
+    # Who replays ----------------------------------------------------------------------------------------------------
+
+    def start(self, Connection connection not None, subscription) -> None:
+        """Begin with a ReplaySubscription of the connection's session, or begin anew if it has one of this name."""
+        cdef Replay replay = Replay.__new__(Replay)
+        cdef int options = subscription.options
+        self.stop(connection.session, subscription.topic_filter)
+        replay.subscription = subscription
+        replay.connection = connection
+        replay.session = connection.session
+        replay.tail = LogTail(self.windows, subscription.inner_filter, subscription.number, subscription.since_us)
+        replay.qos = min(options & QOS_MASK, 1)
+        replay.no_local = (options & NO_LOCAL) != 0
+        replay.retain_as_published = (options & RETAIN_AS_PUBLISHED) != 0
+        if subscription.identifier:
+            replay.identifiers_length = <uint32_t>(
+                write_identifier(replay.identifiers, subscription.identifier) - replay.identifiers)
+        replay.noted_number = subscription.number
+        replay.noted_ms = self.router.ledger.now_ms
+        self.of_sessions.setdefault(connection.session, {})[subscription.topic_filter] = replay
+        self.ready.append(replay)
+        self.more = True
+
+    def resume(self, Connection connection not None) -> None:
+        """A client is back: what its session replays goes on."""
+        for subscription in list(connection.session.replays.values()):
+            self.start(connection, subscription)
+
+    def stop(self, Session session not None, bytes topic_filter not None) -> None:
+        """End a session's replay of this name, if it has one."""
+        replays = self.of_sessions.get(session)
+        if replays is not None and topic_filter in replays:
+            (<Replay>replays.pop(topic_filter)).state = REPLAY_ENDED
+            if not replays:
+                del self.of_sessions[session]
+
+    def pause(self, Session session not None) -> None:
+        """A client is gone: its session remembers how far it came."""
+        cdef Replay replay
+        for replay in self.of_sessions.pop(session, {}).values():
+            self.note(replay, True)
+            replay.state = REPLAY_ENDED
+
+    def take_up(self, Connection connection not None) -> None:
+        """A client takes more than it did."""
+        cdef Replay replay
+        connection.replays_wait = False
+        for replay in self.of_sessions.get(connection.session, {}).values():
+            if replay.state == REPLAY_BLOCKED:
+                replay.state = REPLAY_READY
+                self.ready.append(replay)
+                self.more = True
+
+    @property
+    def count(self) -> int:
+        """How many replays there are of clients that are connected."""
+        return sum([len(replays) for replays in self.of_sessions.values()])
+
+    def close(self) -> None:
+        """Let go of files."""
+        self.windows.close()
+
+    # A turn ---------------------------------------------------------------------------------------------------------
+
+    cdef int run(self, bint busy) except -1:
+        """Give what there is, for one turn; `more` says whether the next turn need not wait.
+
+        Args:
+            busy: clients published in this turn: less of it is for replays.
+        """
+        cdef Replay replay
+        cdef uint64_t readable
+        cdef int64_t left = TURN_BYTES_BUSY if busy else TURN_BYTES
+        cdef int64_t budget, ends_ns
+        cdef ReplayState state
+        if self.following:
+            readable = self.windows.readable
+            if readable > self.readable:
+                self.readable = readable
+                self.get_ready(self.following)
+        if self.failed and self.router.ledger.now_ms >= self.failed_ms + RETRY_MS:
+            self.get_ready(self.failed)
+        self.more = False
+        if not self.ready:
+            return 0
+        self.readable = self.windows.readable
+        ends_ns = monotonic_ns() + (TURN_NS_BUSY if busy else TURN_NS)
+        while self.ready and left > 0:
+            replay = self.ready.popleft()
+            if replay.state != REPLAY_READY:
+                continue
+            budget = min(left, <int64_t>SLICE_BYTES)
+            left -= budget
+            try:
+                state = self.slice(replay, &budget)
+            except OSError as error:
+                log.warning("replay_failed", client=name_of(replay), topic_filter=filter_of(replay), error=str(error))
+                self.failed_ms = self.router.ledger.now_ms
+                state = REPLAY_FAILED
+            left += budget
+            self.note(replay, False)
+            if state == REPLAY_READY:
+                self.ready.append(replay)
+                if len(self.ready) > WINDOWS_MAX:
+                    replay.tail.rest()
+            else:
+                replay.state = state
+                replay.tail.rest()
+                if state == REPLAY_FOLLOWING:
+                    self.following.append(replay)
+                elif state == REPLAY_BLOCKED:
+                    replay.connection.replays_wait = True
+                elif state == REPLAY_FAILED:
+                    self.failed.append(replay)
+            if monotonic_ns() >= ends_ns:
+                break
+        self.more = len(self.ready) != 0
+        return 0
+
+    def get_ready(self, list replays not None) -> None:
+        """What waited for something else than its client goes on."""
+        cdef Replay replay
+        for replay in replays:
+            if replay.state != REPLAY_ENDED:
+                replay.state = REPLAY_READY
+                self.ready.append(replay)
+        replays.clear()
+
+    cdef ReplayState slice(self, Replay replay, int64_t* budget) except? REPLAY_ENDED:
+        """Give one client some messages: as far as the budget allows, it takes them, and there are any."""
+        cdef LogTail tail = replay.tail
+        cdef TailStep step
+        while True:
+            if not replay.connection.has_room(replay.qos):
+                return REPLAY_BLOCKED
+            step = tail.step(budget)
+            if tail.missing_first:
+                self.take_gap(replay)
+            if step == TAIL_END:
+                return REPLAY_FOLLOWING
+            if step == TAIL_BUDGET:
+                return REPLAY_READY
+            self.deliver(replay)
+            if replay.state != REPLAY_READY:
+                return <ReplayState>replay.state
+
+    cdef int deliver(self, Replay replay) except -1:
+        """Give the message that the tail stands at, unless it has expired or is the client's own and not wanted."""
+        cdef LogTail tail = replay.tail
+        cdef bytes own = replay.session.client_identifier
+        cdef uint8_t[EXTRAS_BYTES_MAX] extras
+        cdef uint32_t length = 0
+        if tail.fields.expires_us and tail.fields.expires_us <= self.router.ledger.now_us:
+            return 0
+        if replay.no_local and tail.fields.publisher_length == len(own) and memcmp(
+                tail.fields.publisher, PyBytes_AS_STRING(own), len(own)) == 0:
+            return 0                         # [MQTT-3.8.3-3]
+        if replay.connection.version == 5:
+            length = self.extras(replay, extras)
+        lend_message(self.message, &tail.fields, self.router.ledger.now_us, self.router.ledger.now_ms)
+        self.messages += 1
+        replay.given = True
+        replay.missing = 0
+        self.router.deliver_replayed(
+            replay.session, self.message, min(replay.qos, tail.fields.qos),
+            tail.fields.retain and replay.retain_as_published, extras, length)
+        return 0
+
+    cdef uint32_t extras(self, Replay replay, uint8_t* to) noexcept:
+        """Write the properties that a stored message comes with: subscription identifier, position, gap."""
+        cdef uint8_t* at = to
+        cdef uint8_t[20] digits
+        cdef uint32_t count = 0
+        cdef uint64_t missing = replay.missing
+        memcpy(at, replay.identifiers, replay.identifiers_length)
+        at = write_user_property(at + replay.identifiers_length, b"shoal-position", 14)
+        at[0] = 0
+        at[1] = <uint8_t>write_position(at + 2, self.worker, replay.tail.number)
+        at += 2 + at[1]
+        if missing:
+            at = write_user_property(at, b"shoal-replay-gap", 16)
+            while missing:
+                digits[count] = <uint8_t>(0x30 + missing % 10)
+                missing //= 10
+                count += 1
+            at[0] = 0
+            at[1] = <uint8_t>count
+            at += 2
+            while count:
+                count -= 1
+                at[0] = digits[count]
+                at += 1
+        return <uint32_t>(at - to)
+
+    cdef int take_gap(self, Replay replay) except -1:
+        """Retention has overtaken a replay, or damage has: say so."""
+        first, missing = replay.tail.take_gap()
+        replay.missing += missing
+        self.gaps += 1
+        self.records_missing += missing
+        log.warning("replay_gap", client=name_of(replay), topic_filter=filter_of(replay), first_record=first,
+                    records=missing)
+        return 0
+
+    cdef int note(self, Replay replay, bint at_once) except -1:
+        """Remember how far a replay has come, and record it, now or if it is time.
+
+        Behind the deliveries in the log: after a crash some may come again, and none is left out.
+        """
+        cdef uint64_t number = replay.tail.seen
+        cdef int64_t now_ms = self.router.ledger.now_ms
+        if replay.tail.waits_for_time:
+            return 0
+        replay.subscription.number = number
+        replay.subscription.since_us = None
+        if number == replay.noted_number or not replay.session.durable:
+            return 0
+        if at_once or number - replay.noted_number >= NOTE_RECORDS or (
+                replay.given and (replay.qos or now_ms - replay.noted_ms >= NOTE_MS)):
+            note(self.router, replay.session, replay.subscription)
+            replay.noted_number = number
+            replay.noted_ms = now_ms
+            replay.given = False
+        return 0
+
+
+cdef object name_of(Replay replay):
+    return replay.session.client_identifier.decode("utf-8", "replace")
+
+
+cdef object filter_of(Replay replay):
+    return replay.subscription.topic_filter.decode("utf-8", "replace")
+
+
+def position_token(worker: int, number: int) -> str:
+    """write_position() for tests."""
+    cdef uint8_t[64] token
+    cdef uint32_t length = write_position(token, worker, number)
+    return token[:length].decode()
