@@ -16,8 +16,10 @@ import trio
 import router.commit_log
 from broker.handshake import PendingWill
 from broker.logs import get
+from broker.settings import Archive
 from router.commit_log import begin, open_log, remove_snapshots
 from router.disk import Disk
+from router.retention import archive_needs
 
 if TYPE_CHECKING:
     from router.router import Router
@@ -29,6 +31,7 @@ log = get("storage")
 
 WATCH_S = 1.0
 COMPACT_LOOK_S = 1.0
+RETENTION_LOOK_S = 30.0
 CLOSE_S = 10.0
 
 
@@ -41,14 +44,16 @@ class CommitLog:
         acl: is asked about recovered wills when they are published; as nobody, for whose they were is not kept.
         folder: the broker's data folder, which nobody else uses.
         accept_loss: go on without what is missing, foreign or newer.
+        archive: of the section `archive`: what is kept beyond what a restart needs; None for nothing.
 
     Raises SegmentError (of router.segments), OSError.
     """
 
     def __init__(self, settings: Storage, of_router: Router, acl: Acl, folder: Path, *,
-                 accept_loss: bool = False) -> None:
+                 accept_loss: bool = False, archive: Archive | None = None) -> None:
         self.router = of_router
         self.settings = settings
+        self.archive = archive or Archive()
         self.home = folder / "worker-0"
         self.home.mkdir(mode=0o700, exist_ok=True)
         started_s = time.monotonic()
@@ -90,8 +95,12 @@ class CommitLog:
         """Whenever the log has grown by `compact_bytes`, have a snapshot made and remove what is needed no more."""
         due = self.settings.compact_bytes
         at_bytes = due - sum(self._sizes(self.log.snapshot))
+        retention_due_s = 0.0
         while True:
             await trio.sleep(COMPACT_LOOK_S)
+            if trio.current_time() >= retention_due_s:
+                retention_due_s = trio.current_time() + RETENTION_LOOK_S
+                self._remove()
             if self.log.bytes_written < at_bytes or len(self.log.headers) < 2:
                 continue
             at_bytes = self.log.bytes_written + due
@@ -99,6 +108,20 @@ class CommitLog:
 
     def _sizes(self, segment: int) -> list[int]:
         return [(self.home / header.name).stat().st_size for header in self.log.headers if header.segment >= segment]
+
+    def _remove(self) -> None:
+        """Have the segments removed that neither a restart nor the archive needs."""
+        needed = self.log.snapshot
+        if self.archive.topic_filters and needed:
+            headers = list(self.log.headers)
+            try:
+                sizes = [(self.home / header.name).stat().st_size for header in headers]
+            except FileNotFoundError:
+                return                   # it is being removed just now: the next look is soon enough
+            needed = min(needed, archive_needs(
+                headers, sizes, time.time_ns() // 1000, archiving=True, age_s=self.archive.retention_age_s,
+                bytes_max=self.archive.retention_bytes))
+        self.log.discard(needed)
 
     async def _compact_once(self) -> None:
         started_s = trio.current_time()
@@ -114,7 +137,7 @@ class CommitLog:
         if made is None:
             return
         self.log.adopt(made["name"], made["segment"], made["end_offset"])
-        self.log.discard(made["segment"])
+        self._remove()
         await trio.to_thread.run_sync(remove_snapshots, self.log.disk, made["segment"])
         log.info("log_compacted", segment=made["segment"], sessions=made["sessions"], messages=made["messages"],
                  snapshot_bytes=made["size"], seconds=round(trio.current_time() - started_s, 3))

@@ -85,7 +85,8 @@ class Worker:
             filters = [text.encode() for text in config.archive.topic_filters]
             if filters:
                 self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
-            self.store = CommitLog(config.storage, self.router, self.controller.acl, folder, accept_loss=accept_loss)
+            self.store = CommitLog(config.storage, self.router, self.controller.acl, folder, accept_loss=accept_loss,
+                                   archive=config.archive)
             log_store = self.store.log
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),

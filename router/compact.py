@@ -150,6 +150,8 @@ def _write_sessions(writer: _Writer, router: Router, recovery: Recovery, now_us:
         add("session", now_us, client_identifier, session.expiry_interval_s)
         for topic_filter, options, identifier in router.tree.subscriptions_of(session):
             add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
+        for replay in (session.replays or {}).values():
+            add("replay", now_us, client_identifier, *replay.fields())
         if session.will is not None:
             add("will", now_us, client_identifier, *session.will)
         writer.flush(FLUSH_BYTES)

@@ -19,6 +19,7 @@ from tests.support.disk import SimulatedDisk
 
 CLIENTS = (b"one", b"two", b"three")
 FILTERS = (b"t/#", b"t/1", b"$share/g/t/#")
+REPLAYS = (b"$replay/-1h/t/#", b"$replay/-1d/t/1")
 TOPICS = (b"t/1", b"t/2")
 SECOND_US = 1_000_000
 
@@ -31,7 +32,9 @@ steps = st.one_of(
     st.tuples(st.just("detached"), clients, st.integers(4, 8)),
     st.tuples(st.just("ended"), clients),
     st.tuples(st.just("subscribe"), clients, st.sampled_from(FILTERS), st.integers(0, 2), st.sampled_from((0, 7))),
-    st.tuples(st.just("unsubscribe"), clients, st.sampled_from(FILTERS)),
+    st.tuples(st.just("unsubscribe"), clients, st.sampled_from((*FILTERS, REPLAYS[0]))),
+    st.tuples(st.just("replay"), clients, st.sampled_from(REPLAYS), st.integers(0, 1), st.sampled_from((0, 7)),
+              st.integers(0, 50), st.sampled_from((-1, 5))),
     st.tuples(st.just("accepted"), clients, st.sampled_from(TOPICS), st.integers(0, 2), identifiers,
               st.none() | clients),
     st.tuples(st.just("acknowledged"), clients, st.sampled_from((4, 5, 7)), identifiers),
@@ -84,7 +87,8 @@ def state(router: Router, log: Log) -> dict[bytes, Any]:
         found[client] = (
             session.expiry_interval_s, session.will.fields if session.will is not None else None,
             sorted(router.tree.subscriptions_of(session)), session.incoming_identifiers, owed, bodies,
-            session.owed.numbers if session.owed is not None else (0, 0), session.ends_ms)
+            session.owed.numbers if session.owed is not None else (0, 0), session.ends_ms,
+            sorted(replay.fields() for replay in (session.replays or {}).values()))
     return found
 
 
