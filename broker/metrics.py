@@ -104,6 +104,10 @@ class Metrics(Struct, frozen=True, kw_only=True):
         turn_lags: how long before its turn a ready socket can have waited at most; one entry per turn that had input.
         guest_lags: how long a tick of trio was due before it ran.
         guest_ticks: ticks of trio that turns ran.
+        replays: subscriptions to stored messages of clients that are connected, now.
+        replayed_messages: stored messages given to clients.
+        replay_gaps: times that a replay found messages removed before it came to them; each is logged.
+        archive_missed: QoS 0 messages of the archive that were not stored, while the log took nothing.
         slow_turns: turns of 10 ms or more; each is logged.
         log_suppressed: log lines held back by the rate limit.
         log_dropped: log lines lost because the writer could not keep up.
@@ -155,6 +159,10 @@ class Metrics(Struct, frozen=True, kw_only=True):
     turn_lags: Durations
     guest_lags: Durations
     guest_ticks: int
+    replays: int
+    replayed_messages: int
+    replay_gaps: int
+    archive_missed: int
     slow_turns: int
     log_suppressed: int
     log_dropped: int
@@ -171,7 +179,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         hub: a Reactor, or in memory a Hub, whose clock stands still within a turn.
         acceptor: None while nothing is accepted.
     """
-    router = hub.router
+    router, replays = hub.router, hub.replays
     ledger, tree, retained = router.ledger, router.tree, router.retained
     packets_in, packets_out = hub.packets()
     times_us = hub.phase_times_us()
@@ -210,6 +218,10 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         turns=durations["turns"],
         turn_lags=durations["turn_lags"],
         guest_lags=durations["guest_lags"],
+        replays=replays.count if replays is not None else 0,
+        replayed_messages=replays.messages if replays is not None else 0,
+        replay_gaps=replays.gaps if replays is not None else 0,
+        archive_missed=ledger.archive_missed,
         slow_turns=controller.slow_turns,
         log_suppressed=log_counters["log_suppressed"],
         log_dropped=log_counters["log_dropped"],
