@@ -127,7 +127,7 @@ class CommitLog:
         started_s = trio.current_time()
         package = Path(router.commit_log.__file__).parents[1]
         done = await trio.run_process(
-            [sys.executable, "-m", "router.compact", str(self.home), str(self.log.worker)], capture_stdout=True,
+            [sys.executable, "-m", "broker.compaction", str(self.home), str(self.log.worker)], capture_stdout=True,
             capture_stderr=True, check=False, env={**os.environ, "PYTHONPATH": str(package)})
         if done.returncode:
             log.error("log_not_compacted", exit_code=done.returncode,

@@ -1,4 +1,4 @@
-"""A snapshot of the log, made by a process of its own: `python -m router.compact FOLDER WORKER`.
+"""A snapshot of the log, made by a process of its own (broker.compaction).
 
 The running worker writes its log and stands still for nothing. Beside it, this reads what is sealed, feeds it to a
 router as a restart would, and writes down what came out, so that the segments before are needed no more.
@@ -6,16 +6,11 @@ router as a restart would, and writes down what came out, so that the segments b
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
 import struct
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from router.commit_log import RULES, feed_snapshot, snapshot_name
-from router.disk import Disk
 from router.ledger import Ledger
 from router.records import RecordBuffer
 from router.recovery import Recovery
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
     from router.disk import Storage
     from router.session import Session
 
-NICENESS: Final = 10
 FLUSH_BYTES: Final = 1_048_576
 DELIVERIES_PER_RECORD: Final = 500
 QUEUED, SENT = 1, 2  # router.outgoing.DeliveryState: whose messages may have to be sent
@@ -212,15 +206,3 @@ def _write_messages(
                 writer.records.add_stored(cursor, header.incarnation)
                 writer.flush(FLUSH_BYTES)
     return places
-
-
-def main(folder: str, worker: str) -> int:
-    """Make a snapshot, print what it is as one line of JSON, and return the exit code."""
-    os.nice(NICENESS)
-    made = compact(Disk(folder), int(worker), lambda: secrets.randbits(32))
-    print(json.dumps(made._asdict() if made is not None else None))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

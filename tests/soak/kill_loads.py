@@ -270,11 +270,8 @@ class Subscriber(Actor):
             else:
                 self.scene.counts["messages repeated at QoS 1"] += 1
             return
-        if self.shared is None:
-            gap = count != self.highest[key] + 1
-        else:
-            # What its publisher sends again at QoS 1 may come to another member, behind later messages.
-            gap = qos == 2 and count < self.highest[key]
+        # In a group, what its publisher sends again at QoS 1 may come to another member, behind later messages.
+        gap = count != self.highest[key] + 1 if self.shared is None else qos == 2 and count < self.highest[key]
         if gap:
             self.complain(f"{topic!r} QoS {key[1]}: number {count} came after {self.highest[key]}")
         self.highest[key] = max(count, self.highest[key])
