@@ -304,7 +304,7 @@ def restore(source: Path, folder: Path, progress: Progress = lambda done: None) 
             path = unfinished / f"worker-{worker}"
             path.mkdir(mode=0o700, exist_ok=True)
             raised = numbers["incarnation"] + INCARNATIONS_SKIPPED
-            _write(path / INCARNATION, b"%d\n" % raised)
+            _write(path / INCARNATION, b"%d restored\n" % raised)
         parts = sorted(unfinished.iterdir())
         for part in parts:
             _sync_folder(part)

@@ -166,6 +166,10 @@ cdef class Protocol(Sink):
         self.turn.payload_bytes_in += message.payload_length
         if message.qos == 2:
             known = session.incoming_state(identifier)
+            if known == 2 and not frame[0] & 0x08 and session.incoming_doubtful(identifier):
+                # Without DUP it is not sent again [MQTT-3.3.1-1]: a log that was not synced has lost its PUBREL.
+                session.incoming_remove(identifier)
+                known = 0
             if known:
                 # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled.
                 if known == 2:

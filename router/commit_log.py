@@ -46,6 +46,7 @@ class Opened:
         problems: records that did not fit the ones before them, the first hundred; each is one sentence.
         problem_count: of those, all.
         lost_connections: client identifiers of sessions whose connection the log knows no end of.
+        forgetful: the last run did not sync, or the log comes from a backup: clients may know more than it.
     """
 
     log: Log
@@ -54,6 +55,7 @@ class Opened:
     problems: list[str]
     problem_count: int
     lost_connections: list[bytes]
+    forgetful: bool
 
 
 def snapshot_name(segment: int) -> str:
@@ -67,37 +69,41 @@ def snapshot_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def raise_incarnation(disk: Storage, at_least: int) -> int:
-    """Return the number of this run of the worker, higher than that of any before, and make that durable.
+def raise_incarnation(disk: Storage, at_least: int, durability: str = "fsync") -> tuple[int, str]:
+    """Return the number of this run of the worker, higher than that of any before, and the durability of the last run.
+
+    Both are durable when it returns, for the next run.
 
     Args:
-        at_least: the highest that is known from elsewhere.
+        at_least: the highest number that is known from elsewhere.
+        durability: of this run.
 
     Raises OSError, ForeignFileError.
     """
-    before = at_least
+    before, durability_before = at_least, "fsync"
     names = disk.names()
     if INCARNATION in names:
         file = disk.open(INCARNATION)
         try:
-            text = disk.read(file, 0, 32)
+            words = disk.read(file, 0, 32).split()
         finally:
             disk.close(file)
-        if not text.strip().isdigit():
+        if not words or not words[0].isdigit():
             raise ForeignFileError(INCARNATION, 0, "does not hold the number of the worker's last run")
-        before = max(before, int(text))
+        before = max(before, int(words[0]))
+        durability_before = words[1].decode("ascii", "replace") if len(words) > 1 else durability_before
     following = INCARNATION + ".new"
     if following in names:
         disk.remove(following)
     file = disk.create(following)
     try:
-        disk.write(file, b"%d\n" % (before + 1), 0)
+        disk.write(file, f"{before + 1} {durability}\n".encode(), 0)
         disk.sync(file)
     finally:
         disk.close(file)
     disk.rename(following, INCARNATION)
     disk.sync_folder()
-    return before + 1
+    return before + 1, durability_before
 
 
 def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, Stored | None, int]:
@@ -179,13 +185,19 @@ def open_log(
         progress(recovery.fed)
     lost_connections = recovery.finish()
     segments.repair()
-    incarnation = raise_incarnation(disk, max((header.incarnation for header in segments.headers), default=0))
+    durability = options.get("durability", "fsync")
+    incarnation, durability_before = raise_incarnation(
+        disk, max((header.incarnation for header in segments.headers), default=0), durability
+    )
     log = Log(segments, incarnation=incarnation, make_mark=make_mark, **options)
     log.bodies.stored = stored
     log.snapshot = first_segment
     remove_snapshots(disk, first_segment)
     router.ledger.incarnation = incarnation
-    opened = Opened(log, recovery.fed, segments.damages, recovery.problems, recovery.problem_count, lost_connections)
+    opened = Opened(
+        log, recovery.fed, segments.damages, recovery.problems, recovery.problem_count, lost_connections,
+        durability_before != "fsync",
+    )  # fmt: skip
     # Deadlines count from the router's present, and nobody has told it yet.
     router.ledger.now_us, router.ledger.now_ms = now_us, now_ms
     for client_identifier, session in router.sessions.items():
@@ -212,3 +224,7 @@ def begin(router: Router, opened: Opened) -> None:
         session = router.sessions[client_identifier]
         next_number = session.owed.numbers[0] if session.owed is not None else 0
         records.add("detached", router.ledger.now_us, client_identifier, session.expiry_interval_s, next_number)
+    for client_identifier, session in router.sessions.items() if opened.forgetful else ():
+        # What comes is not to be taken for a repeat of what the log has lost, in neither direction.
+        if session.durable:
+            records.add("shifted", router.ledger.now_us, client_identifier, *session.doubt_identifiers())

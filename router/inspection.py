@@ -94,9 +94,9 @@ def read_incarnation(disk: Storage) -> int | None:
         text = disk.read(file, 0, 64)
     finally:
         disk.close(file)
-    if not re.fullmatch(rb"[0-9]{1,10}\s*", text):
+    if not re.fullmatch(rb"[0-9]{1,10}( [a-z]+)?\s*", text):
         raise ValueError("does not hold a number")
-    return int(text)
+    return int(text.split()[0])
 
 
 def examine(disk: Storage, worker: int, progress: Progress = no_progress) -> Report:

@@ -69,6 +69,7 @@ KINDS: Final = (
         29, "replay", False,
         "client_identifier:bin topic_filter:bin options:int identifier:int number:int since_us:int",
     ),
+    _kind(30, "shifted", False, "client_identifier:bin first_number:int amount:int"),
     _kind(40, "snapshot", False, "first_number:int stamp_us:int"),
     _kind(41, "deliveries", False, "client_identifier:bin next_number:int end_number:int deliveries:array"),
     _kind(42, "incoming", False, "client_identifier:bin packet_identifiers:array"),

@@ -32,6 +32,11 @@ cdef struct Delivery:
     uint32_t released_on         # RELEASED: on which of them its PUBREL was last sent
 
 
+cdef struct Shift:
+    uint64_t first_number        # deliveries from here on
+    uint32_t amount              # have identifiers shifted by so much
+
+
 cdef class Outgoing:
     # One ring holds all deliveries from the oldest not acknowledged to the newest queued:
     #   oldest_open <= resend_number <= next_number <= end_number,   next_number - oldest_open <= 65535
@@ -39,8 +44,10 @@ cdef class Outgoing:
     cdef uint32_t capacity                # a power of two, or 0
     cdef uint64_t oldest_open             # oldest delivery not acknowledged
     cdef uint64_t resend_number           # sent on an earlier connection and to be resent from here [MQTT-4.4.0-1]
-    cdef uint64_t next_number             # first not sent yet; packet identifier of n: 1 + n % 65535
+    cdef uint64_t next_number             # first not sent yet
     cdef uint64_t end_number              # one past the newest
+    cdef Shift* shifts                    # ascending; NULL where no log ever may have lost what it said it had
+    cdef uint32_t shift_count
     cdef uint64_t queued_bytes            # payload and topic of what is QUEUED
     cdef uint32_t queued_count
     cdef object waiting_qos0              # deque of (Message, retain, identifiers) for a connection; None while there are none
@@ -60,6 +67,10 @@ cdef class Outgoing:
     cdef Answer on_pubcomp(self, uint16_t packet_identifier) except? ANSWER_UNKNOWN
     cdef bint waiting(self) noexcept                                # drain() has something to do once quota allows
     cdef Delivery* slot(self, uint64_t number) noexcept
+    cdef uint16_t identifier_of(self, uint64_t number) noexcept
+    cdef uint64_t window_max(self) noexcept
+    cdef uint64_t number_of(self, uint16_t packet_identifier, uint64_t end) noexcept
+    cdef int shift(self, uint64_t first_number, uint32_t amount) except -1
     cdef Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept
     cdef int append(self) except -1
     cdef int free_slot(self, uint64_t number) except -1

@@ -10,8 +10,8 @@ from collections import deque
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
 from router.ledger cimport (
     DROP_EXPIRED, DROP_OFFLINE, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
 )
@@ -24,6 +24,7 @@ from router.ledger import DROP_REASONS
 
 cdef enum:
     PACKET_IDENTIFIERS = 65535
+    SHIFT = 32767                # half of them
     RING_MIN = 4
     RING_KEPT_MAX = 256          # a larger ring is given back when it empties
     BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
@@ -40,6 +41,7 @@ cdef class Outgoing:
 
     def __dealloc__(self):
         cdef uint64_t number
+        free(self.shifts)
         if self.ring != NULL:
             for number in range(self.oldest_open, self.end_number):
                 if self.slot(number).state == DELIVERY_SENT or self.slot(number).state == DELIVERY_RELEASED:
@@ -127,9 +129,9 @@ cdef class Outgoing:
         cdef bint readable = durable and message.record != 0
         cdef int reason
         if (qos and sink is not None and sink.writable and self.next_number == number and self.resend_number == number
-                and self.send_quota > 0 and number - self.oldest_open < PACKET_IDENTIFIERS):
+                and self.send_quota > 0 and number - self.oldest_open < self.window_max()):
             self.append()
-            result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS), qos, retain, False,
+            result = sink.publish(message, self.identifier_of(number), qos, retain, False,
                                   ids, ids_length)
             if result != SINK_SENT:
                 self._drop(result, sink, number, logged)
@@ -258,7 +260,7 @@ cdef class Outgoing:
                         return sent
                     self.free_slot(number)
                 else:
-                    result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
+                    result = sink.publish(message, self.identifier_of(number),
                                           delivery.qos, delivery.retain, True, delivery.ids, delivery.ids_length)
                     if result == SINK_SENT:
                         delivery.connection = self.connection
@@ -271,12 +273,12 @@ cdef class Outgoing:
                 # Uses no quota, and its PUBCOMP gives none back (4.9). A PUBREC that came on this connection before
                 # the resending got here has had its PUBREL: not twice on one connection [MQTT-4.4.0-1].
                 delivery.released_on = self.connection
-                sink.acknowledge(PUBREL, <uint16_t>(1 + number % PACKET_IDENTIFIERS), 0)
+                sink.acknowledge(PUBREL, self.identifier_of(number), 0)
                 sent += 1
             # free_slot may have moved the start past it
             self.resend_number = max(number + 1, self.oldest_open)
         while (self.next_number < self.end_number and sink.writable
-               and self.next_number - self.oldest_open < PACKET_IDENTIFIERS
+               and self.next_number - self.oldest_open < self.window_max()
                and self.resend_number == self.next_number):
             number = self.next_number
             delivery = self.slot(number)
@@ -291,7 +293,7 @@ cdef class Outgoing:
             if delivery.state == DELIVERY_QUEUED:
                 self._unqueue(delivery)
                 if message is not None:
-                    result = sink.publish(message, <uint16_t>(1 + number % PACKET_IDENTIFIERS),
+                    result = sink.publish(message, self.identifier_of(number),
                                           delivery.qos, delivery.retain, False, delivery.ids, delivery.ids_length)
                     if result != SINK_SENT:
                         self._drop(result, sink, number, logged)
@@ -358,16 +360,75 @@ cdef class Outgoing:
     cdef bint waiting(self) noexcept:
         return self.resend_number < self.end_number or self.waiting_qos0 is not None
 
+    # Packet identifiers follow from numbers: 1 + (number + shift) mod 65535. A shift stands for what a loss of power may
+    # have taken from a log that was not synced: the client may hold identifiers that we do not know of any more.
+
+    cdef inline uint16_t identifier_of(self, uint64_t number) noexcept:
+        cdef uint32_t index = self.shift_count
+        while index and number < self.shifts[index - 1].first_number:
+            index -= 1
+        if index:
+            number += self.shifts[index - 1].amount
+        return <uint16_t>(1 + number % PACKET_IDENTIFIERS)
+
+    cdef inline uint64_t window_max(self) noexcept:
+        """Numbers from the oldest open one on that no two deliveries in flight share an identifier among."""
+        return SHIFT if self.shift_count else PACKET_IDENTIFIERS
+
+    cdef uint64_t number_of(self, uint16_t packet_identifier, uint64_t end) noexcept:
+        """Return the number, from the oldest open one up to `end`, that has a packet identifier; `end` if none has."""
+        cdef uint64_t start = self.oldest_open
+        cdef uint64_t stop, shifted
+        cdef uint32_t index = 0
+        if packet_identifier == 0:
+            return end
+        while start < end:
+            while index < self.shift_count and self.shifts[index].first_number <= start:
+                index += 1
+            stop = min(end, self.shifts[index].first_number) if index < self.shift_count else end
+            shifted = start + (self.shifts[index - 1].amount if index else 0)
+            start += (<uint64_t>packet_identifier - 1 + PACKET_IDENTIFIERS - shifted % PACKET_IDENTIFIERS) \
+                % PACKET_IDENTIFIERS
+            if start < stop:
+                return start
+            start = stop
+        return end
+
+    cdef int shift(self, uint64_t first_number, uint32_t amount) except -1:
+        """Shift the identifiers of numbers from this one on; amounts are those that count, not added up."""
+        cdef Shift* grown
+        cdef uint32_t gone = 0
+        while gone + 1 < self.shift_count and self.shifts[gone + 1].first_number <= self.oldest_open:
+            gone += 1
+        if gone:                         # nothing is open before the later one begins
+            self.shift_count -= gone
+            memmove(self.shifts, self.shifts + gone, self.shift_count * sizeof(Shift))
+        if self.shift_count and self.shifts[self.shift_count - 1].first_number == first_number:
+            self.shift_count -= 1
+        grown = <Shift*>realloc(self.shifts, (self.shift_count + 1) * sizeof(Shift))
+        if grown == NULL:
+            raise MemoryError()
+        self.shifts = grown
+        self.shifts[self.shift_count] = Shift(first_number, amount)
+        self.shift_count += 1
+        return 0
+
+    def shift_further(self) -> tuple[int, int]:
+        """Take what comes from here on as far away from known identifiers as can be; returns what shift() is given."""
+        cdef uint32_t amount = self.shifts[self.shift_count - 1].amount if self.shift_count else 0
+        amount = (amount + SHIFT) % PACKET_IDENTIFIERS
+        self.shift(self.end_number, amount)
+        return self.end_number, amount
+
+    def shifted(self) -> list[tuple[int, int]]:
+        """Return (first number, amount) of each shift that counts."""
+        return [(self.shifts[index].first_number, self.shifts[index].amount) for index in range(self.shift_count)]
+
     cdef Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept:
         """Return the delivery that was sent under a packet identifier, and its number; NULL if there is none."""
-        cdef uint64_t found
+        cdef uint64_t found = self.number_of(packet_identifier, self.next_number)
         cdef Delivery* delivery
-        if packet_identifier == 0 or self.oldest_open == self.next_number:
-            return NULL
-        found = self.oldest_open + (
-            (<uint64_t>packet_identifier - 1 + PACKET_IDENTIFIERS - self.oldest_open % PACKET_IDENTIFIERS)
-            % PACKET_IDENTIFIERS)
-        if found >= self.next_number:
+        if found == self.next_number:
             return NULL
         delivery = self.slot(found)
         if delivery.state != DELIVERY_SENT and delivery.state != DELIVERY_RELEASED:
@@ -477,11 +538,8 @@ cdef class Outgoing:
 
     cdef int assume_sent(self, uint16_t packet_identifier) except -1:
         """The client has acknowledged a delivery, so it and those before it were sent."""
-        if packet_identifier == 0 or self.oldest_open == self.end_number:
-            return 0
-        return self.assume_sent_below(self.oldest_open + 1 + (
-            (<uint64_t>packet_identifier - 1 + PACKET_IDENTIFIERS - self.oldest_open % PACKET_IDENTIFIERS)
-            % PACKET_IDENTIFIERS))
+        cdef uint64_t number = self.number_of(packet_identifier, self.end_number)
+        return self.assume_sent_below(number + 1) if number < self.end_number else 0
 
     cdef int assume_dropped(self, uint64_t number) except -1:
         """A delivery was dropped; one that is not there yet only took the number."""
@@ -498,7 +556,7 @@ cdef class Outgoing:
 
         Acknowledgements whose records were lost had opened the window further than anybody can tell now.
         """
-        return self.assume_sent_below(min(self.end_number, self.oldest_open + PACKET_IDENTIFIERS))
+        return self.assume_sent_below(min(self.end_number, self.oldest_open + self.window_max()))
 
     cdef int skip_to(self, uint64_t number) except -1:
         """Use up the numbers from the end to this one; if nothing is owed, at no cost for each of them."""
@@ -542,7 +600,7 @@ cdef class Outgoing:
         cdef uint64_t number
         names = ("free", "queued", "sent", "released")
         return {
-            "in_flight": [(1 + number % PACKET_IDENTIFIERS, self.slot(number).qos, names[self.slot(number).state])
+            "in_flight": [(self.identifier_of(number), self.slot(number).qos, names[self.slot(number).state])
                           for number in range(self.oldest_open, self.next_number) if self.slot(number).state != DELIVERY_FREE],
             "queued": self.queued_count,
             "queued_bytes": self.queued_bytes,

@@ -261,6 +261,10 @@ cdef class Recovery:
             session.will = None
             if session.expiry_interval_s == 0:
                 self.forget(session)
+        elif kind == "shifted":
+            session.make_outgoing()
+            session.outgoing.shift(fields["first_number"], fields["amount"])
+            session.mark_incoming()
         elif kind == "dropped":
             session.make_outgoing()
             session.outgoing.assume_dropped(fields["number"])

@@ -31,6 +31,8 @@ cdef class Session(Receiver):
 
     cdef bint incoming_add(self, uint16_t packet_identifier, bint settled) except -1    # False: it was there already
     cdef int incoming_state(self, uint16_t packet_identifier) noexcept      # 0 unknown, 1 not settled, 2 settled
+    cdef bint incoming_doubtful(self, uint16_t packet_identifier) noexcept   # its PUBREL may have been lost with a log
+    cdef int mark_incoming(self) noexcept
     cdef bint incoming_settle(self, uint16_t packet_identifier) noexcept
     cdef bint incoming_remove(self, uint16_t packet_identifier) noexcept
     cdef uint32_t* _incoming_slot(self, uint16_t packet_identifier) noexcept

@@ -10,6 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 
 cdef enum:
     SETTLED = 0x10000            # beside the identifier in an entry of `incoming`
+    DOUBTFUL = 0x20000
     INCOMING_MIN = 8
 
 
@@ -165,6 +166,18 @@ cdef class Session(Receiver):
         self.incoming_count += 1
         return True
 
+    cdef bint incoming_doubtful(self, uint16_t packet_identifier) noexcept:
+        cdef uint32_t* slot = self._incoming_slot(packet_identifier)
+        return slot != NULL and slot[0] & DOUBTFUL
+
+    cdef int mark_incoming(self) noexcept:
+        """The log may have lost that identifiers were released: a PUBLISH without DUP under one of them is a new one."""
+        cdef uint32_t index
+        for index in range(self.incoming_capacity):
+            if self.incoming[index]:
+                self.incoming[index] |= DOUBTFUL
+        return 0
+
     cdef bint incoming_settle(self, uint16_t packet_identifier) noexcept:
         cdef uint32_t* slot = self._incoming_slot(packet_identifier)
         if slot == NULL or slot[0] == 0:
@@ -202,6 +215,15 @@ cdef class Session(Receiver):
     def has_incoming(self, packet_identifier: int) -> bool:
         """Whether a QoS 2 message of the client's is under way with this packet identifier."""
         return self.incoming_state(packet_identifier) != 0
+
+    def doubt_identifiers(self) -> tuple[int, int]:
+        """The log may have lost what the client knows: take new packet identifiers, and no new message for an old one.
+
+        Returns the first delivery number that has them, and by how much they are shifted.
+        """
+        self.make_outgoing()
+        self.mark_incoming()
+        return self.outgoing.shift_further()
 
     @property
     def owed(self):

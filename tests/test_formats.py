@@ -58,6 +58,7 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("delivery", [b"client", 2**40, 268_435_456, 1, True, b"\x0b\x01", b"g/a/#", b"other", 7]),
     ("skipped", [b"client", "queue_full"]),
     ("replay", [b"client", b"$replay/-1h/a/#", 1, 268_435_455, 2**40, -1]),
+    ("shifted", [b"client", 2**40, 32_767]),
     ("snapshot", [2**40, TIME_US]),
     (
         "deliveries",

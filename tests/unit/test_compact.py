@@ -88,6 +88,7 @@ def state(router: Router, log: Log) -> dict[bytes, Any]:
             session.expiry_interval_s, session.will.fields if session.will is not None else None,
             sorted(router.tree.subscriptions_of(session)), session.incoming_identifiers, owed, bodies,
             session.owed.numbers if session.owed is not None else (0, 0), session.ends_ms,
+            session.owed.state()["in_flight"] if session.owed is not None else [],
             sorted(replay.fields() for replay in (session.replays or {}).values()))
     return found
 
