@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from broker.acl import Acl
     from broker.settings import Storage
+    from router.retained_index import RetainedIndex
 
 log = get("storage")
 
@@ -35,12 +37,23 @@ RETENTION_LOOK_S = 30.0
 CLOSE_S = 10.0
 
 
+def open_index(folder: Path) -> RetainedIndex:
+    """Open the index of retained messages in the broker's data folder; a damaged one is set aside. Raises OSError."""
+    # Here, because it takes lmdb along, which nobody needs who keeps nothing.
+    from router.retained_index import RetainedIndex
+
+    index = RetainedIndex(str(folder / "retained"))
+    if index.report is not None:
+        log.warning("retained_damaged", what=index.report)
+    return index
+
+
 class CommitLog:
     """What a worker keeps in its folder: recovered into its router, then written to.
 
     Args:
         settings: of the section `storage`.
-        of_router: empty.
+        of_router: empty; its index is what open_index() returned, and is closed with the log.
         acl: is asked about recovered wills when they are published; as nobody, for whose they were is not kept.
         folder: the broker's data folder, which nobody else uses.
         accept_loss: go on without what is missing, foreign or newer.
@@ -52,6 +65,8 @@ class CommitLog:
     def __init__(self, settings: Storage, of_router: Router, acl: Acl, folder: Path, *,
                  accept_loss: bool = False, archive: Archive | None = None) -> None:
         self.router = of_router
+        self.index: RetainedIndex = of_router.retaining.index
+        known = self.index.applied
         self.settings = settings
         self.archive = archive or Archive()
         self.home = folder / "worker-0"
@@ -63,33 +78,56 @@ class CommitLog:
             now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
             durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)
         self.log = self.opened.log
-        self._trouble: str | None = None
+        self._troubles: dict[str, str | None] = {}
+        if self.log.headers and self.log.headers[0].first_number > known + 1:
+            log.warning("retained_incomplete", known_up_to=known, log_begins_with=self.log.headers[0].first_number)
         for damage in self.opened.damages:
             log.warning("log_damaged", what=str(damage))
         for problem in self.opened.problems:
             log.warning("log_record_unfit", what=problem)
         log.info("recovered", records=self.opened.records, sessions=len(of_router.sessions),
-                 retained=of_router.retained.count, queued=of_router.ledger.queued_messages,
+                 retained=of_router.retaining.count, queued=of_router.ledger.queued_messages,
                  seconds=round(time.monotonic() - started_s, 3), incarnation=self.log.incarnation)
 
-    def begin(self) -> None:
-        """The router records now: let the log be written, and what fell due while nobody was there happen."""
+    def begin(self, wake: Callable[[], None]) -> None:
+        """The router records now: let the log be written, and what fell due while nobody was there happen.
+
+        Args:
+            wake: is called from another thread when the log has got further.
+        """
         begin(self.router, self.opened)
-        self.log.start()
+        commit_log, index = self.log, self.index
+
+        def on_durable() -> None:
+            wake()
+            # Where the log does not wait for the disk (`none`), it says durable before it has written.
+            index.durable(min(commit_log.durable, commit_log.written))
+
+        commit_log.on_durable = on_durable
+        commit_log.start()
+        index.pass_over(commit_log.written)
+        index.durable(commit_log.written)
+        index.start()
         self.router.expire()
 
     async def watch(self) -> None:
         """Say once what the disk refuses, and once that it is over."""
         while True:
             await trio.sleep(WATCH_S)
-            trouble = self.log.trouble
-            if trouble is not None and self._trouble is None:
-                log.error("log_not_written", what=trouble, full=self.log.full, waiting_bytes=self.log.backlog_bytes)
-            elif trouble is None and self._trouble is not None:
-                log.info("log_written_again")
-            self._trouble = trouble
-            if self.log.failure is not None:
-                raise self.log.failure
+            self._say("log", self.log.trouble, full=self.log.full, waiting_bytes=self.log.backlog_bytes)
+            # Nobody waits for the index, and what it lacks is in the log.
+            self._say("retained", self.index.trouble, waiting=self.index.pending)
+            for failure in (self.log.failure, self.index.failure):
+                if failure is not None:
+                    raise failure
+
+    def _say(self, name: str, trouble: str | None, **details: object) -> None:
+        before = self._troubles.get(name)
+        if trouble is not None and before is None:
+            log.error(f"{name}_not_written", what=trouble, **details)
+        elif trouble is None and before is not None:
+            log.info(f"{name}_written_again")
+        self._troubles[name] = trouble
 
     async def compact(self) -> None:
         """Whenever the log has grown by `compact_bytes`, have a snapshot made and remove what is needed no more."""
@@ -111,9 +149,13 @@ class CommitLog:
 
     def _remove(self) -> None:
         """Have the segments removed that neither a restart nor the archive needs."""
-        needed = self.log.snapshot
+        headers = list(self.log.headers)
+        # What the index has not got is in no snapshot.
+        self.index.pass_over(self.log.appended)
+        lacking = self.index.applied + 1
+        needed = min(self.log.snapshot, max(
+            (header.segment for header in headers if header.first_number <= lacking), default=0))
         if self.archive.topic_filters and needed:
-            headers = list(self.log.headers)
             try:
                 sizes = [(self.home / header.name).stat().st_size for header in headers]
             except FileNotFoundError:
@@ -125,6 +167,7 @@ class CommitLog:
 
     async def _compact_once(self) -> None:
         started_s = trio.current_time()
+        self.index.pass_over(self.log.appended)
         package = Path(router.commit_log.__file__).parents[1]
         done = await trio.run_process(
             [sys.executable, "-m", "broker.compaction", str(self.home), str(self.log.worker)], capture_stdout=True,
@@ -136,6 +179,7 @@ class CommitLog:
         made = json.loads(done.stdout)
         if made is None:
             return
+        await trio.to_thread.run_sync(self.index.flush, WATCH_S)
         self.log.adopt(made["name"], made["segment"], made["end_offset"])
         self._remove()
         await trio.to_thread.run_sync(remove_snapshots, self.log.disk, made["segment"])
@@ -143,7 +187,11 @@ class CommitLog:
                  snapshot_bytes=made["size"], seconds=round(trio.current_time() - started_s, 3))
 
     def close(self) -> None:
-        """Write and sync what is left."""
+        """Write and sync what is left, then what the index has not got of it."""
         if not self.log.close(CLOSE_S):
             log.error("log_not_written", what=self.log.trouble or "the disk did not answer in time",
                       waiting_bytes=self.log.backlog_bytes)
+        self.index.pass_over(self.log.appended)
+        self.index.durable(min(self.log.durable, self.log.written))
+        if not self.index.close(CLOSE_S) and self.index.trouble is not None:
+            log.warning("retained_not_written", what=self.index.trouble, waiting=self.index.pending)

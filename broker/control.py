@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from router.topics import check_topic_filter, parse_shared
 
 from broker.acl import FailClosed
+from broker.backlog import Backlog
 from broker.handshake import Handshake
 from broker.limits import topic_problem
 from broker.logs import Late, get
@@ -105,7 +106,7 @@ class Controller:
         session = connection.session
         identifier: int = packet.properties.get("subscription_identifier", 0)
         reasons = []
-        backlog: deque[tuple[Any, int, int]] = deque()
+        backlog = Backlog(self.router)
         replays: list[ReplaySubscription] = []
         if identifier and not self.mqtt.subscription_identifiers_available:
             raise ClientError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "section 3.2.2.3.12",
@@ -134,7 +135,7 @@ class Controller:
                 reason = Reason(qos)
                 retained = self.router.subscribe(
                     session, subscription.topic_filter, self._options(connection, subscription, qos), identifier)
-                backlog.extend((message, qos, identifier) for message in retained)
+                backlog.add(retained, qos, identifier)
             else:
                 self.refused_subscriptions[reason.name.lower()] += 1
                 if connection.version == 4:
@@ -155,7 +156,7 @@ class Controller:
                 if connection.backlog is None:
                     connection.backlog = backlog
                 else:
-                    connection.backlog.extend(backlog)
+                    connection.backlog.join(backlog)
                 self.send_backlog(connection)
 
         return self._answer(connection, answer)
@@ -259,18 +260,34 @@ class Controller:
     def send_backlog(self, connection: Connection) -> None:
         """Send retained messages as far as the output and the window allow; the rest goes on when there is room.
 
-        A topic whose retained message changed since the SUBSCRIBE is passed over: the new one came live.
+        A topic whose retained message changed since the SUBSCRIBE is passed over: the new one came live. What is still
+        to be read from the disk is read when the connection's turn for that has come: read_on().
         """
-        backlog = connection.backlog
-        current = self.router.retained_message
-        while backlog:
-            message, qos, identifier = backlog[0]
+        backlog: Backlog = connection.backlog
+        messages, is_current = backlog.messages, backlog.is_current
+        while messages:
+            message, qos, identifier, scan = messages[0]
             if not connection.can_take(min(qos, message.quality_of_service)):
                 return
-            backlog.popleft()
-            if current(message.topic_name) is message:
+            messages.popleft()
+            if is_current(message, scan):
                 connection.send_retained(message, qos, identifier)
-        connection.backlog = None
+        if backlog.scans:
+            connection.go_on_later()
+        else:
+            connection.backlog = None
+
+    def read_on(self, connection: Connection) -> None:
+        """Read some of the retained messages for a connection from the disk, and send them. Called a few times a turn.
+
+        A connection that takes nothing now has this called again after it has taken something.
+        """
+        backlog: Backlog | None = connection.backlog
+        if backlog is None or not connection.can_take(0):
+            return
+        if not backlog.messages:
+            backlog.read_on()
+        self.send_backlog(connection)
 
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> bool:
         session = connection.session

@@ -55,6 +55,7 @@ cdef class Hub:
     cdef int end_turn(self) except -1
     cdef int deal_with_parked(self) except -1
     cdef int take_up_waiting(self) except -1
+    cdef int take_up_later(self) except -1
     cdef int tick(self) except -1
     cdef int run_replays(self) except -1
     cdef bint has_replays(self) noexcept     # they have more to do at once

@@ -6,7 +6,6 @@ async method is a checkpoint, so that a loop over them never keeps the reactor f
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +15,7 @@ from router.local import LocalClient
 
 from broker import application
 from broker.application import ReceivedMessage
+from broker.backlog import Backlog
 from broker.presence import ClientInfo, Connected, Disconnected, Presence
 from broker.reasons import CloseReason, Reason
 
@@ -70,7 +70,7 @@ class InProcessClient:
             host.router.ledger, host.reactor.arrivals, self._on_arrival)
         self._host = host
         self._opened_ms: int = host.reactor.look_at_clock()
-        self._backlog: deque[tuple[Message, int, int]] = deque()     # retained messages, QoS, subscription identifier
+        self._backlog = Backlog(host.router)
         self._waiting = trio.lowlevel.ParkingLot()
         self._settlements: dict[int, Settlement] = {}
         self._published = 0
@@ -174,8 +174,8 @@ class InProcessClient:
             raise RefusedError(f"subscribe to {topic_filter!r}", Reason.NOT_AUTHORIZED)
         identifier = subscription_identifier or 0
         retained = host.router.subscribe(self.local, encoded, options, identifier)
-        self._backlog.extend((message, qos, identifier) for message in retained)
-        if retained:
+        self._backlog.add(retained, qos, identifier)
+        if self._backlog:
             self._on_arrival()
         return qos
 
@@ -202,20 +202,27 @@ class InProcessClient:
         while (message := self._take()) is None:
             if self._ended:
                 raise StopAsyncIteration
-            await self._waiting.park()
+            if self._backlog:
+                await trio.lowlevel.checkpoint()        # what has been read so far was in vain
+            else:
+                await self._waiting.park()
         self._received += 1
         return message
 
     def _take(self) -> ReceivedMessage | None:
         host = self._host
         now_ms = host.reactor.look_at_clock()
-        while self._backlog:
-            message, granted_qos, identifier = self._backlog.popleft()
-            if (host.router.retained.message_of(message.topic_name) is message
-                    and not self.local.expired(message, now_ms)):
+        backlog = self._backlog
+        if not backlog.messages and backlog.scans:
+            backlog.read_on()
+        while backlog.messages:
+            message, granted_qos, identifier, scan = backlog.messages.popleft()
+            if backlog.is_current(message, scan) and not self.local.expired(message, now_ms):
                 # RETAIN 1 [MQTT3-3.3.1-8], at most at the granted QoS.
                 return application.received(message, min(granted_qos, message.quality_of_service), True,
                                             (identifier,) if identifier else (), now_ms)
+        if backlog:
+            return None
         entry = self.local.take_next(now_ms)
         if entry is None:
             return None
@@ -251,7 +258,7 @@ class InProcessClient:
         await trio.lowlevel.checkpoint()
 
     def _disconnect(self) -> None:
-        self._backlog.clear()
+        self._backlog = Backlog(self._host.router)
         if not self._ended:
             self._host.leave(self, CloseReason.CLIENT_DISCONNECT)
         self.local.leave()
@@ -260,6 +267,7 @@ class InProcessClient:
     def end(self) -> None:
         """The host has forgotten it: whoever waits hears of it."""
         self._ended = True
+        self._backlog.end()
         for settlement in self._settlements.values():
             settlement.over.set()
         self._settlements.clear()

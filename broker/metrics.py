@@ -180,7 +180,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         acceptor: None while nothing is accepted.
     """
     router, replays = hub.router, hub.replays
-    ledger, tree, retained = router.ledger, router.tree, router.retained
+    ledger, tree = router.ledger, router.tree
     packets_in, packets_out = hub.packets()
     times_us = hub.phase_times_us()
     durations = {name: Durations(*fields) for name, fields in hub.durations().items()}
@@ -201,8 +201,8 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         sessions_expired=ledger.sessions_expired,
         subscriptions=tree.subscription_count,
         shared_subscriptions=tree.shared_subscription_count,
-        retained_messages=retained.count,
-        retained_bytes=retained.size_bytes,
+        retained_messages=router.retaining.count,
+        retained_bytes=router.retaining.size_bytes,
         queued_messages=ledger.queued_messages,
         queued_bytes=ledger.queued_bytes,
         inflight_messages=ledger.inflight_messages,

@@ -27,6 +27,7 @@ cdef struct Turn:
     PointerList parked           # Protocol with a control packet to be handled in Python
     PointerList closing          # Protocol to be closed
     PointerList waiting          # Protocol that can take up again what it held back
+    PointerList later            # Protocol with much to read from the disk: a few in a turn, whoever waits longest
     uint64_t* verdicts           # VERDICTS entries: hash of (salt, topic name), low bit: allowed
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
     uint32_t receive_maximum     # Receive Maximum that we accept
@@ -72,7 +73,7 @@ cdef class Protocol(Sink):
     cdef list aliases_in                  # topic name by alias; None until the first
     cdef dict aliases_out                 # alias by topic name; None until the first
     cdef readonly bytes parked_body       # of the control packet that waits for Python
-    cdef public object backlog            # retained messages still to be sent, or None
+    cdef public object backlog            # retained messages still to be sent (broker.backlog.Backlog), or None
     cdef public bint replays_wait         # replays that go on when it takes more
     cdef uint64_t salt                    # of this connection's verdicts
     cdef uint64_t messages_in, messages_out, bytes_in, bytes_out
@@ -84,6 +85,7 @@ cdef class Protocol(Sink):
     cdef uint8_t state                    # ProtocolState
     cdef bint parked                      # a control packet waits for Python, later packets stay unparsed
     cdef bint dirty                       # in turn.dirty
+    cdef bint later                       # in turn.later
     cdef bint held                        # a 3.x client over the inbound limit: later packets stay unparsed
     cdef bint route_allowed               # the ACL's answer for `route`
 

@@ -188,7 +188,7 @@ cdef class Protocol(Sink):
                                   f"more than {self.turn.receive_maximum} messages without their acknowledgement")
         if not self.route_allowed:
             return self.refuse_publish(message, identifier, NOT_AUTHORIZED, DROP_NOT_AUTHORIZED)
-        if message.retain and not self.router.may_retain(message):
+        if message.retain and not self.router.retaining.may_retain(message):
             return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_RETAINED_FULL)
         if not self.router.accepting and self.router.rests_on_record(session, message, self.route):
             return self.refuse_unlogged(message, identifier)
@@ -335,6 +335,13 @@ cdef class Protocol(Sink):
             if self.backlog is not None or self.replays_wait:
                 list_push(&self.turn.waiting, <void*>self)
         return 0
+
+    def go_on_later(self) -> None:
+        """Have the controller's read_on() called, in this turn or a later one, when it is this connection's turn."""
+        if not self.later and self.state == OPEN:
+            self.later = True
+            list_push(&self.turn.later, <void*>self)
+            call_for_turn(self.turn)
 
     # Packets out: the sink of the session ---------------------------------------------------------------------------
 

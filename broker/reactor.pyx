@@ -248,8 +248,8 @@ cdef class Reactor(Hub):
         PyErr_CheckSignals()
         self.turns += 1
         self.after_turn()
-        self.busy = count > 0 or self.guest_due or self.unfinished() or self.turn.dirty.count > 0 \
-            or self.has_replays()
+        self.busy = (count > 0 or self.guest_due or self.unfinished() or self.turn.dirty.count > 0
+                     or self.turn.later.count > 0 or self.has_replays())
         return self.busy
 
     cdef int64_t clock_ns(self) noexcept:
@@ -261,8 +261,8 @@ cdef class Reactor(Hub):
         cdef int timeout_ms = 0
         count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
         self.at_once = count > 0
-        if count == 0 and block and not self.guest_due and self.running and not self.unfinished() \
-                and not self.turn.dirty.count and not self.has_replays():
+        if (count == 0 and block and not self.guest_due and self.running and not self.unfinished()
+                and not self.turn.dirty.count and not self.turn.later.count and not self.has_replays()):
             timeout_ms = TICK_MS if self.needs_ticks() else -1
             with nogil:
                 count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, timeout_ms)

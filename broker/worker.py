@@ -22,7 +22,7 @@ from router.router import Router
 from broker.acceptor import Acceptor, bind
 from broker.acl import AllowAll
 from broker.auth import Anonymous
-from broker.commit_log import CommitLog
+from broker.commit_log import CommitLog, open_index
 from broker.control import Controller
 from broker.guest import Guest
 from broker.inprocess import INBOX_MAX, InProcess, InProcessClient
@@ -75,9 +75,10 @@ class Worker:
                  mesh: Any = None, folder: Path | None = None, accept_loss: bool = False) -> None:
         mqtt, limits = config.mqtt, config.limits
         self.config = config
+        index = open_index(folder) if folder is not None else None
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
-            routes_max=limits.route_cache_max)
+            routes_max=limits.route_cache_max, index=index)
         acl = acl or AllowAll()
         self.controller = Controller(config, self.router, authenticator or Anonymous(), acl, admission)
         self.store: CommitLog | None = None
@@ -85,20 +86,24 @@ class Worker:
             filters = [text.encode() for text in config.archive.topic_filters]
             if filters:
                 self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
-            self.store = CommitLog(config.storage, self.router, self.controller.acl, folder, accept_loss=accept_loss,
-                                   archive=config.archive)
+            try:
+                self.store = CommitLog(config.storage, self.router, self.controller.acl, folder,
+                                       accept_loss=accept_loss, archive=config.archive)
+            except BaseException:
+                self.router.retaining.index.close()
+                raise
             log_store = self.store.log
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max, **terms(config))
         self.reactor.memory = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
         self.reactor.transform_factory = transform
-        if log_store is not None:
-            log_store.on_durable = self.reactor.wake
         if self.store is not None:
             self.reactor.look_at_clock()
-            self.store.begin()
+            self.store.begin(self.reactor.wake)
             self.reactor.replays = self.controller.replays = Replays(self.router, self.store.log)
+        elif log_store is not None:
+            log_store.on_durable = self.reactor.wake
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
         self.acceptor: Acceptor | None = None
         self.sys_topics: SysTopics | None = None
@@ -160,7 +165,7 @@ class Worker:
     async def _keep_house(self) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_S)
-            self.router.retained.purge_expired(self.reactor.now_ms, PURGE_EXPIRED_MAX)
+            self.router.retaining.purge_expired(PURGE_EXPIRED_MAX)
             self.router.tree.sweep_routes(ROUTES_SWEPT_MAX)
             self.reactor.trim()
 
@@ -404,9 +409,9 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
         OSError: an address cannot be bound.
     """
     worker = Worker(config, **seams)
-    worker.listen()
     failure: Exception | None = None
     try:
+        worker.listen()
         async with trio.open_nursery() as driving:
             driving.start_soon(_drive, worker.reactor)
             async with trio.open_nursery() as serving:

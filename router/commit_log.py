@@ -159,7 +159,8 @@ def open_log(
     """Feed a router with everything that a worker's log holds, and return the log for what comes.
 
     The router is empty, and records nothing until its pump has got the log. Sessions have no connection and no running
-    deadline then: begin() is for that.
+    deadline then: begin() is for that. The router's index of retained messages, if it has one, is brought up to what
+    the log says.
 
     Args:
         disk: the worker's folder.
@@ -180,9 +181,21 @@ def open_log(
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
     segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment, accept_loss=accept_loss)
     start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None
-    for cursor in segments.cursors(start):
-        recovery.feed(cursor)
-        progress(recovery.fed)
+    index = router.retaining.index
+    for position, header in enumerate(segments.headers):
+        if index is not None:
+            index.incarnation = header.incarnation
+        if header.segment < first_segment:
+            # In the snapshot, but for retained messages.
+            if index is not None and segments.headers[position + 1 :] and (
+                segments.headers[position + 1].first_number > index.applied + 1
+            ):
+                for cursor in segments.segment_cursors(position):
+                    recovery.feed_retained(cursor)
+            continue
+        for cursor in segments.segment_cursors(position, start if header.segment == first_segment else None):
+            recovery.feed(cursor)
+            progress(recovery.fed)
     lost_connections = recovery.finish()
     segments.repair()
     durability = options.get("durability", "fsync")
@@ -194,6 +207,9 @@ def open_log(
     log.snapshot = first_segment
     remove_snapshots(disk, first_segment)
     router.ledger.incarnation = incarnation
+    if index is not None:
+        index.rewind(log.appended)
+        index.incarnation = incarnation
     opened = Opened(
         log, recovery.fed, segments.damages, recovery.problems, recovery.problem_count, lost_connections,
         durability_before != "fsync",

@@ -91,7 +91,7 @@ def compact(disk: Storage, worker: int, make_mark: Callable[[], int]) -> Snapsho
 
     Memory: as the worker itself, without connections. Time: as a restart, and to copy the messages that wait.
     """
-    router = Router(Ledger())
+    router = Router(Ledger(), retains=False)    # those have an index of their own
     recovery = Recovery(router, lambda *fields: fields, 0, 0)
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
     segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment)

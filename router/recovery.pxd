@@ -28,6 +28,7 @@ cdef class Recovery:
     cdef readonly bytes places           # of a snapshot: where its stored messages lie
 
     cdef int apply(self, Cursor cursor) except -1
+    cdef int retain(self, Cursor cursor, MessageFields* fields) except -1
     cdef int on_accepted(self, Cursor cursor) except -1
     cdef int keep_decisions(self, Cursor cursor) except -1
     cdef int owe_targets(self, MessageFields* fields, Receiver publisher, uint64_t record, uint64_t size) except -1

@@ -58,6 +58,22 @@ cdef class Recovery:
             self.last_number = cursor.number
             self.apply(cursor)
 
+    def feed_retained(self, Cursor cursor not None) -> None:
+        """Apply what the records of a cursor say of retained messages, and nothing else."""
+        cdef MessageFields fields
+        while cursor.next():
+            if cursor.kind == RECORD_ACCEPTED and cursor.message_fields(&fields) == 0 and fields.retain:
+                self.retain(cursor, &fields)
+
+    cdef int retain(self, Cursor cursor, MessageFields* fields) except -1:
+        self.router.ledger.stamp_us = max(self.router.ledger.stamp_us, cursor.time_us)
+        if cursor.number > self.router.retaining.known:
+            # Rounded down, as message_of() rounds up: together they give the time of expiry that is in the record.
+            self.router.retaining.recover(
+                message_of(fields, self.now_us, self.now_ms), cursor.number, cursor.time_us,
+                self.now_ms - (self.now_us - cursor.time_us) // 1000)
+        return 0
+
     cdef int apply(self, Cursor cursor) except -1:
         cdef Session session
         if cursor.kind == RECORD_ACCEPTED:
@@ -101,7 +117,7 @@ cdef class Recovery:
             publisher = self.session_of(
                 PyBytes_FromStringAndSize(<const char*>fields.publisher, fields.publisher_length))
         if fields.retain:
-            self.router.retain_recovered(message_of(&fields, self.now_us, self.now_ms), cursor.number, cursor.time_us)
+            self.retain(cursor, &fields)
         if fields.qos:
             size = <uint64_t>fields.topic_length + fields.properties_length + fields.payload_length
             self.owe_targets(&fields, publisher, cursor.number, size)

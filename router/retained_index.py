@@ -179,8 +179,18 @@ class RetainedIndex:
                 pass
         return True
 
+    def pass_over(self, record: int) -> None:
+        """Tell that the records up to this one have nothing more to say here, so that `applied` can get there.
+
+        From the thread that stores and clears, when it has done so for all of these records. Costs a transaction.
+        """
+        with self._lock:
+            if record > max(self._front.last, self._back.last, self.applied):
+                self._front.last = record
+                self._wake.notify_all()
+
     def rewind(self, last_number: int) -> None:
-        """Tell, once and before anything else, how far the log goes. Raises OSError.
+        """Tell, once and before a new record has a number, how far the log goes. Raises OSError.
 
         Where a loss of power has taken records that were applied already (durability `os`), their numbers are given
         again: what gets them must not be taken for applied, and messages that had them have record 0 from now on.
@@ -459,7 +469,8 @@ class RetainedIndex:
             transaction.put(TOTALS_KEY, TOTALS.pack(count, size, stamp_us), db=environment.meta)
             if table.last:
                 applied = table.last if is_last else self.applied
-                transaction.put(self._applied_key, APPLIED.pack(applied, table.last), db=environment.meta)
+                highest = max(self._highest, table.last)  # until rewind() was told, it may be higher than the log is
+                transaction.put(self._applied_key, APPLIED.pack(applied, highest), db=environment.meta)
         with self._lock:
             self._count, self._size = count, size
             table.written = end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from router.message import Message
-from router.retained_keys import KeyFilter, is_cut
+from router.retained_keys import KeyFilter, is_cut, key_of
 from router.retained_values import decode, is_tombstone, name_in, stamp_of
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return
 STEPS_MIN: Final = 128
+SLICE_BYTES_MAX: Final = 1 << 20
 
 
 class RetainedScan:
@@ -34,8 +35,11 @@ class RetainedScan:
         (self._older, _, _), (self._newer, _, _) = self._tables
         self._position = 0  # in the first table
         self._from: bytes = self._filter.first  # where to go on in LMDB
+        self._bytes_left = 0  # of the slice that is being read
 
-    def next_slice(self, limit: int, now_us: int = 0, now_ms: int = 0) -> list[Message]:
+    def next_slice(
+        self, limit: int, now_us: int = 0, now_ms: int = 0, bytes_max: int = SLICE_BYTES_MAX
+    ) -> list[Message]:
         """Return the next messages, owned and new; `done` tells whether these were the last.
 
         There may be none although there are more: a slice also ends when it has looked at many topics in vain. Cost:
@@ -44,10 +48,12 @@ class RetainedScan:
         Args:
             limit: messages to return at most, 1 or more.
             now_us, now_ms: the same moment, since 1970 and monotonic.
+            bytes_max: the slice ends with the message that reaches it.
         """
         found: list[Message] = []
+        self._bytes_left = bytes_max
         steps = self._read_tables(found, limit, max(limit * STEPS_PER_MESSAGE, STEPS_MIN), now_us, now_ms)
-        if not self._tables and len(found) < limit and steps > 0:
+        if not self._tables and len(found) < limit and steps > 0 and self._bytes_left > 0:
             self._index.read(
                 lambda transaction: self._read_topics(
                     transaction.cursor(db=self._index.topics), found, limit, steps, now_us, now_ms
@@ -57,7 +63,7 @@ class RetainedScan:
 
     def _read_tables(self, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int) -> int:
         """Go through the changes there were at the start; returns how many steps are left."""
-        while self._tables and len(found) < limit and steps > 0:
+        while self._tables and len(found) < limit and steps > 0 and self._bytes_left > 0:
             changes, keys, length = self._tables[0]
             if self._position == length:
                 del self._tables[0]
@@ -84,7 +90,7 @@ class RetainedScan:
         more = cursor.set_range(self._from) if self._from else cursor.first()
         while more:
             key = cursor.key()
-            if steps <= 0 or len(found) >= limit:
+            if steps <= 0 or len(found) >= limit or self._bytes_left <= 0:
                 self._from = key
                 return
             steps -= 1
@@ -114,3 +120,12 @@ class RetainedScan:
             self._index.damaged_values += 1
         elif not 0 < message.expires_at_ms < now_ms:
             found.append(message)
+            self._bytes_left -= len(value)
+
+    def is_current(self, message: Message) -> bool:
+        """Return whether a message of a slice is its topic's still: what came after the scan began also came live."""
+        index = self._index
+        if index.last_stamp_us == self._stamp_us:
+            return True
+        value = index.newest(key_of(message.topic_name))
+        return value is not None and not is_tombstone(value) and stamp_of(value) <= self._stamp_us

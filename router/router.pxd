@@ -7,6 +7,7 @@ from router.message cimport Message
 from router.receiver cimport Receiver
 from router.records cimport RecordBuffer
 from router.retained cimport RetainedStore
+from router.retaining cimport Retaining
 from router.session cimport Session
 from router.sink cimport Sink
 from router.routes cimport Route, Target
@@ -20,7 +21,8 @@ cdef enum DeadlineKind:
 cdef class Router:
     cdef readonly Ledger ledger
     cdef readonly SubscriptionTree tree
-    cdef readonly RetainedStore retained
+    cdef readonly Retaining retaining    # retained messages, in memory or on disk
+    cdef readonly RetainedStore retained # those in memory: retaining.store
     cdef readonly Effects effects
     cdef readonly dict sessions          # client identifier (bytes) -> Session
     cdef public object sys_topics        # the broker's own topics, $SYS: match(), message_of(), bring_up_to_date(); or None
@@ -47,9 +49,6 @@ cdef class Router:
     # At QoS 0 or 1; the message may be borrowed. There must be room for it (Session.has_room) at QoS 1.
     cdef int deliver_replayed(self, Session session, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                               uint32_t ids_length) except -1
-    cdef int retain(self, Message message) except -1
-    cdef int retain_recovered(self, Message message, uint64_t record, int64_t stamp_us) except -1
-    cdef bint may_retain(self, Message message) except -1       # there is room for it among the retained messages
     # An acknowledgement of the publisher's packet: now, or in its place behind what waits.
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason, bint recorded) except -1

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 from router.archive cimport ArchiveFilters
 from router.receiver cimport DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
-from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_RETAINED_FULL, DROP_SESSION_ENDED, DROP_UNREADABLE
+from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_SESSION_ENDED, DROP_UNREADABLE
 from router.message cimport message_size
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
@@ -35,12 +35,16 @@ cdef class Router:
         seed: of the random choice between members of a shared subscription; 64 bits.
         strategy: of shared subscriptions, a name in router.shared.STRATEGIES.
         routes_max: topic names whose receivers are remembered.
+        index: retained messages on disk (router.retained_index.RetainedIndex); None: they are kept in memory.
+        retains: False: retained messages that are recovered are passed over.
     """
 
-    def __init__(self, Ledger ledger not None, seed: int = 0, strategy: str = "round_robin", routes_max: int = 65_536):
+    def __init__(self, Ledger ledger not None, seed: int = 0, strategy: str = "round_robin", routes_max: int = 65_536,
+                 *, index=None, retains: bool = True):
         self.ledger = ledger
         self.tree = SubscriptionTree(strategy, seed, routes_max)
-        self.retained = RetainedStore(seed)
+        self.retaining = Retaining(ledger, seed, index, retains)
+        self.retained = self.retaining.store
         self.effects = Effects(ledger)
         self.sessions = {}
         self._deadlines = []
@@ -71,7 +75,7 @@ cdef class Router:
         if route.archived and self.recording:
             self._archive(publisher, message)
         if message.retain:
-            self.retain(message)
+            self.retaining.retain(message)
         return self._publish_now(publisher, message, route)
 
     cdef int _archive(self, Receiver publisher, Message message) except -1:
@@ -165,6 +169,7 @@ cdef class Router:
         cdef Receiver member
         cdef int reached = 0
         cdef int64_t time_us = ledger.now_us
+        cdef int64_t time_ms = ledger.now_ms
         cdef uint8_t[5] ids
         cdef uint32_t ids_length = 0
         cdef uint8_t qos
@@ -174,12 +179,13 @@ cdef class Router:
         if owned.retain:
             # A hybrid logical clock: the newest retained message of a topic is the one with the highest stamp.
             time_us = ledger.stamp_us = max(ledger.now_us, ledger.stamp_us + 1)
+            time_ms = self.retaining.stamp_ms()
         owned.record = ledger.records.accepted(
-            time_us, ledger.now_ms, ledger.records.last_number + 1, owned,
+            time_us, time_ms, ledger.records.last_number + 1, owned,
             (<Session>publisher).client_identifier if isinstance(publisher, Session) else None,
             packet_identifier, will, NULL, 0)
         if owned.retain:
-            self.retain(owned)
+            self.retaining.retain(owned)
         for index in range(route.target_count):
             target = &route.targets[index]
             if target.no_local and target.receiver == <void*>publisher:
@@ -267,46 +273,6 @@ cdef class Router:
         else:
             self.effects.deliver(receiver, owned, qos, retain, target.ids, target.ids_length, NULL)
         return 0
-
-    cdef int retain(self, Message message) except -1:
-        """Replace the topic's retained message; an empty payload removes it [MQTT-3.3.1-5], [MQTT-3.3.1-6]."""
-        if message.payload_length == 0:
-            self.retained.clear(message.topic, message.topic_length)
-        elif self.may_retain(message):
-            self.retained.store(message.keep())
-        else:
-            self.ledger.dropped_messages[DROP_RETAINED_FULL] += 1
-        return 0
-
-    cdef int retain_recovered(self, Message message, uint64_t record, int64_t stamp_us) except -1:
-        """Take a retained message, or the end of one, from the log."""
-        message.record = record
-        self.ledger.stamp_us = max(self.ledger.stamp_us, stamp_us)
-        if message.payload_length == 0:
-            return self.retained.clear(message.topic, message.topic_length)
-        return self.retained.store(message)
-
-    cdef bint may_retain(self, Message message) except -1:
-        """Return whether the limits on retained messages let this one in; one that replaces another counts its growth.
-
-        Whoever publishes for a client asks before; what is published all the same goes out and is not kept.
-        """
-        cdef Ledger ledger = self.ledger
-        cdef Message older
-        cdef uint64_t size, older_size = 0
-        if message.payload_length == 0:
-            return True
-        size = <uint64_t>message.topic_length + message.properties_length + message.payload_length
-        if (self.retained.count < ledger.retained_messages_max and not ledger.memory_full
-                and self.retained.size_bytes + size <= ledger.retained_bytes_max):
-            return True
-        older = self.retained.get(message.topic, message.topic_length)
-        if older is not None:
-            older_size = <uint64_t>older.topic_length + older.properties_length + older.payload_length
-        return older is not None and (
-            size <= older_size
-            or (not ledger.memory_full
-                and self.retained.size_bytes - older_size + size <= ledger.retained_bytes_max))
 
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason, bint recorded) except -1:
@@ -526,7 +492,8 @@ cdef class Router:
             topic_filter: valid, perhaps `$share/name/filter`.
             options: Subscription Options byte (3.8.3.1).
 
-        Returns the retained messages to send now, by Retain Handling [MQTT-3.3.1-9..11]; none for a shared one.
+        Returns the retained messages to send now, by Retain Handling [MQTT-3.3.1-9..11]; none for a shared one: a list,
+        or a RetainedScan that reads them, where there is an index.
         """
         cdef bint is_sys = is_sys_topic(<const uint8_t*>PyBytes_AS_STRING(topic_filter), len(topic_filter))
         if is_sys and self.sys_topics is not None:
@@ -540,7 +507,7 @@ cdef class Router:
             return []
         if is_sys:
             return self.sys_topics.match(topic_filter) if self.sys_topics is not None else []
-        return self.retained.match(topic_filter)
+        return self.retaining.match(topic_filter)
 
     cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
                               uint32_t ids_length) except -1:
@@ -568,7 +535,7 @@ cdef class Router:
         """Return what a new subscriber to a topic name would be sent now, None if it is nothing."""
         if self.sys_topics is not None and topic_name.startswith(b"$SYS"):
             return self.sys_topics.message_of(topic_name)
-        return self.retained.message_of(topic_name)
+        return self.retaining.message_of(topic_name)
 
     def unsubscribe(self, Receiver receiver not None, bytes topic_filter not None) -> bool:
         """Remove a subscription; returns whether there was one. What is already owed stays owed [MQTT-3.10.4-3]."""

@@ -17,7 +17,8 @@ IN_MEMORY = {
     "slow_authenticator": {"slow": True},
     "log": {"logged": True},
     "follower": {"followed": True},
-    "all": {"piecewise": True, "slow": True, "followed": True},
+    "index": {"indexed": True},
+    "all": {"piecewise": True, "slow": True, "followed": True, "indexed": True},
 }
 OVER_SOCKETS = {
     "plain": {},

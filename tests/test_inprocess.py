@@ -4,6 +4,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -496,3 +497,34 @@ def test_a_client_with_an_identity_is_subject_to_the_acl_and_one_without_is_trus
             assert await ann.publish("public") == 0
 
     driver(run, acl=TopicAcl())
+
+
+@pytest.mark.parametrize("driver", [as_task, as_guest])
+def test_retained_messages_come_from_the_data_folder_however_many(driver: Callable[..., None], tmp_path: Path) -> None:
+    async def run(broker: Worker) -> None:
+        async with broker.client("one") as one, broker.client("two") as two:
+            for number in range(200):
+                await one.publish(f"t/{number}", b"%d" % number, qos=number == 199, retain=True)
+            await one.publish("u", b"", retain=True)
+            await two.subscribe("#")
+            await one.publish("t/7", b"live")
+            received = [await anext(two) for _ in range(201)]
+            assert {(message.topic_name, message.payload) for message in received if message.retain} == {
+                (f"t/{number}", b"%d" % number) for number in range(200)}
+            assert (received[-1].payload, received[-1].retain) == (b"live", False)
+            assert broker.metrics().retained_messages == 200
+            # What is durable comes to lie in the index, and need not be kept in memory.
+            while broker.router.retaining.index.pending:
+                await trio.lowlevel.checkpoint()
+
+    driver(run, folder=tmp_path)
+
+
+async def test_a_client_has_what_was_read_when_the_broker_ends(tmp_path: Path) -> None:
+    async with open_broker(CONFIG, folder=tmp_path) as broker:
+        one = await broker.connect("one")
+        for number in range(200):
+            await one.publish(f"t/{number}", b"x", retain=True)
+        await one.subscribe("#")
+        await anext(one)
+    assert 0 < len([message async for message in one]) < 199

@@ -19,8 +19,10 @@ A word `key=value` sets a property or a field, see _OPTIONS. Of a packet receive
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ from broker.packets import (
 from broker.properties import PacketType, encode_varint
 from broker.reasons import Reason
 from broker.worker import ledger, open_broker, terms
+from router.retained_index import RetainedIndex
 from tests.support.doubles import (
     FakeFollower,
     FakeLog,
@@ -263,9 +266,9 @@ class MemoryBroker:
     """Hub, controller and router without sockets; time is what the script says."""
 
     def __init__(self, config: Config, nursery: trio.Nursery, log: FakeLog | None, follower: FakeFollower | None,
-                 authenticator: Any, acl: Any = None) -> None:
-        self.log, self.follower = log, follower
-        self.router = Router(ledger(config), seed=1)
+                 authenticator: Any, acl: Any = None, index: RetainedIndex | None = None) -> None:
+        self.log, self.follower, self.index = log, follower, index
+        self.router = Router(ledger(config), seed=1, index=index)
         self.controller = Controller(config, self.router, authenticator, acl or TopicAcl(), Gatekeeper())
         self.controller.handshake.spawn = nursery.start_soon
         durability = Durability(log, [follower], 1) if follower is not None else None
@@ -284,6 +287,8 @@ class MemoryBroker:
             await trio.testing.wait_all_tasks_blocked()
             if self.log is not None:
                 self.log.sync()
+                if self.index is not None:
+                    self.index.commit(self.log.durable)
             if self.follower is not None:
                 self.follower.acknowledge()
 
@@ -430,15 +435,20 @@ def config_for(script: Script) -> Config:
 
 
 async def run_in_memory(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
-                        logged: bool = False, followed: bool = False) -> MemoryBroker:
+                        logged: bool = False, followed: bool = False, indexed: bool = False) -> MemoryBroker:
     """Run a conversation without sockets, in virtual time. Returns the broker, with what is left in it."""
-    log = FakeLog() if logged or followed else None
+    log = FakeLog() if logged or followed or indexed else None
     follower = FakeFollower(log) if followed and log is not None else None
-    async with trio.open_nursery() as nursery:
-        broker = MemoryBroker(config_for(script), nursery, log, follower,
-                              SlowAuthenticator() if slow else QuickAuthenticator())
-        await talk(script, version, broker, broker.connect, broker.wait, piecewise)
-        nursery.cancel_scope.cancel()
+    with contextlib.ExitStack() as stack:
+        index = None
+        if indexed:
+            index = RetainedIndex(stack.enter_context(tempfile.TemporaryDirectory()))
+            stack.callback(index.close)
+        async with trio.open_nursery() as nursery:
+            broker = MemoryBroker(config_for(script), nursery, log, follower,
+                                  SlowAuthenticator() if slow else QuickAuthenticator(), index=index)
+            await talk(script, version, broker, broker.connect, broker.wait, piecewise)
+            nursery.cancel_scope.cancel()
     assert "internal_error" not in broker.controller.ends, broker.controller.ends
     return broker
 
