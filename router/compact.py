@@ -165,9 +165,8 @@ def _write_sessions(writer: _Writer, router: Router, recovery: Recovery, now_us:
         incoming = session.incoming_identifiers
         if incoming:
             add("incoming", now_us, client_identifier, incoming)
-        if session.owed is not None:
-            for first_number, amount in session.owed.shifted():
-                add("shifted", now_us, client_identifier, first_number, amount)
+        for first_number, amount in session.shifts:
+            add("shifted", now_us, client_identifier, first_number, amount)
         gone_us = recovery.detached_us.get(client_identifier)
         if gone_us is not None:
             number = session.owed.numbers[0] if session.owed is not None else 0

@@ -1,6 +1,7 @@
 """What one session is owed at QoS 1 and 2."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from router.identifiers cimport ShiftedIdentifiers
 from router.ledger cimport Ledger
 from router.message cimport Message
 from router.receiver cimport DROPPED, Verdict
@@ -32,11 +33,6 @@ cdef struct Delivery:
     uint32_t released_on         # RELEASED: on which of them its PUBREL was last sent
 
 
-cdef struct Shift:
-    uint64_t first_number        # deliveries from here on
-    uint32_t amount              # have identifiers shifted by so much
-
-
 cdef class Outgoing:
     # One ring holds all deliveries from the oldest not acknowledged to the newest queued:
     #   oldest_open <= resend_number <= next_number <= end_number,   next_number - oldest_open <= 65535
@@ -46,8 +42,7 @@ cdef class Outgoing:
     cdef uint64_t resend_number           # sent on an earlier connection and to be resent from here [MQTT-4.4.0-1]
     cdef uint64_t next_number             # first not sent yet
     cdef uint64_t end_number              # one past the newest
-    cdef Shift* shifts                    # ascending; NULL where no log ever may have lost what it said it had
-    cdef uint32_t shift_count
+    cdef ShiftedIdentifiers identifiers   # None but where a log may have lost its end
     cdef uint64_t queued_bytes            # payload and topic of what is QUEUED
     cdef uint32_t queued_count
     cdef object waiting_qos0              # deque of (Message, retain, identifiers) for a connection; None while there are none

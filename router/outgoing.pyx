@@ -10,11 +10,12 @@ from collections import deque
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 from router.ledger cimport (
     DROP_EXPIRED, DROP_OFFLINE, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
 )
+from router.identifiers cimport PACKET_IDENTIFIERS, SHIFTED_WINDOW, ShiftedIdentifiers
 from router.message cimport message_size
 from router.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
 from router.shared cimport SharedGroup
@@ -23,8 +24,6 @@ from router.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LA
 from router.ledger import DROP_REASONS
 
 cdef enum:
-    PACKET_IDENTIFIERS = 65535
-    SHIFT = 32767                # half of them
     RING_MIN = 4
     RING_KEPT_MAX = 256          # a larger ring is given back when it empties
     BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
@@ -41,7 +40,6 @@ cdef class Outgoing:
 
     def __dealloc__(self):
         cdef uint64_t number
-        free(self.shifts)
         if self.ring != NULL:
             for number in range(self.oldest_open, self.end_number):
                 if self.slot(number).state == DELIVERY_SENT or self.slot(number).state == DELIVERY_RELEASED:
@@ -360,69 +358,30 @@ cdef class Outgoing:
     cdef bint waiting(self) noexcept:
         return self.resend_number < self.end_number or self.waiting_qos0 is not None
 
-    # Packet identifiers follow from numbers: 1 + (number + shift) mod 65535. A shift stands for what a loss of power may
-    # have taken from a log that was not synced: the client may hold identifiers that we do not know of any more.
-
     cdef inline uint16_t identifier_of(self, uint64_t number) noexcept:
-        cdef uint32_t index = self.shift_count
-        while index and number < self.shifts[index - 1].first_number:
-            index -= 1
-        if index:
-            number += self.shifts[index - 1].amount
-        return <uint16_t>(1 + number % PACKET_IDENTIFIERS)
+        if self.identifiers is None:
+            return <uint16_t>(1 + number % PACKET_IDENTIFIERS)
+        return self.identifiers.of_number(number)
 
     cdef inline uint64_t window_max(self) noexcept:
         """Numbers from the oldest open one on that no two deliveries in flight share an identifier among."""
-        return SHIFT if self.shift_count else PACKET_IDENTIFIERS
+        return PACKET_IDENTIFIERS if self.identifiers is None else SHIFTED_WINDOW
 
     cdef uint64_t number_of(self, uint16_t packet_identifier, uint64_t end) noexcept:
         """Return the number, from the oldest open one up to `end`, that has a packet identifier; `end` if none has."""
         cdef uint64_t start = self.oldest_open
-        cdef uint64_t stop, shifted
-        cdef uint32_t index = 0
         if packet_identifier == 0:
             return end
-        while start < end:
-            while index < self.shift_count and self.shifts[index].first_number <= start:
-                index += 1
-            stop = min(end, self.shifts[index].first_number) if index < self.shift_count else end
-            shifted = start + (self.shifts[index - 1].amount if index else 0)
-            start += (<uint64_t>packet_identifier - 1 + PACKET_IDENTIFIERS - shifted % PACKET_IDENTIFIERS) \
-                % PACKET_IDENTIFIERS
-            if start < stop:
-                return start
-            start = stop
-        return end
+        if self.identifiers is not None:
+            return self.identifiers.number_of(packet_identifier, start, end)
+        start += (<uint64_t>packet_identifier - 1 + PACKET_IDENTIFIERS - start % PACKET_IDENTIFIERS) % PACKET_IDENTIFIERS
+        return min(start, end)
 
     cdef int shift(self, uint64_t first_number, uint32_t amount) except -1:
-        """Shift the identifiers of numbers from this one on; amounts are those that count, not added up."""
-        cdef Shift* grown
-        cdef uint32_t gone = 0
-        while gone + 1 < self.shift_count and self.shifts[gone + 1].first_number <= self.oldest_open:
-            gone += 1
-        if gone:                         # nothing is open before the later one begins
-            self.shift_count -= gone
-            memmove(self.shifts, self.shifts + gone, self.shift_count * sizeof(Shift))
-        if self.shift_count and self.shifts[self.shift_count - 1].first_number == first_number:
-            self.shift_count -= 1
-        grown = <Shift*>realloc(self.shifts, (self.shift_count + 1) * sizeof(Shift))
-        if grown == NULL:
-            raise MemoryError()
-        self.shifts = grown
-        self.shifts[self.shift_count] = Shift(first_number, amount)
-        self.shift_count += 1
-        return 0
-
-    def shift_further(self) -> tuple[int, int]:
-        """Take what comes from here on as far away from known identifiers as can be; returns what shift() is given."""
-        cdef uint32_t amount = self.shifts[self.shift_count - 1].amount if self.shift_count else 0
-        amount = (amount + SHIFT) % PACKET_IDENTIFIERS
-        self.shift(self.end_number, amount)
-        return self.end_number, amount
-
-    def shifted(self) -> list[tuple[int, int]]:
-        """Return (first number, amount) of each shift that counts."""
-        return [(self.shifts[index].first_number, self.shifts[index].amount) for index in range(self.shift_count)]
+        """Shift the identifiers of numbers from this one on (router.identifiers)."""
+        if self.identifiers is None:
+            self.identifiers = ShiftedIdentifiers()
+        return self.identifiers.shift(first_number, amount, self.oldest_open)
 
     cdef Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept:
         """Return the delivery that was sent under a packet identifier, and its number; NULL if there is none."""

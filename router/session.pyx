@@ -3,6 +3,7 @@
 cimport cython
 from libc.stdlib cimport calloc, free
 from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE
+from router.identifiers cimport ShiftedIdentifiers
 from router.receiver cimport DELIVERED, DROPPED, TOO_LARGE
 from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
 from router.message cimport topic_hash
@@ -223,7 +224,17 @@ cdef class Session(Receiver):
         """
         self.make_outgoing()
         self.mark_incoming()
-        return self.outgoing.shift_further()
+        first_number = self.outgoing.end_number
+        amount = (self.outgoing.identifiers or ShiftedIdentifiers()).further()
+        self.outgoing.shift(first_number, amount)
+        return first_number, amount
+
+    @property
+    def shifts(self) -> list[tuple[int, int]]:
+        """(first delivery number, amount) of each shift of its packet identifiers (router.identifiers)."""
+        if self.outgoing is None or self.outgoing.identifiers is None:
+            return []
+        return self.outgoing.identifiers.listed()
 
     @property
     def owed(self):

@@ -322,7 +322,7 @@ def test_a_publish_returns_when_its_record_is_durable(driver: Callable[..., None
                 await recorded(b"never known")
                 await one.disconnect()
 
-    log.on_append = lambda: log.sync() if log.records[-1][1] in ("session", "detached") else None
+    log.on_append = lambda: log.sync() if log.records[-1].kind in ("session", "detached") else None
     driver(run, log_store=log)
 
 

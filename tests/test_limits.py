@@ -414,9 +414,10 @@ def _fill_and_empty(broker: BrokerProcess, peers: ExitStack) -> None:
     def written() -> str:
         return broker.errors.read_text(encoding="utf-8")
 
-    away = connect(b"away", session_expiry_interval=3600)
-    away.ask(Subscribe(1, (subscription(b"q", 1),)))
-    away.close()
+    # What waits for a durable session lies in the log, what waits for this one in memory.
+    stuck = connect(b"stuck", receive_maximum=1)
+    stuck.ask(Subscribe(1, (subscription(b"q", 1),)))
+    connect(b"away", session_expiry_interval=3600).close()
     publisher = connect(b"p")
     for number in range(1, 3001):
         assert publisher.ask(Publish(b"q", bytes(100_000), 1, False, False, number)).packet_identifier == number
@@ -429,16 +430,15 @@ def _fill_and_empty(broker: BrokerProcess, peers: ExitStack) -> None:
     late = connect(b"late")
     assert late.connack.reason == Reason.SERVER_BUSY
     late.close()
-    away = connect(b"away", False, session_expiry_interval=3600)     # may come, and takes what fills the memory
+    away = connect(b"away", False, session_expiry_interval=3600)     # who has a session may come
     assert away.connack.reason == Reason.SUCCESS
-    packet = away.ask(Pingreq())
+    away.close()
+    packet = stuck.receive()
     while '"memory_available"' not in written():             # PINGREQ, so that it always has something to wait for
         if isinstance(packet, Publish):
-            away.send(Ack(PacketType.PUBACK, packet.packet_identifier))
-            packet = away.receive()
-        else:
-            packet = away.ask(Pingreq())
-    away.close()
+            stuck.send(Ack(PacketType.PUBACK, packet.packet_identifier))
+        packet = stuck.ask(Pingreq())
+    stuck.close()
     late = connect(b"late")
     assert late.connack.reason == Reason.SUCCESS
     late.ask(Subscribe(1, (subscription(b"$SYS/broker/shoal/memory/full", 0),)))

@@ -214,7 +214,7 @@ class Machine:
             self.log.commit()
         finally:
             self.committing = False
-        self.had_trouble |= self.log.trouble is not None
+            self.had_trouble |= self.log.trouble is not None
 
     def meddle(self) -> None:
         """Begin or end some trouble of the disk."""
@@ -253,6 +253,7 @@ class Machine:
         for _ in range(100):
             turn()
             idle = not self.log.commit()
+            self.had_trouble |= self.log.trouble is not None
             if self.follower is not None:
                 self.follower.acknowledge()
             turn()

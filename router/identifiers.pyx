@@ -1,0 +1,64 @@
+"""Packet identifiers that keep away from those that a client may hold and we do not know of.
+
+The identifier of an outgoing delivery follows from its number: 1 + (number + shift) mod 65535. There is no shift but where
+a log may have lost its end: from then on numbers that were used once are used again, for other messages.
+"""
+
+cimport cython
+from libc.string cimport memmove
+
+cdef enum:
+    STEP = 40503                 # of a shift, by the golden ratio: so many of them keep more than a window apart
+
+
+@cython.final
+@cython.no_gc
+cdef class ShiftedIdentifiers:
+    """The shifts of one session. Each counts for the deliveries from a number on, up to the next one."""
+
+    cdef uint16_t of_number(self, uint64_t number) noexcept:
+        cdef uint32_t index = self.count
+        while index and number < self.shifts[index - 1].first_number:
+            index -= 1
+        if index:
+            number += self.shifts[index - 1].amount
+        return <uint16_t>(1 + number % PACKET_IDENTIFIERS)
+
+    cdef uint64_t number_of(self, uint16_t packet_identifier, uint64_t start, uint64_t end) noexcept:
+        cdef uint64_t stop, shifted
+        cdef uint32_t index = 0
+        while start < end:
+            while index < self.count and self.shifts[index].first_number <= start:
+                index += 1
+            stop = min(end, self.shifts[index].first_number) if index < self.count else end
+            shifted = start + (self.shifts[index - 1].amount if index else 0)
+            start += (<uint64_t>packet_identifier - 1 + PACKET_IDENTIFIERS - shifted % PACKET_IDENTIFIERS) \
+                % PACKET_IDENTIFIERS
+            if start < stop:
+                return start
+            start = stop
+        return end
+
+    cdef int shift(self, uint64_t first_number, uint32_t amount, uint64_t oldest_open) noexcept:
+        """Let the identifiers of numbers from this one on be `amount` further on than 1 + number mod 65535."""
+        cdef uint32_t gone = 0
+        while gone + 1 < self.count and self.shifts[gone + 1].first_number <= oldest_open:
+            gone += 1
+        if gone:                         # nothing is open before the later one begins
+            self.count -= gone
+            memmove(&self.shifts[0], &self.shifts[gone], self.count * sizeof(Shift))
+        if self.count and self.shifts[self.count - 1].first_number == first_number:
+            self.count -= 1
+        if self.count < SHIFTS_MAX:      # beyond, what was owed at the first of them is still owed
+            self.shifts[self.count].first_number = first_number
+            self.shifts[self.count].amount = amount
+            self.count += 1
+        return 0
+
+    def further(self) -> int:
+        """Return the amount of the shift that comes next."""
+        return ((self.shifts[self.count - 1].amount if self.count else 0) + STEP) % PACKET_IDENTIFIERS
+
+    def listed(self) -> list[tuple[int, int]]:
+        """Return (first number, amount) of each shift."""
+        return [(self.shifts[index].first_number, self.shifts[index].amount) for index in range(self.count)]
