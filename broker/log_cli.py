@@ -1,7 +1,8 @@
 """`shoal log`: what is in the commit log, whether it is whole, its messages, and those that come.
 
-The commands read the files and write nothing, so the broker may be running or not. Exit codes: 0 done; 1 something in
-the log is damaged or missing; 2 wrong usage, or the log cannot be read; 130 ended by Ctrl-C.
+The commands read the files and write nothing, so the broker may be running or not; only `compact` needs it stopped.
+Exit codes: 0 done; 1 something in the log is damaged or missing; 2 wrong usage, or the log cannot be read; 130 ended by
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -158,6 +159,36 @@ def verify(data_dir: str | None, file: Path | None, as_json: bool) -> None:
         click.echo(verdict_json(folder, reports) if as_json else verdict_text(folder, reports))
         if any(report.damages for report in reports):
             raise SystemExit(EXIT_DAMAGED)
+
+
+@log.command(short_help="Make a snapshot of a stopped broker's log, for a quick start.")
+@folder_options
+def compact(data_dir: str | None, file: Path | None) -> None:
+    """Write down what each worker's log has led to, so that the next start need not read it all.
+
+    A running broker does this by itself, and nobody else may then. What is needed no more is removed by the broker,
+    soon after its start, as far as its archive and its retained messages do not need it.
+    """
+    import secrets
+
+    from broker.startup import StartError, locked_folder
+    from router.compact import compact as make_snapshot
+    from router.disk import Disk
+
+    with reading():
+        folder = data_folder(data_dir, file)
+        folders = worker_folders(folder)
+        try:
+            with locked_folder(str(folder)):
+                for worker, path in folders.items():
+                    made = make_snapshot(Disk(str(path)), worker, lambda: secrets.randbits(32))
+                    click.echo(
+                        f"{path}: nothing to do, no segment has been finished since the last snapshot." if made is None
+                        else f"{path}: {made.name} has {made.sessions} sessions and {made.messages} messages that "
+                        f"wait, {made.size:,} bytes."
+                    )
+        except StartError as error:
+            raise click.UsageError(str(error)) from None
 
 
 def _examined(folder: Path, label: str) -> list[Any]:

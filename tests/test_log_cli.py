@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from router.ledger import Ledger
 from router.message import message
 from router.records import RecordBuffer
+from router.router import Router
 
+from broker.startup import locked_folder
+from router.commit_log import open_log as open_recovered
 from router.disk import Disk
 from router.segments import RECORDS_AT, segment_name
 from tests.support.commit_logs import open_log
@@ -281,3 +286,38 @@ def test_help_does_not_load_what_reads_the_log() -> None:
     output = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "Look into the commit log." in output
     assert output.endswith("[]\n")
+
+
+# compact -------------------------------------------------------------------------------------------------------------
+
+
+def test_compact_makes_a_snapshot_that_the_next_start_begins_with(tmp_path: Path) -> None:
+    log, _ = open_log(Disk(str(worker_folder(tmp_path))), segment_bytes_max=5000)
+    buffer = RecordBuffer(0)
+    buffer.add("session", 1, b"away", 3600)
+    buffer.add("subscribe", 2, b"away", b"t", 1, 0)
+    log.append(buffer)
+    for number in range(3, 43):
+        buffer.add_accepted(number, number, message(b"t", b"%d" % number, 1), b"p")
+        log.append(buffer)
+        log.commit()
+    log.close()
+    result = shoal("log", "compact", "--data-dir", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"/worker-0: snapshot-\d{12}.log has 1 sessions and \d+ messages that wait, [\d,]+ bytes\.\n",
+                     result.stdout)
+    assert shoal("log", "verify", "--data-dir", tmp_path).exit_code == 0
+    assert "nothing to do" in shoal("log", "compact", "--data-dir", tmp_path).stdout
+    router = Router(Ledger())
+    opened = open_recovered(Disk(str(worker_folder(tmp_path))), router, worker=0, make_will=lambda *fields: None,
+                            make_mark=lambda: 1, now_us=100, now_ms=1000)
+    owed = router.sessions[b"away"].owed.deliveries()
+    assert [opened.log.fetch(delivery[1], 0, 0).body for delivery in owed] == [b"%d" % each for each in range(3, 43)]
+
+
+def test_compact_leaves_a_running_broker_alone(tmp_path: Path) -> None:
+    write_messages(tmp_path, (1, "a/x", b"1"))
+    with locked_folder(str(tmp_path)):
+        result = shoal("log", "compact", "--data-dir", tmp_path)
+    assert result.exit_code == 2
+    assert "is in use by the broker with process id" in result.output
