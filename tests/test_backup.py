@@ -75,7 +75,7 @@ def test_what_was_backed_up_is_there_again_with_a_higher_incarnation(tmp_path: P
     assert result.stdout.startswith(f"{new}: worker 0 up to record 12; 5 files, ")
     assert records(new) == list(range(1, 13))
     restored = content(new)
-    assert restored.pop("worker-0/incarnation") == b"%d\n" % (5 + INCARNATIONS_SKIPPED)
+    assert restored.pop("worker-0/incarnation") == b"%d restored\n" % (5 + INCARNATIONS_SKIPPED)
     del restored["lock"]
     assert restored == {name: before[name] for name in restored}
     assert len(restored) == 4
@@ -111,7 +111,7 @@ def test_a_log_without_records_can_be_backed_up(tmp_path: Path) -> None:
     manifest = back_up(tmp_path / "data", tmp_path / "copy", NOW_US)
     assert manifest.workers == {0: {"first_number": 0, "last_number": 0, "incarnation": 0}}
     restore(tmp_path / "copy", folder(tmp_path / "new"))
-    assert (tmp_path / "new" / "worker-0" / "incarnation").read_text() == f"{INCARNATIONS_SKIPPED}\n"
+    assert (tmp_path / "new" / "worker-0" / "incarnation").read_text() == f"{INCARNATIONS_SKIPPED} restored\n"
 
 
 def test_everything_that_was_durable_before_is_in_a_backup_of_a_log_that_is_written(tmp_path: Path) -> None:
