@@ -88,6 +88,7 @@ cdef class Cursor:
     cdef readonly int64_t time_us
     cdef readonly uint8_t kind
     cdef readonly bint begins_batch      # everything before it was durable when it was written
+    cdef readonly uint64_t batch_at      # where in the file the last such record begins; 0: none was met
     cdef uint64_t limit                  # no record of this or a higher number is wanted
     cdef const uint8_t* body
     cdef size_t body_length

@@ -202,6 +202,8 @@ cdef class Cursor:
         self.time_us = <int64_t>get64(record + 16)
         self.kind = record[KIND_AT] & KIND_BITS
         self.begins_batch = record[KIND_AT] & BATCH_BEGINS
+        if self.begins_batch:
+            self.batch_at = self.base + self.offset
         self.body = record + RECORD_HEADER
         self.body_length = length - RECORD_HEADER
         self.offset += length

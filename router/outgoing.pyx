@@ -546,7 +546,9 @@ cdef class Outgoing:
                     number, delivery.record if delivery.state != DELIVERY_RELEASED else 0, delivery.size, delivery.qos,
                     delivery.state, bool(delivery.retain),
                     PyBytes_FromStringAndSize(<const char*>delivery.ids, delivery.ids_length),
-                    (<SharedGroup>delivery.group).name if delivery.group != NULL else b""])
+                    # A group that has emptied is nobody's, also if one of its name comes again.
+                    (<SharedGroup>delivery.group).name
+                    if delivery.group != NULL and (<SharedGroup>delivery.group).member_count else b""])
         return found
 
     @property

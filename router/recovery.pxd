@@ -8,6 +8,13 @@ from router.router cimport Router
 from router.session cimport Session
 
 
+cdef enum:
+    RECENT = 1024                # sessions found without a name as a Python object
+
+cdef struct Recent:
+    void* session                # borrowed from the router
+
+
 cdef class Recovery:
     cdef Router router
     cdef object make_will
@@ -18,6 +25,7 @@ cdef class Recovery:
     cdef list skipped                    # sessions without room for it, likewise
     cdef uint64_t decided_number         # of the newest record that those are of, or that was accepted after them
     cdef uint32_t decided_mark           # of its segment
+    cdef Recent[RECENT] recent           # emptied when one ends
     cdef readonly dict detached_us       # client identifier -> when its connection was gone, µs since 1970
     cdef readonly uint64_t last_number   # of the newest record that was fed
     cdef readonly uint64_t first_number  # of a snapshot: records before it are in there
@@ -31,7 +39,8 @@ cdef class Recovery:
     cdef int retain(self, Cursor cursor, MessageFields* fields) except -1
     cdef int on_accepted(self, Cursor cursor) except -1
     cdef int keep_decisions(self, Cursor cursor) except -1
-    cdef int owe_targets(self, MessageFields* fields, Receiver publisher, uint64_t record, uint64_t size) except -1
+    cdef int owe_targets(self, MessageFields* fields, uint64_t record, uint64_t size) except -1
+    cdef Session recent_session(self, const uint8_t* client_identifier, size_t length)
     cdef int on_acknowledged(self, const uint8_t* body, size_t length) except -1
     cdef int apply_rare(self, Cursor cursor) except -1
     cdef Session session_of(self, bytes client_identifier)

@@ -9,10 +9,12 @@ connection, wills that are still to be published, and retained messages.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport free
+from libc.string cimport memcmp, memset
 from router.cursor cimport ACKNOWLEDGED_HEADER, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_COPY, RECORD_RELEASED
 from router.cursor cimport RECORD_STORED, RELEASED_HEADER, get16, message_of
+from router.message cimport topic_hash
 from router.receiver cimport QOS_MASK
 from router.routes cimport Route, Target
 from router.shared cimport SharedGroup
@@ -83,8 +85,7 @@ cdef class Recovery:
         if cursor.kind == RECORD_COPY or cursor.kind == RECORD_STORED:
             return 0
         if cursor.kind == RECORD_RELEASED and cursor.body_length > RELEASED_HEADER:
-            session = self.session_of(PyBytes_FromStringAndSize(
-                <const char*>cursor.body + RELEASED_HEADER, cursor.body_length - RELEASED_HEADER))
+            session = self.recent_session(cursor.body + RELEASED_HEADER, cursor.body_length - RELEASED_HEADER)
             if session is not None:
                 session.incoming_remove(get16(cursor.body))
             return 0
@@ -103,6 +104,17 @@ cdef class Recovery:
         """Return a session, None if the log has not told of it."""
         return self.router.sessions.get(client_identifier)
 
+    cdef Session recent_session(self, const uint8_t* client_identifier, size_t length):
+        """session_of(), without making an object of the name of one that was asked for not long ago."""
+        cdef uint64_t place = topic_hash(client_identifier, length) % RECENT
+        cdef Session session
+        if self.recent[place].session != NULL and is_named(<Session>self.recent[place].session, client_identifier, length):
+            return <Session>self.recent[place].session
+        session = self.session_of(PyBytes_FromStringAndSize(<const char*>client_identifier, length))
+        if session is not None:
+            self.recent[place].session = <void*>session
+        return session
+
     # Messages ------------------------------------------------------------------------------------------------------
 
     cdef int on_accepted(self, Cursor cursor) except -1:
@@ -113,14 +125,13 @@ cdef class Recovery:
         if cursor.message_fields(&fields):
             self._note(f"record {cursor.number} is no well-formed accepted")
             return 0
-        if fields.publisher_length:
-            publisher = self.session_of(
-                PyBytes_FromStringAndSize(<const char*>fields.publisher, fields.publisher_length))
+        if fields.publisher_length and (fields.qos == 2 or fields.will):
+            publisher = self.recent_session(fields.publisher, fields.publisher_length)
         if fields.retain:
             self.retain(cursor, &fields)
         if fields.qos:
             size = <uint64_t>fields.topic_length + fields.properties_length + fields.payload_length
-            self.owe_targets(&fields, publisher, cursor.number, size)
+            self.owe_targets(&fields, cursor.number, size)
         if publisher is not None:
             if fields.will:
                 publisher.will = None
@@ -142,7 +153,7 @@ cdef class Recovery:
         self.decided_mark = cursor.mark
         return 0
 
-    cdef int owe_targets(self, MessageFields* fields, Receiver publisher, uint64_t record, uint64_t size) except -1:
+    cdef int owe_targets(self, MessageFields* fields, uint64_t record, uint64_t size) except -1:
         cdef Route route = self.router.tree.route(fields.topic, fields.topic_length)
         cdef Target* target
         cdef Target own
@@ -159,7 +170,7 @@ cdef class Recovery:
             session = <Session>target.receiver
             if not session.durable or (self.skipped and session in self.skipped):
                 continue
-            if target.no_local and session is publisher:
+            if target.no_local and is_named(session, fields.publisher, fields.publisher_length):
                 if self.router.tree.target_for(fields.topic, fields.topic_length, session, True, &own):
                     try:
                         if min(fields.qos, own.qos):
@@ -193,8 +204,7 @@ cdef class Recovery:
         cdef uint16_t identifier
         if length <= ACKNOWLEDGED_HEADER:
             return 0
-        session = self.session_of(
-            PyBytes_FromStringAndSize(<const char*>body + ACKNOWLEDGED_HEADER, length - ACKNOWLEDGED_HEADER))
+        session = self.recent_session(body + ACKNOWLEDGED_HEADER, length - ACKNOWLEDGED_HEADER)
         if session is None or session.outgoing is None:
             return 0
         identifier = get16(body + 2)
@@ -216,6 +226,7 @@ cdef class Recovery:
         self.router.tree.remove_receiver(session)
         session.gone = True
         session.outgoing = None
+        memset(self.recent, 0, sizeof(self.recent))
         return 0
 
     cdef int apply_rare(self, Cursor cursor) except -1:
@@ -330,3 +341,8 @@ cdef class Recovery:
             if session.outgoing is not None:
                 session.outgoing.assume_window_sent()
         return lost
+
+
+cdef inline bint is_named(Session session, const uint8_t* client_identifier, size_t length) noexcept:
+    return (<size_t>PyBytes_GET_SIZE(session.client_identifier) == length
+            and memcmp(PyBytes_AS_STRING(session.client_identifier), client_identifier, length) == 0)

@@ -182,6 +182,7 @@ class Segments:
         self._found: dict[tuple[str, int], Damage] = {}
         self._put_aside: dict[str, str] = {}  # name -> new name
         self._holes: list[int] = []  # segments that are not there, and whose loss was accepted
+        self._batch_at = RECORDS_AT  # in the segment read last: where the last batch begins, as far as has been read
         self._unfinished: dict[int, int] = {}  # segment -> bytes; without a header or a record
         if headers is None:
             self._open(first_needed)
@@ -292,6 +293,7 @@ class Segments:
         offset, number = (RECORDS_AT, header.first_number) if start is None else (start.offset, start.number)
         limit = self.headers[index + 1].first_number if index + 1 < len(self.headers) else 0
         self.last_number = number - 1
+        self._batch_at = offset
         file = self.disk.open(header.name)
         try:
             yield from self._segment(file, header, offset, limit, window_bytes)
@@ -309,6 +311,7 @@ class Segments:
                 assert cursor.status != OPEN, "a cursor must be run to its end"
                 offset = cursor.base + cursor.offset
                 self.last_number = cursor.number
+                self._batch_at = cursor.batch_at or self._batch_at
                 if cursor.status in (END, SEALED, LIMIT):
                     break
                 if cursor.base + len(data) < size:
@@ -407,9 +410,11 @@ class Segments:
         if self._put_aside or self._holes:
             self.disk.sync_folder()
         if self.headers:
-            # A killed process leaves records that are written and not synced; from now on, decisions rest on them.
+            # A killed process leaves records that are written and not synced; from now on, decisions rest on them. They
+            # are written once more: after a sync that failed, the system may call pages clean that the disk never got.
             file = self.disk.open(self.headers[-1].name, writable=True)
             try:
+                self.disk.write(file, self.disk.read(file, self._batch_at, self.disk.size(file)), self._batch_at)
                 self.disk.sync(file)
             finally:
                 self.disk.close(file)
