@@ -41,6 +41,7 @@ help:
 	@echo 'make soak-kill      kill -9 every few seconds under load for SECONDS=600 at RATE=5000 messages/s, and a verdict'
 	@echo 'make capacity       measure what clients, subscriptions and messages cost, and write docs/capacity.md'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
+	@echo 'make bench-log      measure what durability costs, and write docs/benchmarks-log.md (10 minutes)'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
 	@echo 'make wheel          sdist and wheel in dist/'
@@ -237,9 +238,12 @@ coverage: test-ready
 
 # --- speed ---------------------------------------------------------------------------------------------------------
 
-.PHONY: bench bench-check profile
+.PHONY: bench bench-log bench-check profile
 bench: test-ready
 	@$(BIN)/python -m tests.bench run $(ARGS)
+
+bench-log: test-ready
+	@$(BIN)/python -m tests.bench.log_rows run $(ARGS)
 
 bench-check: test-ready
 	@$(BIN)/python -m tests.bench check $(ARGS)

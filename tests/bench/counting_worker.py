@@ -1,0 +1,22 @@
+"""`python -m tests.bench.counting_worker FILE serve ...`: `shoal` that keeps the number of its fdatasyncs in a file."""
+
+import os
+import sys
+
+from broker.cli import main
+
+target = os.open(sys.argv.pop(1), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+synced = 0
+fdatasync = os.fdatasync
+
+
+def counted(file: int) -> None:
+    """Sync, and count it."""
+    global synced
+    fdatasync(file)
+    synced += 1
+    os.pwrite(target, b"%20d" % synced, 0)
+
+
+os.fdatasync = counted
+main(prog_name="shoal")
