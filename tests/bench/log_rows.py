@@ -228,7 +228,8 @@ docs/benchmarks.md has what needs no log.
 
 Pairs: publishers and subscribers have sessions that outlive their connections, each run begins with an empty folder,
 and behind each run the log was read (Shoal) or the database (mosquitto) to see that they were durable. Recovery: QoS 1
-messages of 64 bytes, all acknowledged. Clients that come back: 5.0, 500 at a time, each waits for its answers and
+messages of 64 bytes, all acknowledged, so 90 bytes a record with its acknowledgements: it is records that cost time, about
+0.25 µs each, and not bytes; larger messages take less for a GB. Clients that come back: 5.0, 500 at a time, each waits for its answers and
 leaves again; the clients are the slower side, so the CPU time says more than the seconds. Replay and archive: 100
 bytes. Retained: 100 bytes, at 5,000 msg/s of QoS 1 beside it.
 """
