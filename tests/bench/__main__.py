@@ -137,7 +137,7 @@ def write(table: list[dict[str, Any]], rounds: int, seconds: str, after: list[fl
         "CPU time of the broker per delivered message beside two references, measured in one run, round by round and",
         "broker after broker. The *floor* is not a broker: it is the least work that this kernel allows for the same",
         "traffic (yardstick.c). Every delivery and acknowledgement is checked; a run that fails a check voids its row.",
-        "What durable sessions, the archive, replay and retained messages cost: [benchmarks-log.md](benchmarks-log.md).",
+        "What durable sessions, archive, replay and retained messages cost: [benchmarks-log.md](benchmarks-log.md).",
         "",
         f"- Machine: {machine()}; shared with other work, so read ratios, not times.",
         f"- Versions: Shoal {VERSION}, Python {platform.python_version()}, {mosquitto}",
