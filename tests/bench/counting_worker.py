@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 from broker.cli import main
 
@@ -10,7 +11,7 @@ synced = 0
 fdatasync = os.fdatasync
 
 
-def counted(file: int) -> None:
+def counted(file: Any) -> None:
     """Sync, and count it."""
     global synced
     fdatasync(file)
