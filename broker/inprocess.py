@@ -334,7 +334,7 @@ class InProcess:
     def leave(self, client: InProcessClient, reason: CloseReason) -> None:
         """Forget a client and its subscriptions."""
         del self.clients[client.client_identifier]
-        self.router.tree.remove_receiver(client.local)
+        self.router.remove_receiver(client.local)
         client.end()
         if self.presence.watches:
             self.presence.tell(Disconnected(client.client_identifier, reason, in_process=True))

@@ -198,11 +198,11 @@ cdef class Protocol(Sink):
             if reached == 0 and self.version == 5:
                 reason = NO_MATCHING_SUBSCRIBERS
             if message.qos == 2:
-                session.incoming_add(identifier, not self.router.recorded)
+                session.incoming_add(identifier, not self.router.recorded and session.held_first == NULL)
                 self.router.acknowledge(session, self, PUBREC, identifier, reason, self.router.recorded)
             else:
                 self.router.acknowledge(session, self, PUBACK, identifier, reason, self.router.recorded)
-            if self.version < 5 and session.waiting_records >= self.turn.receive_maximum:
+            if self.version < 5 and session.waiting_records + session.held_count >= self.turn.receive_maximum:
                 self.held = True         # 3.x knows no quota: not read from until its publishes have settled
         self.turn.in_router = False
         return 0
@@ -442,6 +442,6 @@ cdef class Protocol(Sink):
 
     cdef int take_up(self) except -1:
         """A held client's publish has settled: parse on at the end of the turn."""
-        if self.session is None or self.session.waiting_records < self.turn.receive_maximum:
+        if self.session is None or self.session.waiting_records + self.session.held_count < self.turn.receive_maximum:
             list_push(&self.turn.waiting, <void*>self)
         return 0

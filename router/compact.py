@@ -113,7 +113,7 @@ def compact(disk: Storage, worker: int, make_mark: Callable[[], int]) -> Snapsho
         writer = _Writer(disk, file, header.mark)
         writer.records.add("snapshot", newest.created_us, newest.first_number, router.ledger.stamp_us)
         _write_sessions(writer, router, recovery, newest.created_us)
-        needed = _needed(router.sessions.values())
+        needed = _needed([*router.sessions.values(), *(peer.session for peer in router.peers.values())])
         places = _write_messages(writer, segments, needed, stored, newest)
         end_offset = writer.end
         count = writer.records.last_number
@@ -138,10 +138,14 @@ def _sealed(segments: Segments, start: Position | None) -> Iterator[tuple[Header
 
 def _write_sessions(writer: _Writer, router: Router, recovery: Recovery, now_us: int) -> None:
     add = writer.records.add
+    for peer in sorted(router.peers.values(), key=lambda peer: peer.number):
+        add("peer", now_us, peer.number, peer.router_identifier, peer.heard)
     sessions: list[tuple[bytes, Session]] = sorted(router.sessions.items())
+    sessions += [(identifier, peer.session) for identifier, peer in sorted(router.peers.items())]
     # Subscriptions first: a delivery may name a group, which is there once its first member is.
     for client_identifier, session in sessions:
-        add("session", now_us, client_identifier, session.expiry_interval_s)
+        if client_identifier in router.sessions:
+            add("session", now_us, client_identifier, session.expiry_interval_s)
         for topic_filter, options, identifier in router.tree.subscriptions_of(session):
             add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
         for replay in (session.replays or {}).values():

@@ -9,6 +9,7 @@ cdef enum RecordKind:            # those of fixed layout; kinds.KINDS has all of
     RECORD_ACKNOWLEDGED = 3
     RECORD_RELEASED = 4
     RECORD_STORED = 5
+    RECORD_FORWARDED = 6
     RECORD_SEALED = 63
 
 cdef enum:
@@ -31,7 +32,8 @@ cdef enum:                       # within a record, and within the bodies of fix
     FLAG_EXPIRES = 8             # expires_us and expiry_offset follow
     FLAG_PEERS = 16              # how many, and their numbers follow
     FLAG_WILL = 32               # the will of its publisher, which has none from here on
-    FLAGS_KNOWN = 63
+    FLAG_PICKED = 64             # forwarded for members of shared subscriptions only: the picks before it
+    FLAGS_KNOWN = 127
 
 cdef enum CursorStatus:          # why a cursor stands where it stands
     CURSOR_OPEN = 0              # there may be another record
@@ -45,7 +47,7 @@ cdef struct MessageFields:       # of an accepted or a copy; pointers into the b
     uint64_t n                   # the id is (worker, incarnation, n)
     uint64_t record              # stored only: the number that deliveries know it by
     int64_t expires_us           # since 1970; 0: never
-    int64_t accepted_us          # copy and stored only
+    int64_t accepted_us          # copy, stored and forwarded only
     uint32_t origin              # likewise: 0 for this worker, else the number of a `peer` record
     uint32_t incarnation         # likewise: of the origin
     uint32_t expiry_offset       # in properties, of the four bytes of Message Expiry Interval, or NO_OFFSET
@@ -57,6 +59,7 @@ cdef struct MessageFields:       # of an accepted or a copy; pointers into the b
     uint8_t qos
     bint retain
     bint will
+    bint picked
     uint8_t peer_count
     const uint8_t* peers         # four bytes each, little-endian: numbers of `peer` records
     const uint8_t* topic

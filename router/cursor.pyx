@@ -49,7 +49,7 @@ cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, Messag
             return -1
         body += STORED_HEADER - COPY_HEADER
         length -= STORED_HEADER - COPY_HEADER
-    if kind == RECORD_COPY or kind == RECORD_STORED:
+    if kind == RECORD_COPY or kind == RECORD_STORED or kind == RECORD_FORWARDED:
         if length < COPY_HEADER:
             return -1
         fields.origin = get32(body)
@@ -70,7 +70,8 @@ cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, Messag
     fields.qos = flags & FLAG_QOS
     fields.retain = (flags & FLAG_RETAIN) != 0
     fields.will = (flags & FLAG_WILL) != 0
-    if flags & ~FLAGS_KNOWN or fields.qos == 3 or fields.topic_length == 0:
+    fields.picked = (flags & FLAG_PICKED) != 0
+    if (flags & ~FLAGS_KNOWN or kind == RECORD_ACCEPTED and flags & FLAG_PICKED) or fields.qos == 3 or fields.topic_length == 0:
         return -1
     if fields.qos == 0 and fields.packet_identifier:
         return -1
@@ -294,7 +295,7 @@ cdef fields_of(uint8_t kind, number, const uint8_t* body, size_t length):
     described = BY_NUMBER.get(kind)
     if described is None:
         raise RecordError(f"record {number} is of kind {kind}, which this version does not know")
-    if kind == RECORD_ACCEPTED or kind == RECORD_COPY or kind == RECORD_STORED:
+    if kind in (RECORD_ACCEPTED, RECORD_COPY, RECORD_STORED, RECORD_FORWARDED):
         if decode_message(kind, body, length, &fields):
             raise RecordError(f"record {number} is no well-formed {described.name}")
         return message_fields(kind, &fields)
@@ -331,7 +332,7 @@ cdef message_fields(uint8_t kind, const MessageFields* fields):
     found.update(
         n=fields.n, topic_name=some_bytes(fields.topic, fields.topic_length),
         publisher=some_bytes(fields.publisher, fields.publisher_length), packet_identifier=fields.packet_identifier,
-        qos=fields.qos, retain=bool(fields.retain), will=bool(fields.will), expires_us=fields.expires_us,
+        qos=fields.qos, retain=bool(fields.retain), will=bool(fields.will), picked=bool(fields.picked), expires_us=fields.expires_us,
         expiry_offset=-1 if fields.expiry_offset == NO_OFFSET else fields.expiry_offset,
         peers=tuple([get32(fields.peers + 4 * index) for index in range(fields.peer_count)]),
         properties=some_bytes(fields.properties, fields.properties_length),

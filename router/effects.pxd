@@ -1,6 +1,7 @@
 """What a router has decided and what may not leave before its record is durable."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from router.held cimport Held, Waiters
 from router.ledger cimport Ledger
 from router.message cimport Message
 from router.receiver cimport Receiver
@@ -13,21 +14,28 @@ cdef enum EffectKind:
     EFFECT_DELIVER = 1           # one copy to one receiver
     EFFECT_ACKNOWLEDGE = 2       # PUBACK, PUBREC, PUBREL or PUBCOMP on the connection that is owed it
     EFFECT_CALL = 3              # CONNACK, SUBACK, UNSUBACK: a callable
+    EFFECT_HELD = 4              # an acknowledgement that waits for peers, too
 
 cdef enum:
     NO_NUMBER = 0xFFFFFFFFFFFFFFFF
 
 cdef struct Effect:
     uint64_t record              # leaves when the record of this number is durable; records are numbered from 1
-    void* subject                # Receiver, Session or callable; owned reference
+    void* subject                # Receiver, Session or callable; owned reference, or NULL
     void* argument               # Message, Sink or NULL; owned reference
     void* group                  # EFFECT_DELIVER: the SharedGroup that the receiver was picked from; owned, or NULL
     uint8_t* ids                 # owned
+    Held* held                   # EFFECT_HELD
     uint32_t ids_length
     uint16_t packet_identifier
     uint8_t kind
     uint8_t qos                  # EFFECT_DELIVER; for EFFECT_ACKNOWLEDGE the packet type
     uint8_t flag                 # EFFECT_DELIVER: retain; EFFECT_ACKNOWLEDGE: the reason code
+
+
+cdef struct Awaited:             # by the acknowledgement of the publish that is under way
+    void* waiters                # Waiters of a peer, borrowed
+    uint64_t sequence
 
 
 cdef class Effects:
@@ -37,6 +45,8 @@ cdef class Effects:
     cdef uint32_t capacity       # a power of two, or 0
     cdef uint64_t head           # first not settled
     cdef uint64_t tail
+    cdef Awaited[64] awaited
+    cdef int awaited_count
     cdef uint64_t floor          # nothing leaves before the record of this number is durable
 
     cdef int deliver(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
@@ -47,6 +57,11 @@ cdef class Effects:
     # To one receiver, at QoS 1 or 2, by a decision that no accepted record implies; `gone` had it before, or None.
     cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                      uint32_t ids_length, SharedGroup group, Session gone, uint64_t number) except -1
+    cdef int await_peer(self, Session peer) except -1       # to have what it was delivered last
+    # acknowledge(), when peers have what await_peer() named since the last, and everything before it has left.
+    cdef int hold_back(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason,
+                       bint recorded) except -1
+    cdef int hold(self, Held* held) except -1      # it waits for the newest record, beside what else it waits for
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason) except -1
     cdef Effect* push(self, uint8_t kind) except NULL

@@ -9,8 +9,10 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from router.held cimport forget, hold, let_go
 from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
 from router.message cimport message_size
+from router.peers cimport Peer
 from router.receiver cimport TOO_LARGE
 from router.sink cimport PUBACK, PUBCOMP, PUBREC
 
@@ -27,6 +29,8 @@ cdef class Effects:
 
     def __dealloc__(self):
         while self.head < self.tail:
+            if self.ring[self.head & (self.capacity - 1)].kind == EFFECT_HELD:
+                forget(self.ring[self.head & (self.capacity - 1)].held)
             self._release(&self.ring[self.head & (self.capacity - 1)])
             self.head += 1
         free(self.ring)
@@ -35,6 +39,8 @@ cdef class Effects:
         return self.tail - self.head
 
     cdef int _release(self, Effect* effect) noexcept:
+        if effect.kind == EFFECT_HELD:
+            return 0
         Py_DECREF(<object>effect.subject)
         if effect.argument != NULL:
             Py_DECREF(<object>effect.argument)
@@ -116,8 +122,9 @@ cdef class Effects:
         cdef bytes from_client = b""
         cdef uint64_t from_number = 0
         if receiver.durable:
-            if message.record == 0 or gone is None:
-                # In a record of its own: who else owes it may be done with it long before.
+            if message.record == 0 or gone is None or receiver.peer:
+                # In a record of its own: who else owes it may be done with it long before. What a peer is owed has
+                # ever higher numbers, or it would take it for a repeat.
                 message.record = records.copy_of(self.ledger.now_us, self.ledger.now_ms, self.ledger.incarnation, message)
             if gone is not None:
                 from_client = gone.client_identifier
@@ -142,6 +149,30 @@ cdef class Effects:
         session.waiting_records += 1
         if packet_type == PUBACK or packet_type == PUBCOMP:
             session.waiting_answers += 1
+        return 0
+
+    cdef int await_peer(self, Session peer) except -1:
+        assert self.awaited_count < 64, "a publish goes to more peers than there may be"
+        self.awaited[self.awaited_count].waiters = <void*>(<Peer>peer.stands_for).waiters
+        self.awaited[self.awaited_count].sequence = peer.outgoing.end_number - 1
+        self.awaited_count += 1
+        return 0
+
+    cdef int hold_back(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason,
+                       bint recorded) except -1:
+        cdef Held* held = hold(session, sink, packet_type, packet_identifier, reason)
+        cdef int index
+        for index in range(self.awaited_count):
+            (<Waiters>self.awaited[index].waiters).add(self.awaited[index].sequence, held)
+        self.awaited_count = 0
+        if recorded or self.head < self.tail:
+            return self.hold(held)
+        return 0
+
+    cdef int hold(self, Held* held) except -1:
+        self.push(EFFECT_HELD).held = held
+        held.pending += 1
+        (<Session>held.session).waiting_records += 1
         return 0
 
     def call(self, action) -> None:
@@ -186,6 +217,9 @@ cdef class Effects:
                         if effect.qos == PUBACK or effect.qos == PUBCOMP:
                             session.waiting_answers -= 1
                         session.sink.acknowledge(effect.qos, effect.packet_identifier, effect.flag)
+                elif effect.kind == EFFECT_HELD:
+                    (<Session>effect.held.session).waiting_records -= 1
+                    let_go(effect.held)
                 else:
                     (<object>effect.subject)()
             finally:

@@ -45,6 +45,7 @@ KINDS: Final = (
     _kind(3, "acknowledged", True, "packet_type:u8 reason:u8 packet_identifier:u16 client_identifier:bytes"),
     _kind(4, "released", True, "packet_identifier:u16 client_identifier:bytes"),
     _kind(5, "stored", True, f"record:u64 origin:u32 incarnation:u32 accepted_us:i64 {_MESSAGE}"),
+    _kind(6, "forwarded", True, f"origin:u32 incarnation:u32 accepted_us:i64 {_MESSAGE}"),
     _kind(16, "session", False, "client_identifier:bin expiry_interval_s:int"),
     _kind(17, "detached", False, "client_identifier:bin expiry_interval_s:int next_number:int"),
     _kind(18, "ended", False, "client_identifier:bin"),
@@ -58,7 +59,7 @@ KINDS: Final = (
     _kind(22, "will_removed", False, "client_identifier:bin"),
     _kind(24, "dropped", False, "client_identifier:bin number:int reason:str"),
     _kind(25, "shared_pick", False, "group:bin client_identifier:bin"),
-    _kind(26, "peer", False, "peer:int router_identifier:str"),
+    _kind(26, "peer", False, "peer:int router_identifier:bin heard:int"),
     _kind(
         27, "delivery", False,
         "client_identifier:bin record:int size:int qos:int retain:bool identifiers:bin group:bin from_client:bin "
@@ -70,6 +71,7 @@ KINDS: Final = (
         "client_identifier:bin topic_filter:bin options:int identifier:int number:int since_us:int",
     ),
     _kind(30, "shifted", False, "client_identifier:bin first_number:int amount:int"),
+    _kind(31, "peer_acknowledged", False, "peer:int record:int"),
     _kind(40, "snapshot", False, "first_number:int stamp_us:int"),
     _kind(41, "deliveries", False, "client_identifier:bin next_number:int end_number:int deliveries:array"),
     _kind(42, "incoming", False, "client_identifier:bin packet_identifiers:array"),

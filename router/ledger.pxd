@@ -19,7 +19,9 @@ cdef enum:                       # why a message did not reach a receiver; names
     DROP_INBOX_FULL = 11         # the inbox of an in-process client is at its limit
     DROP_UNREADABLE = 12         # it waited in the log, and its bytes there are lost
     DROP_LOG_UNAVAILABLE = 13    # would have to be logged, and the disk takes no more
-    DROP_REASON_COUNT = 14
+    DROP_PEER_AWAY = 14          # QoS 0 for a peer that does not take it now
+    DROP_PEER_GONE = 15          # owed to a peer that was away for too long, or is owed too much
+    DROP_REASON_COUNT = 16
 
 
 cdef class Ledger:
@@ -41,6 +43,8 @@ cdef class Ledger:
     cdef readonly uint64_t queued_messages   # waiting in queues, over all sessions
     cdef readonly uint64_t queued_bytes      # topic names, properties and payloads of those
     cdef readonly uint64_t inflight_messages # QoS 1/2 sent and not complete, over all sessions
+    cdef public uint32_t peer_messages_max   # owed to one peer at most
+    cdef public uint64_t peer_bytes_max
     cdef public uint64_t archive_missed      # QoS 0 messages of the archive that the log did not take, since the start
     cdef readonly uint64_t sessions_expired  # sessions whose session expiry interval passed, since the start
     cdef readonly uint32_t sessions_online   # sessions with a connection

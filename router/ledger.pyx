@@ -3,6 +3,7 @@
 DROP_REASONS = (
     "offline", "queue_full", "expired", "too_large", "output_full", "refused", "session_ended", "no_member",
     "not_authorized", "retained_full", "memory", "inbox_full", "unreadable", "log_unavailable",
+    "peer_away", "peer_gone",
 )
 assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
 
@@ -22,6 +23,8 @@ cdef class Ledger:
         self.queue_messages_max = queue_messages_max
         self.queue_bytes_max = queue_bytes_max
         self.inflight_max = inflight_max
+        self.peer_messages_max = 0xFFFFFFFF
+        self.peer_bytes_max = 0xFFFFFFFFFFFFFFFF
         self.starved = []
 
     cdef Message fetch(self, uint64_t record):

@@ -52,6 +52,7 @@ cdef class Outgoing:
     cdef int receive_maximum
     cdef Ledger ledger
     cdef bytes client_identifier
+    cdef bint peer                        # of a peer: limits are its own, and its numbers are in no record
 
     cdef Verdict deliver(self, Sink sink, bint durable, Message message, uint8_t qos, bint retain,
                          const uint8_t* ids, uint32_t ids_length, void* group) except? DROPPED
@@ -79,6 +80,8 @@ cdef class Outgoing:
     cdef Message _read(self, Delivery* delivery, Sink sink, uint64_t number, bint logged)
     cdef int refuses(self, uint64_t size, uint32_t promised, uint64_t promised_bytes) noexcept
     cdef Message body(self, Delivery* delivery)              # None: it cannot be read back yet; raises LookupError
+    cdef uint64_t acknowledged_below(self, uint64_t number) except? 0  # frees what was sent; the highest record among it
+    cdef int done_with(self, uint64_t record) except -1        # recovery, of a peer: it has all up to this record
     cdef int let_go(self) noexcept                           # of the bodies that can be read back
     # Recovery: what the records say has become of deliveries.
     cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,

@@ -13,7 +13,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from router.ledger cimport (
-    DROP_EXPIRED, DROP_OFFLINE, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
+    DROP_EXPIRED, DROP_OFFLINE, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_PEER_GONE, DROP_QUEUE_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
 )
 from router.identifiers cimport PACKET_IDENTIFIERS, SHIFTED_WINDOW, ShiftedIdentifiers
 from router.message cimport message_size
@@ -123,7 +123,7 @@ cdef class Outgoing:
         cdef SinkResult result
         cdef uint64_t number = self.end_number
         cdef uint64_t size = message_size(message)
-        cdef bint logged = durable and self.ledger.records is not None
+        cdef bint logged = durable and self.ledger.records is not None and not self.peer
         cdef bint readable = durable and message.record != 0
         cdef int reason
         if (qos and sink is not None and sink.writable and self.next_number == number and self.resend_number == number
@@ -174,6 +174,11 @@ cdef class Outgoing:
             size: topic name, properties and payload, bytes.
             promised: messages on their way here, which come first; and their bytes.
         """
+        if self.peer:
+            if (self.queued_count + promised >= self.ledger.peer_messages_max
+                    or self.queued_bytes + promised_bytes + size > self.ledger.peer_bytes_max):
+                return DROP_PEER_GONE
+            return -1
         if (self.queued_count + promised >= self.ledger.queue_messages_max
                 or self.queued_bytes + promised_bytes + size > self.ledger.queue_bytes_max):
             return DROP_QUEUE_FULL
@@ -242,7 +247,7 @@ cdef class Outgoing:
         cdef SinkResult result
         cdef uint64_t number
         cdef int sent = 0
-        cdef bint logged = durable and self.ledger.records is not None
+        cdef bint logged = durable and self.ledger.records is not None and not self.peer
         self.starved = False
         if self.waiting_qos0 is not None:
             sent += self._drain_qos0(sink)
@@ -349,7 +354,7 @@ cdef class Outgoing:
     cdef int attach(self, int receive_maximum) except -1:
         """Start on a new connection with a full quota; what was sent before is to be resent."""
         assert receive_maximum > 0, receive_maximum
-        self.receive_maximum = min(receive_maximum, self.ledger.inflight_max)
+        self.receive_maximum = receive_maximum if self.peer else min(receive_maximum, self.ledger.inflight_max)
         self.send_quota = self.receive_maximum
         self.resend_number = self.oldest_open
         self.connection += 1
@@ -431,6 +436,17 @@ cdef class Outgoing:
         self.free_slot(number)
         return ANSWER_FREED
 
+    cdef uint64_t acknowledged_below(self, uint64_t number) except? 0:
+        cdef uint64_t record = 0
+        cdef Delivery* delivery
+        number = min(number, self.next_number)
+        while self.ring != NULL and self.oldest_open < number:
+            delivery = self.slot(self.oldest_open)
+            record = max(record, delivery.record)
+            self.give_back_quota(delivery)
+            self.free_slot(self.oldest_open)
+        return record
+
     cdef Answer on_pubrec(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN:
         """PUBREC: below 0x80 the payload is let go and PUBREL is due; else the exchange is over [MQTT-4.4.0-2]."""
         cdef uint64_t number = 0
@@ -487,6 +503,13 @@ cdef class Outgoing:
                 delivery.state = DELIVERY_SENT
                 self.ledger.inflight_messages += 1
             self.next_number += 1
+        return self._pass_free()
+
+    cdef int done_with(self, uint64_t record) except -1:
+        while self.oldest_open < self.end_number and self.slot(self.oldest_open).record <= record:
+            if self.slot(self.oldest_open).state == DELIVERY_QUEUED:
+                self._unqueue(self.slot(self.oldest_open))
+            self.free_slot(self.oldest_open)
         return self._pass_free()
 
     cdef int _pass_free(self) noexcept:

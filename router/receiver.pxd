@@ -1,6 +1,6 @@
 """What the subscription tree holds: receivers of messages."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from router.message cimport Message
 
 cdef enum:
@@ -8,6 +8,7 @@ cdef enum:
     NO_LOCAL = 0x04
     RETAIN_AS_PUBLISHED = 0x08
     RETAIN_HANDLING_MASK = 0x30  # 0x00 send, 0x10 send if new, 0x20 do not send
+    PASSING = 0x40               # a peer's interest that ends with its process: only ephemeral sessions there want it
 
 cdef enum Verdict:               # what became of one delivery
     DELIVERED = 0                # it is in the receiver's output, or in its in-flight window
@@ -24,6 +25,7 @@ cdef struct Entry:
     uint32_t identifier          # subscription identifier, 0: none
     uint8_t options              # QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | RETAIN_HANDLING_MASK
     uint8_t shared               # receiver side: partner is a SharedGroup
+    uint16_t weight              # in a group: how many members stand behind it; 1, of a peer those that are online there
 
 
 cdef class Receiver:
@@ -40,6 +42,7 @@ cdef class Receiver:
     cdef uint64_t promised_bytes
     cdef readonly bint durable   # outlives its connection: what it is owed rests on a record
     cdef readonly bint gone      # its session ended: nothing reaches it any more
+    cdef readonly bint peer      # it stands for another router: what it is sent goes to receivers there
 
     # Set by its owner, the same on every run: a hash of the client identifier, for shared subscriptions that hash.
     cdef uint64_t key

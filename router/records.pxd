@@ -32,6 +32,8 @@ cdef class RecordBuffer:
                            uint16_t packet_identifier, bint will, const uint32_t* peers, int peer_count) except 0
     cdef uint64_t copy(self, int64_t time_us, const MessageFields* fields) except 0
     cdef uint64_t stored(self, int64_t time_us, const MessageFields* fields) except 0
+    cdef uint64_t forwarded(self, int64_t time_us, int64_t now_ms, Message message, uint32_t origin, uint32_t incarnation,
+                            uint64_t n, bint picked) except 0
     cdef uint64_t copy_of(self, int64_t time_us, int64_t now_ms, uint32_t incarnation, Message message) except 0
     cdef uint64_t acknowledged(self, int64_t time_us, bytes client_identifier, uint8_t packet_type,
                                uint16_t packet_identifier, uint8_t reason) except 0

@@ -11,9 +11,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from router.crc32c cimport crc32c
 from router.cursor cimport BATCH_BEGINS, KIND_AT
-from router.cursor cimport ACKNOWLEDGED_HEADER, COPY_HEADER, FLAG_EXPIRES, FLAG_PEERS, FLAG_RETAIN, FLAG_WILL, MARK_AT
-from router.cursor cimport MESSAGE_HEADER, PEERS_MAX, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_BYTES_MAX
-from router.cursor cimport RECORD_COPY, RECORD_HEADER, RECORD_RELEASED, RECORD_SEALED, RECORD_STORED, RELEASED_HEADER
+from router.cursor cimport ACKNOWLEDGED_HEADER, COPY_HEADER, FLAG_EXPIRES, FLAG_PEERS, FLAG_PICKED, FLAG_RETAIN, FLAG_WILL
+from router.cursor cimport MARK_AT, MESSAGE_HEADER, PEERS_MAX, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_BYTES_MAX
+from router.cursor cimport RECORD_COPY, RECORD_FORWARDED, RECORD_HEADER, RECORD_RELEASED, RECORD_SEALED, RECORD_STORED, RELEASED_HEADER
 from router.cursor cimport STORED_HEADER
 from router.cursor cimport Cursor, decode_message, get32, get64
 from router.message cimport NO_OFFSET
@@ -128,6 +128,32 @@ cdef class RecordBuffer:
         put_properties(put_texts(body, &fields), message, &fields)
         return self.last_number
 
+    cdef uint64_t forwarded(self, int64_t time_us, int64_t now_ms, Message message, uint32_t origin, uint32_t incarnation,
+                            uint64_t n, bint picked) except 0:
+        """Put in a message that a peer accepted and sent here.
+
+        Args:
+            now_ms: the monotonic time that time_us is, for the message's expiry.
+            origin: the number of its `peer` record.
+            incarnation: of that peer when it sent it.
+            n: of its id there; 0: it has none.
+            picked: it is for the members of shared subscriptions alone that the records before this one name.
+
+        Returns the record's number.
+        """
+        cdef MessageFields fields
+        cdef uint8_t* body
+        fields_of_message(&fields, message, time_us, now_ms)
+        fields.n = n
+        fields.picked = picked
+        body = self.room(RECORD_FORWARDED, time_us, COPY_HEADER + message_length(&fields))
+        put32(body, origin)
+        put32(body + 4, incarnation)
+        put64(body + 8, <uint64_t>time_us)
+        body = put_message(body + COPY_HEADER, &fields)
+        put_properties(put_texts(body, &fields), message, &fields)
+        return self.last_number
+
     cdef uint64_t copy(self, int64_t time_us, const MessageFields* fields) except 0:
         """Put in a message that was accepted elsewhere or earlier: the same fields, its id kept."""
         cdef uint8_t* body = self.room(RECORD_COPY, time_us, COPY_HEADER + message_length(fields))
@@ -207,6 +233,11 @@ cdef class RecordBuffer:
     def add_released(self, time_us: int, bytes client_identifier not None, packet_identifier: int) -> int:
         """released() for Python callers."""
         return self.released(time_us, client_identifier, packet_identifier)
+
+    def add_forwarded(self, time_us: int, Message message not None, origin: int, incarnation: int, n: int,
+                      picked: bool = False, now_ms: int = 0) -> int:
+        """forwarded() for Python callers."""
+        return self.forwarded(time_us, now_ms, message, origin, incarnation, n, picked)
 
     def add_copy(self, Cursor cursor not None, time_us: int, origin: int, incarnation: int) -> int:
         """Put in the message that a cursor stands at, an accepted one or a copy; returns the new record's number.
@@ -361,6 +392,8 @@ cdef inline uint8_t* put_message(uint8_t* body, const MessageFields* fields) noe
         body[18] |= FLAG_RETAIN
     if fields.will:
         body[18] |= FLAG_WILL
+    if fields.picked:
+        body[18] |= FLAG_PICKED
     if fields.expires_us:
         body[18] |= FLAG_EXPIRES
         put64(body + 19, <uint64_t>fields.expires_us)

@@ -21,6 +21,7 @@ cdef class Recovery:
     cdef int64_t now_us
     cdef int64_t now_ms
     cdef Message topic                   # borrows the topic of the record at hand
+    cdef dict peers                      # number of its `peer` record -> Peer
     cdef list picks                      # (group name, client identifier) that stand before their accepted record
     cdef list skipped                    # sessions without room for it, likewise
     cdef uint64_t decided_number         # of the newest record that those are of, or that was accepted after them
@@ -38,6 +39,8 @@ cdef class Recovery:
     cdef int apply(self, Cursor cursor) except -1
     cdef int retain(self, Cursor cursor, MessageFields* fields) except -1
     cdef int on_accepted(self, Cursor cursor) except -1
+    cdef int on_forwarded(self, Cursor cursor) except -1
+    cdef int owe_peers(self, MessageFields* fields, uint64_t record, uint64_t size) except -1
     cdef int keep_decisions(self, Cursor cursor) except -1
     cdef int owe_targets(self, MessageFields* fields, uint64_t record, uint64_t size) except -1
     cdef Session recent_session(self, const uint8_t* client_identifier, size_t length)

@@ -13,8 +13,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memset
 from router.cursor cimport ACKNOWLEDGED_HEADER, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_COPY, RECORD_RELEASED
-from router.cursor cimport RECORD_STORED, RELEASED_HEADER, get16, message_of
+from router.cursor cimport RECORD_FORWARDED, RECORD_STORED, RELEASED_HEADER, get16, get32, message_of
 from router.message cimport topic_hash
+from router.peers cimport Peer
 from router.receiver cimport QOS_MASK
 from router.routes cimport Route, Target
 from router.shared cimport SharedGroup
@@ -43,6 +44,7 @@ cdef class Recovery:
         self.now_us = now_us
         self.now_ms = now_ms
         self.topic = Message.__new__(Message)
+        self.peers = {}
         self.picks = []
         self.skipped = []
         self.detached_us = {}
@@ -80,6 +82,8 @@ cdef class Recovery:
         cdef Session session
         if cursor.kind == RECORD_ACCEPTED:
             return self.on_accepted(cursor)
+        if cursor.kind == RECORD_FORWARDED:
+            return self.on_forwarded(cursor)
         if cursor.kind == RECORD_ACKNOWLEDGED:
             return self.on_acknowledged(cursor.body, cursor.body_length)
         if cursor.kind == RECORD_COPY or cursor.kind == RECORD_STORED:
@@ -91,7 +95,7 @@ cdef class Recovery:
             return 0
         try:
             return self.apply_rare(cursor)
-        except (RecordError, ValueError, TypeError, OverflowError) as problem:
+        except (RecordError, ValueError, TypeError, OverflowError, KeyError) as problem:
             self._note(f"record {cursor.number}: {problem}")
         return 0
 
@@ -101,8 +105,11 @@ cdef class Recovery:
             self.problems.append(problem)
 
     cdef Session session_of(self, bytes client_identifier):
-        """Return a session, None if the log has not told of it."""
-        return self.router.sessions.get(client_identifier)
+        """Return a session, of a client or a peer, None if the log has not told of it."""
+        cdef Session session = self.router.sessions.get(client_identifier)
+        if session is None and client_identifier in self.router.peers:
+            return (<Peer>self.router.peers[client_identifier]).session
+        return session
 
     cdef Session recent_session(self, const uint8_t* client_identifier, size_t length):
         """session_of(), without making an object of the name of one that was asked for not long ago."""
@@ -131,6 +138,8 @@ cdef class Recovery:
             self.retain(cursor, &fields)
         if fields.qos:
             size = <uint64_t>fields.topic_length + fields.properties_length + fields.payload_length
+            if fields.peer_count:
+                self.owe_peers(&fields, cursor.number, size)
             self.owe_targets(&fields, cursor.number, size)
         if publisher is not None:
             if fields.will:
@@ -142,6 +151,37 @@ cdef class Recovery:
         if self.picks or self.skipped:
             self.picks.clear()
             self.skipped.clear()
+        return 0
+
+    cdef int on_forwarded(self, Cursor cursor) except -1:
+        """A peer's message: it is for sessions here, and repeats of it are known from now on."""
+        cdef MessageFields fields
+        cdef Peer peer
+        cdef uint64_t size
+        self.keep_decisions(cursor)
+        if cursor.message_fields(&fields):
+            self._note(f"record {cursor.number} is no well-formed forwarded")
+            return 0
+        peer = self.peers.get(fields.origin)
+        if peer is None:
+            self._note(f"record {cursor.number}: no peer {fields.origin}")
+        else:
+            peer.heard = max(peer.heard, fields.n)
+        size = <uint64_t>fields.topic_length + fields.properties_length + fields.payload_length
+        self.owe_targets(&fields, cursor.number, size)
+        self.picks.clear()
+        self.skipped.clear()
+        return 0
+
+    cdef int owe_peers(self, MessageFields* fields, uint64_t record, uint64_t size) except -1:
+        cdef int index
+        cdef Peer peer
+        for index in range(fields.peer_count):
+            peer = self.peers.get(get32(fields.peers + 4 * index))
+            if peer is None:
+                self._note(f"record {record}: no peer {get32(fields.peers + 4 * index)}")
+            else:
+                peer.session.owe(record, <uint32_t>size, 1, fields.retain, NULL, 0, NULL)
         return 0
 
     cdef int keep_decisions(self, Cursor cursor) except -1:
@@ -166,8 +206,12 @@ cdef class Recovery:
         cdef Session session
         cdef int member
         for index in range(route.target_count):
+            if fields.picked:
+                break
             target = &route.targets[index]
             session = <Session>target.receiver
+            if session.peer:             # named by the record, if it is owed this
+                continue
             if not session.durable or (self.skipped and session in self.skipped):
                 continue
             if target.no_local and is_named(session, fields.publisher, fields.publisher_length):
@@ -231,6 +275,7 @@ cdef class Recovery:
 
     cdef int apply_rare(self, Cursor cursor) except -1:
         cdef Session session, other
+        cdef Peer peer
         kind = cursor.kind_name()
         cdef dict fields = cursor.fields()
         client_identifier = fields.get("client_identifier")
@@ -262,7 +307,15 @@ cdef class Recovery:
             self.places = fields["places"]
             self.ended = True
         elif kind == "peer":
-            pass
+            peer = self.peers.get(fields["peer"])
+            if peer is None:
+                peer = Peer(self.router.ledger, fields["router_identifier"], fields["peer"])
+                self.peers[peer.number] = self.router.peers[peer.session.client_identifier] = peer
+            peer.heard = max(peer.heard, fields["heard"])
+        elif kind == "peer_acknowledged":
+            peer = self.peers[fields["peer"]]
+            if peer.session.outgoing is not None:
+                peer.session.outgoing.done_with(fields["record"])
         elif session is None:
             # A hole in the log has taken its beginning; or an ephemeral session's end, which means nothing here.
             if kind != "ended" and kind != "will_removed":

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.effects cimport Effects
 from router.ledger cimport Ledger
 from router.message cimport Message
+from router.peers cimport Peer
 from router.receiver cimport Receiver
 from router.records cimport RecordBuffer
 from router.retained cimport RetainedStore
@@ -25,6 +26,8 @@ cdef class Router:
     cdef readonly RetainedStore retained # those in memory: retaining.store
     cdef readonly Effects effects
     cdef readonly dict sessions          # client identifier (bytes) -> Session
+    cdef readonly dict peers             # "\0peer/node/worker" (bytes) -> Peer
+    cdef public object interest          # what is wanted here, told to peers: changed(); None without a mesh
     cdef public object sys_topics        # the broker's own topics, $SYS: match(), message_of(), bring_up_to_date(); or None
     cdef readonly bint recording         # a log is attached: what rests on a record waits for it in effects
     cdef public bint accepting           # the log takes more; if not, what would rest on a record is refused
@@ -40,6 +43,7 @@ cdef class Router:
                                bint will) except -1
     cdef int _archive(self, Receiver publisher, Message message) except -1
     cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1
+    cdef int _owed_peers(self, Message message, Route route, list decided, uint32_t* peers) except -1
     cdef list _decide(self, Receiver publisher, Message message, Route route)
     cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1
     cdef int _redispatch(self, Session session) except -1

@@ -10,6 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from heapq import heappop, heappush
 
 from router.archive cimport ArchiveFilters
+from router.cursor cimport PEERS_MAX
 from router.receiver cimport DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
 from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_SESSION_ENDED, DROP_UNREADABLE
 from router.message cimport message_size
@@ -47,6 +48,7 @@ cdef class Router:
         self.retained = self.retaining.store
         self.effects = Effects(ledger)
         self.sessions = {}
+        self.peers = {}
         self._deadlines = []
         self.accepting = True
 
@@ -122,6 +124,9 @@ cdef class Router:
     cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1:
         cdef uint8_t qos = min(message.qos, target.qos)
         cdef int reason
+        if receiver.peer:
+            receiver.deliver(message, qos, message.retain, target.ids, target.ids_length, NULL)
+            return self.effects.await_peer(<Session>receiver) if qos else 0
         if qos and self.recording and receiver.durable:
             # There would be a record if it had room for this.
             reason = receiver.refuses(message_size(message))
@@ -149,7 +154,10 @@ cdef class Router:
             target = &route.targets[index]
             if (target.qos and (<Receiver>target.receiver).durable
                     and (<Receiver>target.receiver).refuses(message_size(message)) < 0):
-                return True
+                # What only passes at a peer that is there, is acknowledged when it is there.
+                if (not (<Receiver>target.receiver).peer or target.lasting or message.qos == 2
+                        or not (<Receiver>target.receiver).has_room()):
+                    return True
         for index in range(route.group_count):
             group = <SharedGroup>route.groups[index]
             for member in range(group.member_count):
@@ -172,10 +180,14 @@ cdef class Router:
         cdef int64_t time_ms = ledger.now_ms
         cdef uint8_t[5] ids
         cdef uint32_t ids_length = 0
+        cdef uint32_t[PEERS_MAX] peers
+        cdef int peer_count = 0
         cdef uint8_t qos
         cdef bint retain
         # What the record alone does not say about who gets it stands before it, so that both are there or neither.
         cdef list decided = self._decide(publisher, owned, route) if owned.qos else None
+        if owned.qos and self.peers:
+            peer_count = self._owed_peers(owned, route, decided, peers)
         if owned.retain:
             # A hybrid logical clock: the newest retained message of a topic is the one with the highest stamp.
             time_us = ledger.stamp_us = max(ledger.now_us, ledger.stamp_us + 1)
@@ -183,7 +195,7 @@ cdef class Router:
         owned.record = ledger.records.accepted(
             time_us, time_ms, ledger.records.last_number + 1, owned,
             (<Session>publisher).client_identifier if isinstance(publisher, Session) else None,
-            packet_identifier, will, NULL, 0)
+            packet_identifier, will, peers, peer_count)
         if owned.retain:
             self.retaining.retain(owned)
         for index in range(route.target_count):
@@ -219,6 +231,19 @@ cdef class Router:
             else:
                 self.effects.deliver(member, owned, qos, retain, ids, ids_length, <void*>group)
         return reached
+
+    cdef int _owed_peers(self, Message message, Route route, list decided, uint32_t* peers) except -1:
+        """Write the numbers of the peers that a recorded message is owed to; returns how many."""
+        cdef uint32_t index
+        cdef int count = 0
+        cdef Receiver receiver
+        for index in range(route.target_count):
+            receiver = <Receiver>route.targets[index].receiver
+            if receiver.peer and route.targets[index].qos and (decided is None or receiver not in decided):
+                assert count < PEERS_MAX, "more peers than there may be"
+                peers[count] = (<Peer>(<Session>receiver).stands_for).number
+                count += 1
+        return count
 
     cdef list _decide(self, Receiver publisher, Message message, Route route):
         """Decide what an accepted record does not imply, and record it.
@@ -258,8 +283,9 @@ cdef class Router:
             reason = receiver.refuses(size)
             if reason >= 0:
                 self.ledger.dropped_messages[reason] += 1
-                self.ledger.records.add("skipped", self.ledger.now_us, (<Session?>receiver).client_identifier,
-                                        DROP_REASONS[reason])
+                if not receiver.peer:        # those are named by the record
+                    self.ledger.records.add(
+                        "skipped", self.ledger.now_us, (<Session?>receiver).client_identifier, DROP_REASONS[reason])
                 if decided is None:
                     decided = []
                 decided.append(receiver)
@@ -276,7 +302,9 @@ cdef class Router:
 
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason, bint recorded) except -1:
-        if recorded or session.waiting_records:
+        if self.effects.awaited_count or session.held_first != NULL:
+            self.effects.hold_back(session, sink, packet_type, packet_identifier, reason, recorded)
+        elif recorded or session.waiting_records:
             self.effects.acknowledge(session, sink, packet_type, packet_identifier, reason)
         else:
             sink.acknowledge(packet_type, packet_identifier, reason)
@@ -351,6 +379,8 @@ cdef class Router:
             session = Session(client_identifier, self.ledger, expiry_interval_s)
             self.sessions[client_identifier] = session
         else:
+            if self.interest is not None and session.durable != (expiry_interval_s != 0):
+                self.interest.durability_changes(session, self.tree.subscriptions_of(session))
             session.set_expiry_interval(expiry_interval_s)
         session.will = will
         session.deadline_sequence += 1
@@ -403,7 +433,7 @@ cdef class Router:
         """
         assert session.sink is None, session.client_identifier
         del self.sessions[session.client_identifier]
-        self.tree.remove_receiver(session)
+        self.remove_receiver(session)
         session.gone = True
         session.deadline_sequence += 1
         self._publish_will(session)
@@ -498,7 +528,10 @@ cdef class Router:
         cdef bint is_sys = is_sys_topic(<const uint8_t*>PyBytes_AS_STRING(topic_filter), len(topic_filter))
         if is_sys and self.sys_topics is not None:
             self.sys_topics.bring_up_to_date()
+        before = self.tree.options_of(receiver, topic_filter) if self.interest is not None else -1
         is_new = self.tree.subscribe(receiver, topic_filter, options, identifier)
+        if self.interest is not None:
+            self.interest.changes(topic_filter, receiver, before, options)
         if self.recording and receiver.durable:
             self.ledger.records.add("subscribe", self.ledger.now_us, (<Session?>receiver).client_identifier,
                                     topic_filter, options, identifier)
@@ -546,11 +579,20 @@ cdef class Router:
             if removed:
                 del session.replays[topic_filter]
         else:
+            before = self.tree.options_of(receiver, topic_filter) if self.interest is not None else -1
             removed = self.tree.unsubscribe(receiver, topic_filter)
+            if removed and self.interest is not None:
+                self.interest.changes(topic_filter, receiver, before, -1)
         if removed and self.recording and receiver.durable:
             self.ledger.records.add("unsubscribe", self.ledger.now_us, (<Session?>receiver).client_identifier,
                                     topic_filter)
         return removed
+
+    def remove_receiver(self, Receiver receiver not None) -> None:
+        """End every subscription of a receiver."""
+        for topic_filter, options, _ in self.tree.subscriptions_of(receiver) if self.interest is not None else ():
+            self.interest.changes(topic_filter, receiver, options, -1)
+        self.tree.remove_receiver(receiver)
 
     @property
     def deadline_count(self) -> int:

@@ -1,7 +1,7 @@
 """Routes: who receives a topic, read off the subscription tree once; and the bounded cache of them."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from router.receiver cimport NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED, Entry
+from router.receiver cimport NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, Entry
 
 cdef struct Target:
     # One receiver of a topic: its matching subscriptions merged (one copy, highest QoS, all identifiers [MQTT-3.3.4-2..4]).
@@ -11,6 +11,7 @@ cdef struct Target:
     uint8_t qos                  # highest granted
     bint retain_as_published     # any match has it
     bint no_local                # any match has it: a publish by this very receiver takes Tree.target_for()
+    bint lasting                 # any match of QoS 1 or 2 is not PASSING
 
 cdef struct RouteSlot:
     uint64_t hash                # topic_hash of the route's topic
@@ -38,6 +39,8 @@ cdef inline void merge(Target* target, Entry* entry) noexcept:
     """Add one matching subscription to a target; ids_length counts, ids are written later."""
     if entry.options & QOS_MASK > target.qos:
         target.qos = entry.options & QOS_MASK
+    if entry.options & QOS_MASK and not entry.options & PASSING:
+        target.lasting = True
     if entry.options & RETAIN_AS_PUBLISHED:
         target.retain_as_published = True
     if entry.options & NO_LOCAL:

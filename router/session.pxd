@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.ledger cimport Ledger
 from router.message cimport Message
 from router.outgoing cimport Outgoing
-from router.receiver cimport Receiver, Verdict
+from router.receiver cimport DROPPED, Receiver, Verdict
 from router.sink cimport Sink
 
 cdef enum:
@@ -23,6 +23,10 @@ cdef class Session(Receiver):
     cdef bint starved                     # in ledger.starved
     cdef readonly uint32_t expiry_interval_s # session expiry interval; 0: ends with its connection
     cdef int receive_maximum              # of the live connection
+    cdef object stands_for                # router.peers.Peer; None for a client's
+    cdef void* held_first                 # router.held.Held: acknowledgements that wait for peers, in order; NULL: none
+    cdef void* held_last
+    cdef uint32_t held_count
     cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
     cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
     cdef public object will               # Will to publish, None if there is none
@@ -40,6 +44,8 @@ cdef class Session(Receiver):
     cdef int attach(self, Sink sink, int receive_maximum) except -1
     cdef int detach(self) except -1
     cdef int make_outgoing(self) except -1
+    cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                         void* group) except? DROPPED
     # Recovery: it is owed a message that is in the log.
     cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                  void* group) except -1

@@ -2,7 +2,9 @@
 
 cimport cython
 from libc.stdlib cimport calloc, free
-from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_QUEUE_FULL, DROP_TOO_LARGE
+from router.ledger cimport (
+    DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_PEER_AWAY, DROP_QUEUE_FULL, DROP_TOO_LARGE,
+)
 from router.identifiers cimport ShiftedIdentifiers
 from router.receiver cimport DELIVERED, DROPPED, TOO_LARGE
 from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
@@ -38,9 +40,16 @@ cdef class Session(Receiver):
         self.expiry_interval_s = expiry_interval_s
         self.durable = expiry_interval_s != 0
 
+    def stand_for_peer(self, peer) -> None:
+        """From here on what it is sent goes to a router.peers.Peer."""
+        self.peer = True
+        self.stands_for = peer
+
     cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED:
         cdef SinkResult result
+        if self.peer:
+            return self.forward(message, qos, retain, ids, ids_length, group)
         if qos == 0 and (self.sink is not None or not self.ledger.queue_qos0 or not self.durable) and (
                 self.outgoing is None or self.outgoing.waiting_qos0 is None):
             if self.sink is None:
@@ -58,10 +67,22 @@ cdef class Session(Receiver):
         return self.outgoing.deliver(self.sink, self.durable, message, qos, retain,
                                      ids, ids_length, group)
 
+    cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                         void* group) except? DROPPED:
+        """deliver(), of a peer: the link acknowledges once, and the other router knows what a receiver there is granted."""
+        if qos == 0:
+            if self.sink is not None and self.sink.publish(message, 0, 0, retain, False, ids, ids_length) == SINK_SENT:
+                return DELIVERED
+            count_drop(self.ledger, self.sink, DROP_PEER_AWAY)
+            return DROPPED
+        self.make_outgoing()
+        return self.outgoing.deliver(self.sink, True, message, 1, retain, ids, ids_length, group)
+
     cdef int make_outgoing(self) except -1:
         """From the first delivery on, a session has state for what it is owed."""
         if self.outgoing is None:
             self.outgoing = Outgoing(self.ledger, self.client_identifier)
+            self.outgoing.peer = self.peer
             if self.sink is not None:
                 self.outgoing.attach(self.receive_maximum)
         return 0
@@ -69,7 +90,7 @@ cdef class Session(Receiver):
     cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                  void* group) except -1:
         self.make_outgoing()
-        return self.outgoing.owe(record, size, qos, retain, ids, ids_length, group)
+        return self.outgoing.owe(record, size, 1 if self.peer else qos, retain, ids, ids_length, group)
 
     cdef int refuses(self, uint64_t size) noexcept:
         if self.has_room():
@@ -93,9 +114,10 @@ cdef class Session(Receiver):
         """A connection took the session: what is owed goes to it when drain() is called."""
         assert self.sink is None, self.client_identifier
         self.sink = sink
-        self.ledger.sessions_online += 1
-        if self.ledger.sessions_online > self.ledger.sessions_online_max:
-            self.ledger.sessions_online_max = self.ledger.sessions_online
+        if not self.peer:
+            self.ledger.sessions_online += 1
+            if self.ledger.sessions_online > self.ledger.sessions_online_max:
+                self.ledger.sessions_online_max = self.ledger.sessions_online
         self.receive_maximum = receive_maximum
         self.ends_ms = 0
         self.waiting_answers = 0
@@ -107,7 +129,8 @@ cdef class Session(Receiver):
         """The connection is gone; the subscriptions stay, messages queue from now on."""
         if self.sink is not None:
             self.sink = None
-            self.ledger.sessions_online -= 1
+            if not self.peer:
+                self.ledger.sessions_online -= 1
         if self.outgoing is not None and self.outgoing.oldest_open == self.outgoing.end_number:
             # Owed nothing: hold nothing, but the next delivery number goes on where this one was.
             free(self.outgoing.ring)

@@ -1,6 +1,6 @@
 """Shared subscriptions: one message of a topic goes to one member of a group."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from router.message cimport Message
 from router.receiver cimport DROPPED, Entry, Receiver, Verdict
 
@@ -22,6 +22,8 @@ cdef class SharedGroup:
     cdef readonly bytes name     # "name/filter"
     cdef void* node              # the tree's Node it hangs on
     cdef uint64_t* random_state  # the tree's; NULL once the group has emptied
+    cdef uint64_t* router_key    # the tree's: what this router weighs with where a hash chooses among routers
+    cdef uint16_t stayed         # round robin: messages in a row for the peer whose turn it is
     cdef void* next              # the next SharedGroup of the same node, or NULL
     # Pick a member and deliver; members offline or without room are skipped while another one is there. The publisher
     # may be None. Returns 1 delivered or queued, 0 nobody.
@@ -30,6 +32,10 @@ cdef class SharedGroup:
     # The caller does this for unsent messages and sent QoS 1, never for sent QoS 2 [MQTT-4.8.2-5].
     cpdef int redispatch(self, Receiver gone, Message message) except -1
     cdef int pick(self, Receiver publisher, Receiver gone, Message message) noexcept
+    cdef int choose(self, uint64_t publisher_key, Receiver gone, Message message, bint local) noexcept
+    cdef int choose_router(self, uint64_t key, Receiver gone, Message message) noexcept   # a peer's index, or -1: this router
+    cdef bint has_peers(self) noexcept
+    cdef uint32_t draw(self) noexcept
     cdef int index_of(self, Receiver member) noexcept     # -1: it is none
     cdef int terms(self, int index, Message message, uint8_t* qos, bint* retain, uint8_t* ids,
                    uint32_t* ids_length) noexcept        # ids has room for five bytes

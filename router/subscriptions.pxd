@@ -23,6 +23,7 @@ cdef class SubscriptionTree:
     cdef dict groups             # "name/filter" -> SharedGroup
     cdef uint8_t strategy        # of groups made from now on
     cdef uint64_t random_state
+    cdef public uint64_t router_key      # of this router, where a hash chooses among routers
     cdef RouteCache cache
     cdef ArchiveFilters archive  # None: nothing is archived
     # Scratch of one match, grown and never shrunk.
@@ -34,7 +35,7 @@ cdef class SubscriptionTree:
 
     # Options as on the wire (5.0, 3.8.3.1), identifier 1..268,435,455 or 0 for none. True: new; False: replaced in
     # place [MQTT-3.8.4-3]. Raises ValueError for a malformed filter or option. Cost: about a microsecond.
-    cpdef bint subscribe(self, Receiver receiver, bytes topic_filter, int options, int identifier=*) except -1
+    cpdef bint subscribe(self, Receiver receiver, bytes topic_filter, int options, int identifier=*, int weight=*) except -1
     cdef uint32_t entry_of(self, Receiver receiver, bytes topic_filter) except? 0xFFFFFFFF
     cpdef bint unsubscribe(self, Receiver receiver, bytes topic_filter) except -1      # False: there was none
     cpdef int remove_receiver(self, Receiver receiver) except -1     # all of its subscriptions; returns how many

@@ -9,7 +9,7 @@ from libc.string cimport memchr, memcpy, memset
 cimport router.receiver
 from router.levels cimport IS_WILDCARD, Level, text_of
 from router.message cimport topic_hash
-from router.receiver cimport NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED, give_back, reserve
+from router.receiver cimport NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, give_back, reserve
 from router.routes cimport RouteSlot, identifier_size, merge, write_identifier
 
 from router.shared import STRATEGIES
@@ -102,17 +102,20 @@ cdef class SubscriptionTree:
             group.member_count = 0
             group.node = NULL
             group.random_state = NULL
+            group.router_key = NULL
         free(self.found)
         free(self.text)
 
     # Subscribing
 
-    cpdef bint subscribe(self, Receiver receiver, bytes topic_filter, int options, int identifier=0) except -1:
+    cpdef bint subscribe(self, Receiver receiver, bytes topic_filter, int options, int identifier=0,
+                         int weight=1) except -1:
         """Subscribe a receiver; True: new, False: an identical filter was replaced in place [MQTT-3.8.4-3].
 
         Args:
-            options: subscription options as on the wire (5.0, 3.8.3.1).
+            options: subscription options as on the wire (5.0, 3.8.3.1); a peer's may be PASSING.
             identifier: 1..268,435,455, or 0 for none.
+            weight: in a shared subscription, how many members this receiver stands for, 0..65,535.
 
         Raises ValueError for a malformed filter, option or identifier, and for No Local on a shared subscription
         [MQTT-3.8.3-4].
@@ -126,7 +129,7 @@ cdef class SubscriptionTree:
         problem = check_topic_filter(topic_filter)
         if problem is not None:
             raise ValueError(problem)
-        if not 0 <= options <= 0x2F or options & QOS_MASK == 3:
+        if not 0 <= options & ~(PASSING if receiver.peer else 0) <= 0x2F or options & QOS_MASK == 3:
             raise ValueError(f"subscription options 0x{options:02X}")
         if not 0 <= identifier <= IDENTIFIER_MAX:
             raise ValueError(f"subscription identifier {identifier}")
@@ -146,6 +149,7 @@ cdef class SubscriptionTree:
                 group.name = name
                 group.strategy = self.strategy
                 group.random_state = &self.random_state
+                group.router_key = &self.router_key
                 node = self.filters.add(shared[1])
                 try:
                     self.groups[name] = group
@@ -161,10 +165,11 @@ cdef class SubscriptionTree:
         if index != NOT_FOUND:
             entry = &receiver.entries[index]
             other = far_end(entry)
-            relevant = ((entry.options ^ options) & (QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED)
+            relevant = ((entry.options ^ options) & (QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | PASSING)
                         or entry.identifier != <uint32_t>identifier)
             entry.options = other.options = <uint8_t>options
             entry.identifier = other.identifier = <uint32_t>identifier
+            entry.weight = other.weight = <uint16_t>weight
             if relevant and group is None:                       # a route names the group, not its members
                 self.invalidate(node)
             return False
@@ -186,6 +191,7 @@ cdef class SubscriptionTree:
         entry.shared = group is not None
         entry.options = <uint8_t>options
         entry.identifier = <uint32_t>identifier
+        entry.weight = <uint16_t>weight
         other = far_end(entry)
         other[0] = entry[0]
         other.partner = <void*>receiver
@@ -214,6 +220,11 @@ cdef class SubscriptionTree:
     def has(self, Receiver receiver not None, bytes topic_filter not None) -> bool:
         """Whether a receiver has a subscription with this filter, $share/name/ included."""
         return self.entry_of(receiver, topic_filter) != NOT_FOUND
+
+    def options_of(self, Receiver receiver not None, bytes topic_filter not None) -> int:
+        """Return the options of a subscription, -1 if there is none."""
+        cdef uint32_t index = self.entry_of(receiver, topic_filter)
+        return -1 if index == NOT_FOUND else receiver.entries[index].options
 
     cdef SharedGroup group(self, bytes name):
         return self.groups.get(name)
@@ -303,6 +314,7 @@ cdef class SubscriptionTree:
         link[0] = group.next
         group.node = NULL
         group.random_state = NULL
+        group.router_key = NULL
         group.next = NULL
         del self.groups[group.name]
         return 0

@@ -31,17 +31,19 @@ TIME_US = 1_795_250_000_000_000
 MESSAGES = [
     {
         "n": 2**32 - 3, "topic_name": b"a/b", "publisher": b"", "packet_identifier": 0, "qos": 0, "retain": True,
-        "will": False, "expires_us": 0, "expiry_offset": -1, "peers": (), "properties": b"", "payload": b"",
+        "will": False, "picked": False, "expires_us": 0, "expiry_offset": -1, "peers": (), "properties": b"",
+        "payload": b"",
     },
     {
         "n": 2**32 - 2, "topic_name": "t/é".encode(), "publisher": b"client", "packet_identifier": 513, "qos": 2,
-        "retain": False, "will": False, "expires_us": TIME_US + 5_000_001, "expiry_offset": 1, "peers": (1, 2**32 - 1),
+        "retain": False, "will": False, "picked": False, "expires_us": TIME_US + 5_000_001, "expiry_offset": 1,
+        "peers": (1, 2**32 - 1),
         "properties": b"\x02\x00\x00\x00\x05", "payload": b"\x00\xffpayload",
     },
     {
         "n": 2**32 - 1, "topic_name": b"gone", "publisher": b"client", "packet_identifier": 0, "qos": 2,
-        "retain": True, "will": True, "expires_us": 0, "expiry_offset": -1, "peers": (), "properties": b"\x01\x01",
-        "payload": b"\x00",
+        "retain": True, "will": True, "picked": False, "expires_us": 0, "expiry_offset": -1, "peers": (),
+        "properties": b"\x01\x01", "payload": b"\x00",
     },
 ]  # fmt: skip
 OTHERS: list[tuple[str, list[Any]]] = [
@@ -54,11 +56,12 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("will_removed", [b"client"]),
     ("dropped", [b"client", 2**40, "queue_full"]),
     ("shared_pick", [b"g/a/#", b"client"]),
-    ("peer", [1, "node-a/0/12"]),
+    ("peer", [1, b"node-a/12", 2**40]),
     ("delivery", [b"client", 2**40, 268_435_456, 1, True, b"\x0b\x01", b"g/a/#", b"other", 7]),
     ("skipped", [b"client", "queue_full"]),
     ("replay", [b"client", b"$replay/-1h/a/#", 1, 268_435_455, 2**40, -1]),
     ("shifted", [b"client", 2**40, 32_767]),
+    ("peer_acknowledged", [9, 2**40]),
     ("snapshot", [2**40, TIME_US]),
     (
         "deliveries",
@@ -76,7 +79,7 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("incoming", [b"client", [1, 65535]]),
     ("snapshot_end", [4, struct.pack("<4Q", 2**40, 4160, 2**40 + 1, 4260)]),
 ]
-LAST_US = TIME_US + len(MESSAGES) + 4 + len(OTHERS) - 1
+LAST_US = TIME_US + len(MESSAGES) + 5 + len(OTHERS) - 1
 
 
 def make_segment() -> bytes:
@@ -105,8 +108,9 @@ def make_segment() -> bytes:
                 buffer.add_stored(cursor, 6)
     buffer.add_acknowledged(TIME_US + 5, b"client", 4, 65535, 0x80)
     buffer.add_released(TIME_US + 6, b"client", 513)
+    buffer.add_forwarded(TIME_US + 7, message(plain["topic_name"], b"", 0, True), 9, 6, 2**40, True)
     for index, (kind, values) in enumerate(OTHERS):
-        buffer.add(kind, TIME_US + 7 + index, *values)
+        buffer.add(kind, TIME_US + 8 + index, *values)
     last_number = buffer.last_number
     first = RecordBuffer(MESSAGES[-1]["n"])
     first.take(buffer)
@@ -127,7 +131,8 @@ def expected() -> Iterator[tuple[str, int, dict[str, Any]]]:
     acknowledged = {"packet_type": 4, "reason": 0x80, "packet_identifier": 65535, "client_identifier": b"client"}
     released = {"packet_identifier": 513, "client_identifier": b"client"}
     fixed = [*(("accepted", fields) for fields in MESSAGES), ("copy", copied), ("stored", stored)]
-    fixed += [("acknowledged", acknowledged), ("released", released)]
+    forwarded = {**MESSAGES[0], "origin": 9, "incarnation": 6, "accepted_us": TIME_US + 7, "n": 2**40, "picked": True}
+    fixed += [("acknowledged", acknowledged), ("released", released), ("forwarded", forwarded)]
     names = {kind.name: [name for name, _ in kind.fields] for kind in KINDS}
     others = [(kind, dict(zip(names[kind], values, strict=True))) for kind, values in OTHERS]
     for index, (kind, fields) in enumerate(fixed + others):
@@ -168,7 +173,7 @@ def by_the_page(body: bytes, described: list[str]) -> dict[str, Any]:
     if "flags" in found:
         flags = found["flags"]
         found = {"expires_us": 0, "peers": (), **found}
-        found.update(qos=flags & 3, retain=bool(flags & 4), will=bool(flags & 32))
+        found.update(qos=flags & 3, retain=bool(flags & 4), will=bool(flags & 32), picked=bool(flags & 64))
         found["expiry_offset"] = {4294967295: -1}.get(found.get("expiry_offset", -1), found.get("expiry_offset", -1))
         for name in ("flags", "peer_count", "topic_length", "publisher_length", "properties_length"):
             found.pop(name, None)

@@ -67,14 +67,14 @@ def test_json_has_all_there_is(tmp_path: Path) -> None:
         {
             "time": "1970-01-01T00:00:01.000000Z", "worker": 0, "incarnation": 3, "number": 1, "kind": "accepted",
             "n": 1, "topic": "a", "publisher": "pump", "packet_identifier": 77, "qos": 2, "retain": True,
-            "will": False,
+            "will": False, "picked": False,
             "expires": None, "peers": [], "payload": "text",
             "properties": {"payload_format_indicator": 1, "correlation_data": {"base64": "/w=="}},
         },
         {
             "time": "1970-01-01T00:00:02.000000Z", "worker": 0, "incarnation": 3, "number": 2, "kind": "accepted",
             "n": 2, "topic": "a", "publisher": "", "packet_identifier": 0, "qos": 0, "retain": False,
-            "will": False,
+            "will": False, "picked": False,
             "expires": None, "peers": [], "payload": {"base64": "/wA="}, "properties": {},
         },
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def test_every_kind_of_record_can_be_shown_and_a_filter_leaves_those_with_a_topi
     buffer = RecordBuffer(0)
     buffer.add_acknowledged(1, b"\xffsub", 4, 9, 0)
     buffer.add_accepted(2, 2, message(b"a", b"x", 1), b"c", 1)
-    buffer.add("peer", 3, 1, "n/1/1")
+    buffer.add("peer", 3, 1, b"n/1", 7)
     log.append(buffer)
     log.close()
     assert [row["kind"] for row in rows("--data-dir", tmp_path)] == ["accepted"]
@@ -130,7 +130,7 @@ def test_every_kind_of_record_can_be_shown_and_a_filter_leaves_those_with_a_topi
         "time": "1970-01-01T00:00:00.000001Z", "worker": 0, "incarnation": 1, "number": 1, "kind": "acknowledged",
         "packet_type": 4, "reason": 0, "packet_identifier": 9, "client_identifier": {"base64": "/3N1Yg=="},
     }  # fmt: skip
-    assert (accepted["topic"], peer["router_identifier"]) == ("a", "n/1/1")
+    assert (accepted["topic"], peer["router_identifier"]) == ("a", "n/1")
     printed = shoal("log", "cat", "--kind", "all", "--data-dir", tmp_path).stdout.splitlines()
     assert printed[0].endswith(
         "[1 acknowledged]  packet_type=4 reason=0 packet_identifier=9 client_identifier='0xff737562'"

@@ -1,0 +1,26 @@
+"""What comes from peers, and what becomes of what they are owed."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from router.message cimport Message
+from router.peers cimport Peer
+from router.receiver cimport Receiver
+from router.router cimport Router
+from router.routes cimport Route, Target
+from router.shared cimport SharedGroup
+
+
+cdef class Forwarding:
+    cdef Router router
+    cdef dict group_names        # group identifier -> names of shared subscriptions that it may be
+    cdef readonly uint64_t received     # messages from peers, repeats included, since the start
+
+    # A message from a peer, borrowed or owned; `incarnation` is the peer's. True: it was new.
+    cdef bint receive(self, Peer peer, Message message, uint64_t sequence, uint32_t incarnation, uint64_t n,
+                      const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except? False
+    # The peer has all deliveries up to this one.
+    cdef int acknowledged(self, Peer peer, uint64_t sequence) except -1
+
+    cdef bint rests_on_record(self, Message message, Route route) except -1
+    cdef int deliver(self, Receiver receiver, Message message, Target* target, bint waits) except -1
+    cdef int pick_members(self, Message message, const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key,
+                          list picked) except -1

@@ -1,0 +1,323 @@
+"""What comes from peers, and what becomes of what they are owed.
+
+A message that a peer sends is for receivers here, and goes no further. What a durable session wants of it is recorded as
+`forwarded`, with the number that it has in the peer's log, so that a repeat is known as one after a crash of either end.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
+from router.held cimport Held
+from router.ledger cimport DROP_NO_MEMBER, Ledger
+from router.message cimport message_size, topic_hash
+from router.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
+from router.receiver cimport PASSING, QOS_MASK
+from router.session cimport Session
+
+from router.ledger import DROP_REASONS
+from router.peers import PEER_PREFIX
+
+cdef enum:
+    IDENTIFIER_MAX = 268435455
+
+
+def group_identifier(bytes name not None) -> int:
+    """Return the subscription identifier that stands for a shared subscription, "name/filter", between routers.
+
+    1..268,435,455; the same on every router. Two names may have the same one, so whoever reads it looks at the topic too.
+    """
+    return 1 + topic_hash(<const uint8_t*>PyBytes_AS_STRING(name), len(name)) % IDENTIFIER_MAX
+
+
+@cython.final
+cdef class Forwarding:
+    """Messages between this router and its peers; what is decided about them."""
+
+    def __init__(self, Router router not None):
+        self.router = router
+        self.group_names = {}
+
+    def peer(self, bytes router_identifier not None) -> Peer:
+        """Return the peer of a router identifier, "node/worker"; one that was never heard of is made, and recorded."""
+        cdef Router router = self.router
+        cdef Peer peer = router.peers.get(PEER_PREFIX + router_identifier)
+        if peer is None:
+            peer = Peer(router.ledger, router_identifier, 1 + max([known.number for known in router.peers.values()], default=0))
+            router.peers[PEER_PREFIX + router_identifier] = peer
+            if router.recording:
+                router.ledger.records.add("peer", router.ledger.now_us, peer.number, router_identifier, 0)
+        return peer
+
+    # What is wanted there ------------------------------------------------------------------------------------------
+
+    def want(self, Peer peer not None, bytes topic_filter not None, qos: int, durable: bool, online: int = 0) -> None:
+        """A peer wants a topic filter, or wants it in another way than before.
+
+        Args:
+            topic_filter: perhaps `$share/name/filter`.
+            qos: the highest that a receiver there was granted.
+            durable: it outlives the peer's process.
+            online: of a shared subscription, the members that have a connection.
+        """
+        cdef Router router = self.router
+        cdef Session session = peer.session
+        identifier = group_identifier(topic_filter[7:]) if topic_filter.startswith(b"$share/") else 0
+        options = qos | 0x08 | (0 if durable else PASSING)
+        before = router.tree.options_of(session, topic_filter)
+        router.tree.subscribe(session, topic_filter, options, identifier, min(online, 0xFFFF))
+        if not router.recording:
+            return
+        if durable and before != options:
+            router.ledger.records.add("subscribe", router.ledger.now_us, session.client_identifier, topic_filter, options,
+                                      identifier)
+        elif not durable and before >= 0 and not before & PASSING:
+            router.ledger.records.add("unsubscribe", router.ledger.now_us, session.client_identifier, topic_filter)
+
+    def want_no_more(self, Peer peer not None, bytes topic_filter not None) -> None:
+        """A peer does not want a topic filter any more. What it is owed stays owed."""
+        cdef Router router = self.router
+        before = router.tree.options_of(peer.session, topic_filter)
+        if router.tree.unsubscribe(peer.session, topic_filter) and router.recording and not before & PASSING:
+            router.ledger.records.add("unsubscribe", router.ledger.now_us, peer.session.client_identifier, topic_filter)
+
+    # Messages in -----------------------------------------------------------------------------------------------------
+
+    cdef bint receive(self, Peer peer, Message message, uint64_t sequence, uint32_t incarnation, uint64_t n,
+                      const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except? False:
+        cdef Router router = self.router
+        cdef Ledger ledger = router.ledger
+        cdef Route route
+        cdef Target* target
+        cdef Receiver receiver
+        cdef uint32_t index
+        cdef list picked = None
+        cdef list skipped = None
+        cdef int reason
+        cdef bint waits
+        self.received += 1
+        if message.qos:
+            if incarnation < peer.heard_incarnation or (
+                    incarnation == peer.heard_incarnation and sequence <= peer.heard_sequence) or (n and n <= peer.heard):
+                peer.repeats += 1
+                if incarnation >= peer.heard_incarnation:
+                    peer.heard_sequence = max(sequence, peer.heard_sequence if incarnation == peer.heard_incarnation else 0)
+                    peer.heard_incarnation = incarnation
+                return False
+            peer.heard_incarnation = incarnation
+            peer.heard_sequence = sequence
+            if n:
+                peer.heard = n
+        route = router.tree.route(message.topic, message.topic_length)
+        if ids_length:
+            picked = []
+            self.pick_members(message, ids, ids_length, publisher_key, picked)
+        # What stands behind a record of the same peer leaves behind it, so that order holds [MQTT-4.6.0-5].
+        waits = message.qos != 0 and router.recording and (
+            peer.session.waiting_records != 0 or (
+                self.rests_on_record(message, route) if picked is None else
+                any([(<Receiver>member).durable for _, member in picked])))
+        if waits:
+            message = message.keep()
+            if picked is not None:
+                for group, member in picked:
+                    if (<Receiver>member).durable:
+                        ledger.records.add("shared_pick", ledger.now_us, (<SharedGroup>group).name,
+                                           (<Session?>member).client_identifier)
+            else:
+                for index in range(route.target_count):
+                    target = &route.targets[index]
+                    receiver = <Receiver>target.receiver
+                    if receiver.peer or target.qos == 0 or not receiver.durable:
+                        continue
+                    reason = receiver.refuses(message_size(message))
+                    if reason >= 0:
+                        ledger.dropped_messages[reason] += 1
+                        ledger.records.add("skipped", ledger.now_us, (<Session?>receiver).client_identifier,
+                                           DROP_REASONS[reason])
+                        if skipped is None:
+                            skipped = []
+                        skipped.append(receiver)
+            message.record = ledger.records.forwarded(ledger.now_us, ledger.now_ms, message, peer.number, incarnation, n,
+                                                      picked is not None)
+        if picked is not None:
+            for group, member in picked:
+                self.hand_over(<SharedGroup>group, <Receiver>member, message, waits)
+            return True
+        for index in range(route.target_count):
+            target = &route.targets[index]
+            receiver = <Receiver>target.receiver
+            if not receiver.peer and (skipped is None or receiver not in skipped):
+                self.deliver(receiver, message, target, waits)
+        return True
+
+    def receive_message(self, Peer peer not None, Message message not None, sequence: int, incarnation: int, n: int,
+                        bytes ids not None = b"", publisher_key: int = 0) -> bool:
+        """Take a message that a peer sent; whether it was new.
+
+        Args:
+            sequence: the number of the delivery there; rising within an incarnation. Of no meaning at QoS 0.
+            incarnation: of the peer.
+            n: its record there, 0 if it has none.
+            ids: encoded identifiers of the shared subscriptions that it is for; empty: for all others.
+            publisher_key: of who published it, for shared subscriptions that hash.
+        """
+        return self.receive(peer, message, sequence, incarnation, n, <const uint8_t*>PyBytes_AS_STRING(ids),
+                            <uint32_t>len(ids), publisher_key)
+
+    def acknowledge(self, Peer peer not None, sequence: int) -> None:
+        """A peer has all deliveries up to this one: they are owed no more, and who waited for that is acknowledged."""
+        self.acknowledged(peer, sequence)
+
+    cdef bint rests_on_record(self, Message message, Route route) except -1:
+        cdef uint32_t index
+        cdef Receiver receiver
+        for index in range(route.target_count):
+            receiver = <Receiver>route.targets[index].receiver
+            if (route.targets[index].qos and receiver.durable and not receiver.peer
+                    and receiver.refuses(message_size(message)) < 0):
+                return True
+        return False
+
+    cdef int deliver(self, Receiver receiver, Message message, Target* target, bint waits) except -1:
+        cdef uint8_t qos = min(message.qos, target.qos)
+        cdef bint retain = message.retain and target.retain_as_published
+        cdef int reason
+        if qos and waits:
+            return self.router.effects.deliver(receiver, message, qos, retain, target.ids, target.ids_length, NULL)
+        if qos and receiver.durable and self.router.recording:
+            reason = receiver.refuses(message_size(message))
+            assert reason >= 0, "a durable session is owed what no record has"
+            self.router.ledger.dropped_messages[reason] += 1
+            return 0
+        receiver.deliver(message, qos, retain, target.ids, target.ids_length, NULL)
+        return 0
+
+    cdef int pick_members(self, Message message, const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key,
+                          list picked) except -1:
+        """Append (group, member) for each shared subscription that a peer chose this router for.
+
+        While the message was under way the last member here may have gone: then it goes to a member elsewhere.
+        """
+        cdef uint32_t at = 0, shift
+        cdef uint64_t identifier
+        cdef SharedGroup group
+        cdef int member
+        cdef Route route = self.router.tree.route(message.topic, message.topic_length)
+        cdef uint32_t index
+        while at < ids_length:
+            at += 1                      # the property's own identifier
+            identifier = shift = 0
+            while at < ids_length:
+                identifier |= <uint64_t>(ids[at] & 0x7F) << shift
+                shift += 7
+                at += 1
+                if not ids[at - 1] & 0x80:
+                    break
+            group = None
+            for index in range(route.group_count):
+                if group_identifier((<SharedGroup>route.groups[index]).name) == identifier:
+                    group = <SharedGroup>route.groups[index]
+                    break
+            member = group.choose(publisher_key, None, message, True) if group is not None else -1
+            if member < 0 and group is not None and message.qos:
+                member = group.choose(publisher_key, None, message, False)
+            if member < 0 or (message.qos and (<Receiver>group.members[member].partner).refuses(message_size(message)) >= 0):
+                self.router.ledger.dropped_messages[DROP_NO_MEMBER] += 1
+                continue
+            picked.append((group, <Receiver>group.members[member].partner))
+        return 0
+
+    def hand_over(self, SharedGroup group not None, Receiver member not None, Message message not None, bint waits):
+        """Deliver to the member that was picked."""
+        cdef uint8_t[5] ids
+        cdef uint32_t ids_length = 0
+        cdef uint8_t qos
+        cdef bint retain
+        cdef int index = group.index_of(member)
+        group.terms(index, message, &qos, &retain, ids, &ids_length)
+        if qos and waits:
+            self.router.effects.deliver(member, message, qos, retain, ids, ids_length, <void*>group)
+        else:
+            member.deliver(message, qos, retain, ids, ids_length, <void*>group)
+
+    def when_durable(self, Peer peer not None, action) -> None:
+        """Call `action()` when everything that came from a peer so far is as durable as it is going to be."""
+        cdef Router router = self.router
+        if not router.recording or len(router.effects) == 0:
+            action()
+            return
+        peer.session.waiting_records += 1
+
+        def settled() -> None:
+            (<Session>peer.session).waiting_records -= 1
+            action()
+
+        router.effects.call(settled)
+
+    # Messages out ----------------------------------------------------------------------------------------------------
+
+    cdef int acknowledged(self, Peer peer, uint64_t sequence) except -1:
+        cdef Session session = peer.session
+        cdef Router router = self.router
+        cdef uint64_t record = 0
+        if session.outgoing is not None:
+            record = session.outgoing.acknowledged_below(sequence + 1)
+        if record and router.recording:
+            # Lazily: if this is lost, the peer knows the repeat by its number.
+            router.ledger.records.add("peer_acknowledged", router.ledger.now_us, peer.number, record)
+        peer.waiters.acknowledged(sequence)
+        if session.outgoing is not None and session.outgoing.waiting():
+            session.drain()
+        return 0
+
+    def link_lost(self, Peer peer not None) -> None:
+        """Nothing is heard of a peer, and nothing can be sent: what it is owed and is in no record gets one.
+
+        So its publishers are acknowledged, and it comes to the peer when that is back.
+        """
+        cdef Session session = peer.session
+        cdef Outgoing outgoing = session.outgoing
+        cdef Delivery* delivery
+        cdef Message message
+        cdef uint64_t number
+        cdef list unrecorded = []
+        cdef Held* held
+        session.detach()
+        if not self.router.recording:
+            return
+        if outgoing is not None and outgoing.ring != NULL:
+            for number in range(outgoing.oldest_open, outgoing.end_number):
+                delivery = outgoing.slot(number)
+                if delivery.state != DELIVERY_FREE and delivery.record == 0:
+                    if delivery.state == DELIVERY_QUEUED:
+                        outgoing._unqueue(delivery)
+                    unrecorded.append((<Message>delivery.message, bool(delivery.retain)))
+                    outgoing.free_slot(number)
+        for message, retain in unrecorded:
+            self.router.effects.address(session, message, 1, retain, NULL, 0, None, None, 0)
+        held = peer.waiters.take()
+        while held != NULL:
+            held.pending -= 1
+            self.router.effects.hold(held)
+            held = peer.waiters.take()
+
+    def restarted(self, Peer peer not None) -> None:
+        """A peer has come with a new process: its ephemeral sessions are gone, and what only they wanted.
+
+        What is recorded for it is sent again when its link takes it.
+        """
+        cdef Session session = peer.session
+        cdef Outgoing outgoing = session.outgoing
+        cdef Delivery* delivery
+        cdef uint64_t number
+        session.detach()
+        if outgoing is not None and outgoing.ring != NULL:
+            for number in range(outgoing.oldest_open, outgoing.end_number):
+                delivery = outgoing.slot(number)
+                if delivery.state != DELIVERY_FREE and delivery.record == 0:
+                    if delivery.state == DELIVERY_QUEUED:
+                        outgoing._unqueue(delivery)
+                    outgoing.free_slot(number)
+        peer.waiters.acknowledged(0xFFFFFFFFFFFFFFFF)
+        for topic_filter, options, _ in self.router.tree.subscriptions_of(session):
+            if options & PASSING:
+                self.router.tree.unsubscribe(session, topic_filter)

@@ -1,0 +1,17 @@
+"""Other routers, as this one sees them."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from router.held cimport Waiters
+from router.session cimport Session
+
+
+cdef class Peer:
+    cdef readonly Session session        # its interest are its subscriptions, what it is owed is its queue
+    cdef readonly bytes router_identifier    # "node/worker"
+    cdef readonly uint32_t number        # of its `peer` record, 1 or more
+    cdef readonly Waiters waiters        # acknowledgements that wait for it
+    # What it sent to us, so that a repeat is known as one.
+    cdef readonly uint32_t heard_incarnation     # the newest that sent anything
+    cdef readonly uint64_t heard_sequence        # the last delivery of that incarnation
+    cdef readonly uint64_t heard         # the highest record of its log that came here
+    cdef readonly uint64_t repeats       # that came and were dropped, since the start

@@ -1,0 +1,45 @@
+"""Other routers, as this one sees them.
+
+A peer is a session that stands for a whole router: the topic filters that are wanted there are its subscriptions here,
+what it is owed waits in its queue and in the log like any session's, and its sink is the link.
+"""
+
+cimport cython
+from router.ledger cimport Ledger
+from router.session cimport EXPIRY_NEVER
+
+# In front of a router identifier; no client identifier has it, since U+0000 is in no UTF-8 string of MQTT [MQTT-1.5.4-2].
+PEER_PREFIX = b"\0peer/"
+
+
+@cython.final
+cdef class Peer:
+    """One other router.
+
+    Args:
+        router_identifier: "node/worker": the same over its restarts.
+        number: of its `peer` record.
+        heard: the highest record of its log that is known to have come here.
+    """
+
+    def __init__(self, Ledger ledger not None, bytes router_identifier not None, number: int, heard: int = 0):
+        self.router_identifier = router_identifier
+        self.number = number
+        self.heard = heard
+        self.waiters = Waiters()
+        self.session = Session(PEER_PREFIX + router_identifier, ledger, <uint32_t>EXPIRY_NEVER)
+        self.session.stand_for_peer(self)
+
+    def state(self) -> dict:
+        """Return what is owed to it and what was heard of it, for admin and tests."""
+        return {
+            "router_identifier": self.router_identifier.decode("utf-8", "replace"),
+            "connected": self.session.connected,
+            "filters": self.session.entry_count,
+            "outgoing": self.session.state()["outgoing"],
+            "waiting_acknowledgements": len(self.waiters),
+            "heard_incarnation": self.heard_incarnation,
+            "heard_sequence": self.heard_sequence,
+            "heard": self.heard,
+            "repeats": self.repeats,
+        }

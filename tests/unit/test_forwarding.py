@@ -1,0 +1,216 @@
+"""What goes to other routers and comes from them: custody, repeats, recovery."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.pump import Pump
+from router.forwarding import Forwarding
+from router.ledger import Ledger
+from router.message import message
+from router.router import Router
+
+from router.commit_log import begin, open_log
+from router.compact import compact
+from tests.support.disk import SimulatedDisk
+
+NOW_MS = 1_000_000
+NEVER = 0xFFFFFFFF
+PEER = b"\0peer/n/1"
+
+
+class Host:
+    """A router with its log on a simulated disk."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.router = Router(Ledger())
+        opened = open_log(
+            disk, self.router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 7, now_us=NOW_MS * 1000,
+            now_ms=NOW_MS, segment_bytes_max=2000,
+        )  # fmt: skip
+        self.problems = opened.problems
+        self.log = opened.log
+        self.pump = Pump(self.router, self.log)
+        begin(self.router, opened)
+        self.forwarding = Forwarding(self.router)
+        self.peer = self.forwarding.peer(b"n/1")
+
+    def write(self) -> None:
+        """A turn, and all that it has recorded becomes durable."""
+        for _ in range(3):
+            self.log.append(self.router.ledger.records)
+            while self.log.commit():
+                pass
+            self.router.settle(self.log.durable)
+
+    def publish(self, payload: bytes, qos: int = 1, topic: bytes = b"t") -> int:
+        return int(self.router.publish_message(message(topic, payload, qos, False, b"", -1, NOW_MS, 0)))
+
+    def owed(self) -> list[bytes]:
+        """Return the payloads that the peer is owed, in order."""
+        owed = self.peer.session.owed
+        deliveries: list[Any] = [] if owed is None else owed.deliveries()
+        return [self.log.fetch(delivery[1], NOW_MS * 1000, NOW_MS).body for delivery in deliveries]
+
+
+def incoming(payload: bytes, qos: int = 1) -> Any:
+    return message(b"t", payload, qos, False, b"", -1, NOW_MS, 0)
+
+
+def restarted(host: Host, power_loss: bool = False) -> Host:
+    if power_loss:
+        host.disk.power_loss()
+    else:
+        host.disk.process_killed()
+    again = Host(host.disk)
+    assert again.problems == []
+    return again
+
+
+def test_what_a_peer_wants_durably_is_owed_to_it_over_a_crash_until_it_has_it() -> None:
+    host = Host(SimulatedDisk())
+    host.forwarding.want(host.peer, b"t", 1, True)
+    assert host.publish(b"one") == 1
+    assert host.publish(b"two", qos=2) == 1
+    assert host.publish(b"none", qos=0) == 1
+    host.write()
+    assert host.owed() == [b"one", b"two"]
+    host = restarted(host)
+    assert host.owed() == [b"one", b"two"]
+    assert host.publish(b"three") == 1
+    host.write()
+    assert host.owed() == [b"one", b"two", b"three"]
+
+
+def test_what_a_peer_has_acknowledged_is_owed_no_more_after_a_crash() -> None:
+    host = Host(SimulatedDisk())
+    host.forwarding.want(host.peer, b"t", 1, True)
+    for payload in (b"one", b"two", b"three"):
+        host.publish(payload)
+    host.write()
+    # It is known by its record: the numbers of deliveries are others in the next life.
+    second = host.peer.session.owed.deliveries()[1][1]
+    host.router.ledger.records.add("peer_acknowledged", NOW_MS * 1000, host.peer.number, second)
+    host.write()
+    assert restarted(host).owed() == [b"three"]
+
+
+def test_what_only_ephemeral_sessions_of_an_absent_peer_want_is_owed_to_it_too() -> None:
+    host = Host(SimulatedDisk())
+    host.forwarding.want(host.peer, b"t", 1, False)
+    host.publish(b"one")
+    host.write()
+    assert host.owed() == [b"one"]
+    host = restarted(host)
+    assert host.owed() == [b"one"]
+    assert host.router.tree.subscriptions_of(host.peer.session) == []     # the wish was the process's
+
+
+def test_a_repeat_is_known_before_and_after_a_crash_of_the_receiver() -> None:
+    host = Host(SimulatedDisk())
+    session, _ = host.router.open_session(b"c", False, NEVER)
+    host.router.subscribe(session, b"t", 2)
+    host.write()
+    assert host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 5, 17)
+    assert not host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 5, 17)     # the link sent it again
+    assert not host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 6, 17)     # its process died
+    host.write()
+    host = restarted(host, power_loss=True)
+    assert not host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 7, 17)
+    assert host.forwarding.receive_message(host.peer, incoming(b"two", 2), 2, 7, 18)
+    host.write()
+    owed = host.router.sessions[b"c"].owed.deliveries()
+    assert [host.log.fetch(delivery[1], 0, 0).body for delivery in owed] == [b"one", b"two"]
+
+
+def test_what_came_from_a_peer_and_was_not_durable_is_new_after_a_loss_of_power() -> None:
+    host = Host(SimulatedDisk())
+    session, _ = host.router.open_session(b"c", False, NEVER)
+    host.router.subscribe(session, b"t", 1)
+    host.write()
+    acknowledged = []
+    assert host.forwarding.receive_message(host.peer, incoming(b"one"), 1, 5, 17)
+    host.forwarding.when_durable(host.peer, lambda: acknowledged.append(1))
+    assert acknowledged == []
+    again = restarted(host, power_loss=True)
+    assert again.forwarding.receive_message(again.peer, incoming(b"one"), 1, 5, 17)
+    again.forwarding.when_durable(again.peer, lambda: acknowledged.append(1))
+    again.write()
+    assert acknowledged == [1]
+
+
+def test_a_forwarded_message_is_never_forwarded_again() -> None:
+    host = Host(SimulatedDisk())
+    host.forwarding.want(host.forwarding.peer(b"n/2"), b"t", 1, True)
+    host.forwarding.want(host.peer, b"t", 1, True)
+    assert host.forwarding.receive_message(host.peer, incoming(b"one"), 1, 5, 17)
+    host.write()
+    assert host.owed() == []
+    assert host.forwarding.peer(b"n/2").session.owed is None
+
+
+def test_a_peer_is_owed_one_copy_whatever_it_wants_and_a_pick_by_itself() -> None:
+    host = Host(SimulatedDisk())
+    host.forwarding.want(host.peer, b"t", 1, True)
+    host.forwarding.want(host.peer, b"#", 2, False)
+    host.forwarding.want(host.peer, b"$share/g/t", 1, True, 3)
+    assert host.publish(b"one") == 2
+    host.write()
+    assert host.owed() == [b"one", b"one"]
+    assert [bool(delivery[6]) for delivery in host.peer.session.owed.deliveries()] == [False, True]
+    host = restarted(host)
+    assert [bool(delivery[6]) for delivery in host.peer.session.owed.deliveries()] == [False, True]
+
+
+def test_what_a_peer_picked_for_a_group_goes_to_one_member_and_to_nobody_else() -> None:
+    host = Host(SimulatedDisk())
+    for name in (b"a", b"b"):
+        session, _ = host.router.open_session(name, False, NEVER)
+        host.router.subscribe(session, b"$share/g/t", 1)
+    plain, _ = host.router.open_session(b"plain", False, NEVER)
+    host.router.subscribe(plain, b"t", 1)
+    other = Host(SimulatedDisk())
+    other.forwarding.want(other.peer, b"$share/g/t", 1, True, 1)
+    other.publish(b"one")
+    other.write()
+    ids = other.peer.session.owed.deliveries()[0][6]
+    for number in (1, 2):
+        assert host.forwarding.receive_message(host.peer, incoming(b"one"), number, 5, 16 + number, ids)
+    host.write()
+    for again in (host, restarted(host)):
+        owed = {name: session.owed for name, session in again.router.sessions.items()}
+        assert owed[b"plain"] is None
+        assert len(owed[b"a"].deliveries()) == len(owed[b"b"].deliveries()) == 1
+
+
+def test_a_snapshot_keeps_what_peers_are_owed_and_what_was_heard_of_them() -> None:
+    host = Host(SimulatedDisk())
+    host.forwarding.want(host.peer, b"t", 1, True)
+    session, _ = host.router.open_session(b"c", False, NEVER)
+    host.router.subscribe(session, b"t", 2)
+    payloads = [b"%d" % number * 50 for number in range(40)]
+    for payload in payloads:
+        host.publish(payload)
+        host.write()
+    assert host.forwarding.receive_message(host.peer, incoming(b"heard", 2), 1, 5, 17)
+    for _ in range(10):
+        host.publish(b"x" * 200)
+        host.write()
+    made = compact(host.disk, 0, lambda: 9)
+    assert made is not None
+    host = restarted(host)
+    assert host.owed() == payloads + [b"x" * 200] * 10
+    assert not host.forwarding.receive_message(host.peer, incoming(b"heard", 2), 1, 6, 17)
+
+
+def test_what_a_peer_is_owed_beyond_its_bound_is_dropped_and_counted() -> None:
+    host = Host(SimulatedDisk())
+    host.router.ledger.peer_messages_max = 2
+    host.forwarding.want(host.peer, b"t", 1, True)
+    for payload in (b"one", b"two", b"three"):
+        host.publish(payload)
+        host.write()
+    assert host.owed() == [b"one", b"two"]
+    assert host.router.ledger.dropped() == {"peer_gone": 1}
+    assert restarted(host).owed() == [b"one", b"two"]
