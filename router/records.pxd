@@ -18,6 +18,10 @@ cdef inline void put64(uint8_t* to, uint64_t value) noexcept nogil:
     put32(to, <uint32_t>value)
     put32(to + 4, <uint32_t>(value >> 32))
 
+# What a message says of itself, its properties without a Topic Alias; time_us and now_ms are the same moment.
+cdef int fields_of_message(MessageFields* fields, Message message, int64_t time_us, int64_t now_ms) noexcept
+cdef int put_properties(uint8_t* body, Message message, const MessageFields* fields) noexcept     # those of the fields
+
 cdef class RecordBuffer:
     # Whole records, one behind another, numbered without a gap; mark and CRC are missing until stamp().
     cdef uint8_t* data

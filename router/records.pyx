@@ -341,7 +341,7 @@ cdef class RecordBuffer:
         return earliest, latest
 
 
-cdef inline int fields_of_message(MessageFields* fields, Message message, int64_t time_us, int64_t now_ms) noexcept:
+cdef int fields_of_message(MessageFields* fields, Message message, int64_t time_us, int64_t now_ms) noexcept:
     """Fill in what a message says of itself; time_us and now_ms are the same moment."""
     cdef size_t alias = ALIAS_BYTES if message.alias_offset != NO_OFFSET and message.properties_length else 0
     memset(fields, 0, sizeof(MessageFields))
@@ -359,7 +359,7 @@ cdef inline int fields_of_message(MessageFields* fields, Message message, int64_
     return 0
 
 
-cdef inline int put_properties(uint8_t* body, Message message, const MessageFields* fields) noexcept:
+cdef int put_properties(uint8_t* body, Message message, const MessageFields* fields) noexcept:
     """Write a message's properties, without a Topic Alias: it means something on its connection only."""
     if fields.properties_length != message.properties_length:
         memcpy(body, message.properties, message.alias_offset)
