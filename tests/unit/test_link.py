@@ -6,7 +6,7 @@ import msgpack
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mesh.frames import KINDS, FrameError
 from mesh.link import PeerLink
 from router.ledger import Ledger
@@ -48,6 +48,7 @@ class LinkMachine(RuleBasedStateMachine):
         self.seen: dict[tuple[int, int, int], int] = {}     # (side, incarnation, peer's): the newest number taken
         self.looked: dict[End, int] = {}
         self.qos0 = 0
+        self.pair.run(2)
 
     @rule(side=sides, count=st.integers(1, 40), size=st.sampled_from((0, 0, 0, 3000, 400_000)))
     def publish(self, side: int, count: int, size: int) -> None:
@@ -75,14 +76,21 @@ class LinkMachine(RuleBasedStateMachine):
     def lose(self, side: int, answers: bool, count: int) -> None:
         self.pair.lose(side, answers, count)
 
-    @rule(side=sides)
-    def kill(self, side: int) -> None:
-        self.pair.kill(side)
+    @rule(side=sides, really=st.sampled_from((False, False, True)))
+    def kill(self, side: int, really: bool) -> None:
+        if really:
+            self.pair.kill(side)
 
-    @precondition(lambda self: self.qos0 < 20)
+    @rule(side=sides, pass_ms=st.sampled_from((0, 250)))
+    def exchange(self, side: int, pass_ms: int) -> None:
+        self.pair.turn(side, pass_ms)
+        self.pair.carry(side, False)
+        self.pair.turn(1 - side)
+        self.pair.carry(1 - side, True)
+
     @rule()
     def run(self) -> None:
-        self.pair.run(3)
+        self.pair.run(2)
 
     @invariant()
     def nothing_comes_twice_or_out_of_order(self) -> None:
