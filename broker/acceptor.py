@@ -80,14 +80,14 @@ class Acceptor:
         if not self._watching and not self._closed and self._has_room():
             self._watching = True
             for descriptor in self._sockets:
-                self.reactor.add_listener(descriptor)
+                self.reactor.watch(descriptor, self.on_acceptable)
 
     def pause(self, reason: str) -> None:
         """Stop accepting; clients wait in the backlog."""
         if self._watching:
             self._watching = False
             for descriptor in self._sockets:
-                self.reactor.remove_listener(descriptor)
+                self.reactor.unwatch(descriptor)
             self.pauses[reason] += 1
             log.warning("accept_paused", reason=reason)
 
@@ -96,7 +96,7 @@ class Acceptor:
         if self._watching:
             self._watching = False
             for descriptor in self._sockets:
-                self.reactor.remove_listener(descriptor)
+                self.reactor.unwatch(descriptor)
         self._closed = True
         for listener in self._sockets.values():
             listener.close()

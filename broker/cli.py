@@ -86,24 +86,23 @@ def serve(
             except OSError as error:
                 raise StartError(f"The log file {config.log.file} cannot be opened: {error.strerror}.") from error
             signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
-            from broker.worker import last_summary, run_worker
+            from broker.hosting import run_worker
             from router.segments import SegmentError
 
             def ready(addresses: "list[Address]") -> None:
                 _say(banner(config, addresses, folder))
 
             try:
-                code = run_worker(config, ready, folder, accept_loss)
+                totals = run_worker(config, ready, folder, accept_loss)
             except SegmentError as error:
                 raise StartError(
                     f"The log in {folder} cannot be used: {error}. With --accept-loss the broker starts without what "
                     "is lost by that."
                 ) from error
             logs.flush()
-            _say(summary(last_summary().items(), time.monotonic() - started_s))
+            _say(summary(totals.items(), time.monotonic() - started_s))
     except StartError as error:
         _fail(EXIT_NOT_STARTED, str(error))
-    sys.exit(code)
 
 
 @main.command("check-config")

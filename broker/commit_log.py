@@ -37,11 +37,17 @@ RETENTION_LOOK_S = 30.0
 CLOSE_S = 10.0
 
 
+def worker_folder(folder: Path, worker: int) -> Path:
+    """Return where in a data folder a worker keeps its log."""
+    return folder / f"worker-{worker}"
+
+
 def open_index(folder: Path) -> RetainedIndex:
-    """Open the index of retained messages in the broker's data folder; a damaged one is set aside. Raises OSError."""
+    """Open the index of retained messages in a folder; a damaged one is set aside. Raises OSError."""
     # Here, because it takes lmdb along, which nobody needs who keeps nothing.
     from router.retained_index import RetainedIndex
 
+    folder.mkdir(mode=0o700, exist_ok=True)
     index = RetainedIndex(str(folder / "retained"))
     if index.report is not None:
         log.warning("retained_damaged", what=index.report)
@@ -56,24 +62,25 @@ class CommitLog:
         of_router: empty; its index is what open_index() returned, and is closed with the log.
         acl: is asked about recovered wills when they are published; as nobody, for whose they were is not kept.
         folder: the broker's data folder, which nobody else uses.
+        worker: the worker's number.
         accept_loss: go on without what is missing, foreign or newer.
         archive: of the section `archive`: what is kept beyond what a restart needs; None for nothing.
 
     Raises SegmentError (of router.segments), OSError.
     """
 
-    def __init__(self, settings: Storage, of_router: Router, acl: Acl, folder: Path, *,
+    def __init__(self, settings: Storage, of_router: Router, acl: Acl, folder: Path, *, worker: int = 0,
                  accept_loss: bool = False, archive: Archive | None = None) -> None:
         self.router = of_router
         self.index: RetainedIndex = of_router.retaining.index
         known = self.index.applied
         self.settings = settings
         self.archive = archive or Archive()
-        self.home = folder / "worker-0"
+        self.home = worker_folder(folder, worker)
         self.home.mkdir(mode=0o700, exist_ok=True)
         started_s = time.monotonic()
         self.opened = open_log(
-            Disk(str(self.home)), of_router, worker=0, make_will=partial(PendingWill, acl, None),
+            Disk(str(self.home)), of_router, worker=worker, make_will=partial(PendingWill, acl, None),
             make_mark=lambda: secrets.randbits(32), now_us=time.time_ns() // 1000,
             now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
             durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)

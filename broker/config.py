@@ -59,7 +59,7 @@ class Setting(Struct, frozen=True):
         default: the value if no layer gives one; None means unset.
         text: one sentence.
         expected: the range of values in words.
-        unit: "bytes", "seconds" or "" for a plain number or word.
+        unit: "bytes", "seconds", "milliseconds" or "" for a plain number or word.
     """
 
     key: str
@@ -256,8 +256,6 @@ def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authentic
     def problem(key: str, found: Any, expected: str) -> Problem:
         return Problem(origins.get(key, "default"), key, _shown(found), expected)
 
-    if config.workers > 1:
-        yield problem("workers", config.workers, "1, because this version runs a single worker")
     seen: set[Address] = set()
     for text in config.listen:
         try:
@@ -322,6 +320,8 @@ def _in_words(kind: Any, meta: Meta) -> str:
 def _unit(name: str) -> str:
     if "_bytes" in name or name.startswith("bytes_"):
         return "bytes"
+    if name.endswith("_ms"):
+        return "milliseconds"
     return "seconds" if name.endswith("_s") else ""
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from broker.auth import Admission, Authenticator
     from broker.config import Config
     from broker.connection import Connection
+    from broker.handover import Handover
     from broker.presence import Presence
 
 log = get("handshake")
@@ -113,6 +114,7 @@ class Handshake:
         # Client identifier -> the newest connection whose session waits for its record.
         self._opening: dict[bytes, Connection] = {}
         self.spawn: Callable[..., Any] | None = None
+        self.handover: Handover | None = None       # set where there are other workers
         self._end_now = end_now
         self._fail = fail
         self._opened = opened
@@ -139,8 +141,9 @@ class Handshake:
 
     def on_connect(self, connection: Connection, body: bytes) -> bool:
         """Deal with a CONNECT. Returns whether the connection may be parsed on."""
-        connect = decode_connect(body)
-        connection.choose_version(connect.version, connect.properties.get("maximum_packet_size", 0))
+        if self.handover is not None and self.handover.sends_home(connection, body):
+            return False
+        connect = self._read(connection, body)
         connection.bridge = connect.bridge
         no_room = self._no_room(connect)
         if no_room is not None:
@@ -152,6 +155,21 @@ class Handshake:
         exchange = Exchange(connection, connect.properties.get("authentication_method"),
                             connect.properties.get("authentication_data"), pending=self.pending)
         return self._authenticate(connection, connect, exchange, self._decide)
+
+    def _read(self, connection: Connection, body: bytes) -> Connect:
+        connect = decode_connect(body)
+        connection.choose_version(connect.version, connect.properties.get("maximum_packet_size", 0))
+        return connect
+
+    def refuse_unavailable(self, connection: Connection) -> None:
+        """The worker that a client lives on is away: the client may try again."""
+        try:
+            self._read(connection, connection.parked_body)
+        except ClientError as error:
+            self._fail(connection, error)
+            return
+        self._refuse(connection, Refused(Reason.SERVER_UNAVAILABLE, "the client's worker is away"),
+                     CloseReason.HOME_UNAVAILABLE)
 
     def on_auth(self, connection: Connection, packet: Auth) -> bool:
         """Deal with an AUTH: the answer to a challenge, or a re-authentication (4.12.1)."""
@@ -301,7 +319,7 @@ class Handshake:
             if (connect.version == 3 or (connect.version == 4 and not connect.clean_start)
                     or not self.config.mqtt.empty_client_identifier):
                 raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
-            identifier = b"auto-" + secrets.token_hex(10).encode()
+            identifier = self._assigned_identifier()
             properties = {**properties, "assigned_client_identifier": identifier.decode()}
         expiry_s = self._expiry_interval(connect)
         if not self.router.accepting and (
@@ -362,6 +380,13 @@ class Handshake:
 
         self.router.effects.call(finish)
         return False
+
+    def _assigned_identifier(self) -> bytes:
+        """Return a client identifier that nobody has; with several workers, one that is at home here."""
+        while True:
+            identifier = b"auto-" + secrets.token_hex(10).encode()
+            if self.handover is None or self.handover.is_at_home(identifier):
+                return identifier
 
     def _check_will(self, connect: Connect) -> None:
         """Raise ClientError for a will that could not be published (3.2.2.3.4, 3.2.2.3.5)."""

@@ -20,7 +20,7 @@ cdef class Reactor(Hub):
     cdef public object guest             # broker.guest.Guest, ticks once per turn if due; None under a trio task
     cdef public object transform_factory # makes a connection's filter; None for plain TCP
     cdef bint guest_due
-    cdef public object on_acceptable     # callable(fd): a listening socket is readable
+    cdef dict watched                    # descriptor that is no client's -> callable(descriptor): it is readable
     cdef bint running
     cdef int64_t next_tick_ms
     cdef readonly uint64_t turns

@@ -6,11 +6,13 @@ receivers' outputs, and ends with one send per connection that has output. trio 
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
+from broker.codec cimport CONNECT
 from broker.connection cimport NO_SOCKET
 from broker.durations cimport monotonic_ns, note_duration, realtime_us
 from broker.hub cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
 from broker.hub import PHASES
-from broker.protocol cimport CLOSING
+from broker.properties import encode_varint
+from broker.protocol cimport CLOSING, CONNECTING
 from broker.wheel cimport TICK_MS
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
@@ -82,6 +84,7 @@ cdef class Reactor(Hub):
         if self.shared == NULL:
             raise MemoryError()
         self.sockets_per_turn = min(sockets_per_turn, EVENTS_MAX)
+        self.watched = {}
         self._watch(self.wake_fd, EPOLLIN)
         self.next_tick_ms = 0
 
@@ -104,12 +107,20 @@ cdef class Reactor(Hub):
 
     # Control ---------------------------------------------------------------------------------------------------------
 
-    def add_listener(self, int fd) -> None:
-        """Watch a listening socket; `on_acceptable(fd)` is called at the end of a turn in which it is readable."""
-        self._watch(fd, EPOLLIN)
+    def watch(self, int fd, callback) -> None:
+        """Call `callback(fd)` in every turn in which a descriptor is readable that is no client's.
 
-    def remove_listener(self, int fd) -> None:
-        """Stop watching a listening socket; connections wait in its backlog."""
+        It is called while sockets are read: it may adopt and accept connections, and send, and must not wait.
+        """
+        self._watch(fd, EPOLLIN)
+        self.watched[fd] = callback
+
+    def unwatch(self, int fd) -> None:
+        """Watch a descriptor no more, before it is closed at the latest; what is readable waits."""
+        del self.watched[fd]
+        self._unwatch(fd)
+
+    def _unwatch(self, int fd):
         if epoll_ctl(self.epoll_fd, EPOLL_CTL_DEL, fd, NULL):
             raise OSError(errno, os.strerror(errno))
 
@@ -176,9 +187,40 @@ cdef class Reactor(Hub):
             accepted += 1
         return accepted
 
-    def adopt(self, int fd) -> Connection:
-        """Take over a connected, non-blocking stream socket; it is closed by the reactor from now on."""
-        return self._adopt(fd)
+    def adopt(self, int fd, accepted_ms: int | None = None) -> Connection:
+        """Take over a connected, non-blocking stream socket; it is closed by the reactor from now on.
+
+        Args:
+            accepted_ms: when its time to CONNECT began, monotonic; None: now.
+        """
+        cdef Connection connection = self._adopt(fd)
+        if accepted_ms is not None:
+            self.wheel.arm(&connection.timer, <int64_t>accepted_ms + self.connect_timeout_ms)
+        return connection
+
+    def packed(self, Connection connection not None) -> tuple[int, int, bytes]:
+        """Return what another process needs to adopt a connection whose CONNECT waits to be decided.
+
+        That is its socket, when its time to CONNECT began (monotonic ms), and the bytes that came, for feed_bytes().
+        """
+        assert connection.state == CONNECTING and connection.parked, connection.state
+        assert connection.transform is None
+        body = connection.parked_body
+        return (connection.fd, connection.timer.deadline_ms - self.connect_timeout_ms,
+                b"".join((b"\x10", encode_varint(len(body)), body, connection.kept[:connection.kept_length])))
+
+    def release(self, Connection connection not None) -> None:
+        """Let go of a connection that another process has adopted: it ends there, and was never here.
+
+        Only that its bytes were received stays counted.
+        """
+        assert connection.state == CONNECTING, connection.state
+        # The socket lives on elsewhere, so closing our descriptor would not take it out of the epoll.
+        self._unwatch(connection.fd)
+        connection.state = CLOSING
+        self.dispose(connection)
+        self.connections_made -= 1
+        self.turn.packets_in[CONNECT] -= 1
 
     def _adopt(self, int fd):
         cdef Connection connection = self.make(fd, self.epoll_fd)
@@ -293,7 +335,9 @@ cdef class Reactor(Hub):
             elif fd == self.wake_fd:
                 self.drain_wake()
             else:
-                self.on_acceptable(fd)
+                callback = self.watched.get(fd)
+                if callback is not None:         # else one before it in this turn has stopped that
+                    callback(fd)
         return clients
 
     cdef int gather(self, int rounds) except -1:

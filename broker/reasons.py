@@ -135,6 +135,7 @@ class CloseReason(StrEnum):
     MEMORY_LIMIT = "memory_limit"                                     # the worker is at its limit of memory
     SERVER_BUSY = "server_busy"
     SERVER_UNAVAILABLE = "server_unavailable"
+    HOME_UNAVAILABLE = "home_unavailable"                             # the worker that the client lives on is away
     SERVER_SHUTDOWN = "server_shutdown"
     INTERNAL_ERROR = "internal_error"                                 # our fault; a traceback was logged
 

@@ -293,10 +293,39 @@ class Shutdown(Struct, frozen=True, kw_only=True):
     ] = 1.5
 
 
+class Processes(Struct, frozen=True, kw_only=True):
+    """How the workers of one broker are looked after; with one worker, there is nobody to do it."""
+
+    home_wait_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=600_000,
+            description="Time that a client waits for the worker that has its session, if that is away; then it is "
+            "told that the server is unavailable.",
+        ),
+    ] = 5000
+    stall_s: Annotated[
+        float,
+        Meta(ge=1, le=86_400, description="Time after which a worker that gives no sign of life is killed."),
+    ] = 120.0
+    restarts_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Restarts of one worker within restarts_within_s; if it ends once more, the broker ends.",
+        ),
+    ] = 10
+    restarts_within_s: Annotated[
+        float, Meta(ge=1, le=86_400, description="Time in which the restarts of a worker are counted.")
+    ] = 60.0
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """One broker's settings. `load` is the way to a checked one."""
 
-    workers: Annotated[int, Meta(ge=1, le=1024, description="Worker processes; this version runs exactly 1.")] = 1
+    workers: Annotated[int, Meta(ge=1, le=1024, description="Worker processes.")] = 1
     listen: Annotated[
         tuple[str, ...],
         Meta(
@@ -329,3 +358,7 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = Archive()
     log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
     shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()
+    processes: Annotated[
+        Processes,
+        Meta(description="How the workers of one broker are looked after; with one worker, there is nobody to do it."),
+    ] = Processes()

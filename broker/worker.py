@@ -1,15 +1,10 @@
-"""One worker: what it is made of, and the process that it runs in."""
+"""One worker: what it is made of, and how it runs inside another program."""
 
 from __future__ import annotations
 
-import faulthandler
-import gc
-import os
 import resource
 import secrets
-import signal
-import sys
-import time
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,18 +17,19 @@ from router.router import Router
 from broker.acceptor import Acceptor, bind
 from broker.acl import AllowAll
 from broker.auth import Anonymous
-from broker.commit_log import CommitLog, open_index
+from broker.commit_log import CommitLog, open_index, worker_folder
 from broker.control import Controller
-from broker.guest import Guest
+from broker.handover import Handover
 from broker.inprocess import INBOX_MAX, InProcess, InProcessClient
 from broker.limits import MemoryGuard
 from broker.logs import get
-from broker.metrics import Metrics, collect, flat, unraisable
+from broker.metrics import Metrics, collect, flat
 from broker.presence import ClientInfo, Watch, describe
 from broker.pump import Pump
 from broker.reactor import Reactor
 from broker.replay import Replays
 from broker.sys_topics import SysTopics
+from mesh.home import Homes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
     from broker.config import Address, Config
+    from broker.place import Place
 
 log = get("worker")
 
@@ -48,11 +45,8 @@ HOUSEKEEPING_S = 5.0
 ROUTES_SWEPT_MAX = 32_768        # places of the route cache looked at per housekeeping
 PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
 DRAIN_POLL_S = 0.02
-SWITCH_S = 0.0005                # how long another thread, the log's, waits for the interpreter at most
 CONNECTIONS_BEYOND = 256         # over connections_max, so that who comes too late can be told
 DESCRIBED_PER_STEP = 500         # clients described between two checkpoints: some 5 ms
-_last_summary: dict[str, int] = {}
-SUMMARY = ("connections", "messages_in", "messages_out", "bytes_in", "bytes_out")
 
 
 class Worker:
@@ -65,6 +59,7 @@ class Worker:
         log_store, durability, mesh: seams of the pump; by default nothing rests on a record.
         folder: where the data is kept, which nobody else uses; None: in memory, it ends with the worker.
         accept_loss: go on without what is missing, foreign or newer in the folder.
+        place: among the workers of a node; None: it is the only one.
 
     Raises SegmentError (of router.segments) if the folder cannot be used as it is, OSError.
     """
@@ -72,10 +67,14 @@ class Worker:
     def __init__(self, config: Config, *, authenticator: Authenticator | None = None,
                  admission: Admission | None = None, acl: Acl | None = None,
                  transform: Callable[[], Any] | None = None, log_store: Any = None, durability: Any = None,
-                 mesh: Any = None, folder: Path | None = None, accept_loss: bool = False) -> None:
+                 mesh: Any = None, folder: Path | None = None, accept_loss: bool = False,
+                 place: Place | None = None) -> None:
         mqtt, limits = config.mqtt, config.limits
         self.config = config
-        index = open_index(folder) if folder is not None else None
+        self.place = place
+        index = None
+        if folder is not None:
+            index = open_index(folder if place is None else worker_folder(folder, place.number))
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, index=index)
@@ -88,7 +87,8 @@ class Worker:
                 self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
             try:
                 self.store = CommitLog(config.storage, self.router, self.controller.acl, folder,
-                                       accept_loss=accept_loss, archive=config.archive)
+                                       worker=0 if place is None else place.number, accept_loss=accept_loss,
+                                       archive=config.archive)
             except BaseException:
                 self.router.retaining.index.close()
                 raise
@@ -106,25 +106,46 @@ class Worker:
             log_store.on_durable = self.reactor.wake
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
         self.acceptor: Acceptor | None = None
+        self.handover: Handover | None = None
         self.sys_topics: SysTopics | None = None
         if mqtt.sys_interval_s:
             self.sys_topics = SysTopics(self.router, self.metrics, mqtt.sys_interval_s)
         self._stop = trio.Event()
 
-    def listen(self) -> None:
-        """Bind and accept. Raises OSError if an address cannot be bound."""
+    def listen(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept, and let the other workers send clients here. Raises OSError if an address cannot be bound.
+
+        Args:
+            sockets: listening already, which the worker closes; None: the addresses of the settings are bound.
+        """
         handshake = self.controller.handshake
         handshake.connections_max = _connections_max(self.config)
         self.acceptor = Acceptor(
-            self.reactor, bind(self.config.listen), handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending)
-        self.reactor.on_acceptable = self.acceptor.on_acceptable
-        handshake.pending.on_room = self.acceptor.resume
+            self.reactor, bind(self.config.listen) if sockets is None else sockets,
+            handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending)
+        if self.place is not None:
+            self.handover = handshake.handover = Handover(
+                self.reactor, handshake, Homes(self.place.node.key, self.place.count), self.place.number,
+                self.place.run_dir, self.config.processes.home_wait_ms)
+            self.handover.listen()
+        handshake.pending.on_room = self._accept_on
         self.acceptor.resume()
+
+    def _accept_on(self) -> None:
+        assert self.acceptor is not None, "CONNECTs wait after listen() only"
+        self.acceptor.resume()
+        if self.handover is not None:
+            self.handover.resume()
+
+    def _accept_no_more(self) -> None:
+        if self.acceptor is not None:
+            self.acceptor.close()
+        if self.handover is not None:
+            self.handover.close()
 
     def close(self) -> None:
         """Close everything at once; what serve() left behind because it was cancelled."""
-        if self.acceptor is not None:
-            self.acceptor.close()
+        self._accept_no_more()
         self.in_process.end()
         self.reactor.close()
         self.reactor.memory.close()
@@ -153,7 +174,7 @@ class Worker:
                 nursery.start_soon(self.sys_topics.run)
             started()
             await self._stop.wait()
-            self.acceptor.close()
+            self._accept_no_more()
             self.in_process.end()
             for connection in self.reactor.connections_snapshot():
                 self.controller.shut_down(connection)
@@ -285,111 +306,6 @@ def _connections_max(config: Config) -> int:
     limit = min(config.limits.connections_max, max(hard - reserved, 1))
     log.info("connections_limit", connections_max=limit, open_files_max=hard)
     return limit
-
-
-def last_summary() -> dict[str, int]:
-    """What the worker that run_worker() ran last in this process did, in a few numbers."""
-    return dict(_last_summary)
-
-
-def run_worker(config: Config, ready: Callable[[list[Address]], None], folder: Path | None = None,
-               accept_loss: bool = False) -> int:
-    """Run one worker in this process until SIGINT or SIGTERM; returns the exit code.
-
-    Args:
-        ready: called once clients can connect, with the addresses.
-        folder, accept_loss: as of Worker.
-
-    Raises:
-        OSError: an address cannot be bound, or the folder not be used.
-        SegmentError (of router.segments): what is in the folder cannot be used.
-    """
-    worker = Worker(config, folder=folder, accept_loss=accept_loss)
-    reactor = worker.reactor
-    guest = Guest(reactor)
-    reactor.guest = guest
-    worker.listen()
-    token: trio.lowlevel.TrioToken | None = None
-    root: trio.lowlevel.Task | None = None
-    asked = 0
-
-    def on_signal(number: int, frame: object) -> None:
-        nonlocal asked
-        asked += 1
-        if asked > 1:
-            os._exit(128 + number)       # asked again: whoever it is does not want to wait
-        if token is not None:
-            token.run_sync_soon(worker.stop)
-
-    def on_dump(number: int, frame: object) -> None:
-        log.warning("dump", turns_us=reactor.recent_turns_us(), turn_histogram=reactor.turn_histogram(),
-                    tasks=sorted(_task_names(root)) if root is not None else [], **worker.counters())
-
-    async def main() -> None:
-        nonlocal token, root
-        root = trio.lowlevel.current_root_task()
-        token = trio.lowlevel.current_trio_token()
-        if asked:
-            worker.stop()
-
-        def started() -> None:
-            assert worker.acceptor is not None
-            log.info("listening", addresses=[str(address) for address in worker.acceptor.addresses], pid=os.getpid())
-            ready(worker.acceptor.addresses)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_collect_garbage)
-            await worker.serve(started)
-            nursery.cancel_scope.cancel()
-
-    # Before the guest starts, so that trio leaves SIGINT alone and KeyboardInterrupt never exists in a worker.
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    previous[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, on_dump)
-    faulthandler.enable(2)               # the descriptor: sys.stderr is None if it was closed when we started
-    sys.unraisablehook = _on_unraisable
-    sys.setswitchinterval(SWITCH_S)
-    gc.disable()
-    gc.collect()
-    gc.freeze()
-    try:
-        guest.start(main)
-        reactor.run()
-    finally:
-        gc.enable()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        _last_summary.clear()
-        _last_summary.update({name: count for name, count in worker.counters().items()
-                              if name in SUMMARY or (count and name.startswith(("dropped_", "unraisable")))})
-        worker.close()
-    assert guest.outcome is not None
-    guest.outcome.unwrap()
-    return 0
-
-
-def _task_names(task: trio.lowlevel.Task) -> list[str]:
-    """Return the names of a task and of all below it."""
-    names = [task.name]
-    for nursery in task.child_nurseries:
-        for child in nursery.child_tasks:
-            names += _task_names(child)
-    return names
-
-
-def _on_unraisable(raised: Any) -> None:
-    """An exception where none can be raised is our bug: it is counted and logged, and the worker goes on."""
-    unraisable["count"] += 1
-    log.error("unraisable", where=repr(raised.object), exc_info=raised.exc_value)
-
-
-async def _collect_garbage() -> None:
-    """Collect from a timer, not from the middle of a turn; what survives is frozen and never looked at again."""
-    while True:
-        await trio.sleep(HOUSEKEEPING_S * 2)
-        started_s = time.monotonic()
-        gc.collect()
-        gc.freeze()
-        log.debug("collected_garbage", seconds=round(time.monotonic() - started_s, 4))
 
 
 @asynccontextmanager
