@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -37,24 +37,52 @@ ACCEPT_RETRY_ERRNOS = frozenset({
 
 def bind(addresses: Iterable[str]) -> list[socket.socket]:
     """Return listening sockets for addresses of the form tcp://HOST:PORT. Raises OSError."""
-    sockets: list[socket.socket] = []
+    (sockets,) = bind_shared(addresses, 1)
+    start_listening(sockets)
+    return sockets
+
+
+def bind_shared(addresses: Iterable[str], count: int) -> list[list[socket.socket]]:
+    """Return sockets that do not listen yet, for each of `count` processes its own: the system shares the clients out.
+
+    Each process has a socket for each address, in the same order. Raises OSError.
+    """
+    shares: list[list[socket.socket]] = [[] for _ in range(count)]
     try:
         for text in addresses:
             address = parse_address(text)
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, kind, protocol, _, where in found:
-                listener = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
-                sockets.append(listener)
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind(where)
-                listener.listen(BACKLOG)
+                for share in shares:
+                    share.append(_bound(family, kind, protocol, where, shared=count > 1))
+                    where = share[-1].getsockname()          # for port 0, the first one's is everybody's
     except OSError:
-        for listener in sockets:
-            listener.close()
+        for share in shares:
+            for bound in share:
+                bound.close()
         raise
-    return sockets
+    return shares
+
+
+def _bound(family: int, kind: int, protocol: int, where: Any, *, shared: bool) -> socket.socket:
+    bound = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(where)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def start_listening(sockets: Iterable[socket.socket]) -> None:
+    """Let clients queue up; before, they are refused. Raises OSError."""
+    for bound in sockets:
+        bound.listen(BACKLOG)
 
 
 class Acceptor:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -13,11 +14,15 @@ import click
 from broker.version import VERSION
 
 if TYPE_CHECKING:
-    from broker.config import Address
+    from collections.abc import Callable
 
-# Exit codes: 0 asked to end and did so, 2 the command or the configuration is wrong, 3 could not start.
+    from broker.config import Address, Config
+
+# Exit codes: 0 asked to end and did so, 2 the command or the configuration is wrong, 3 could not start, 4 a worker
+# ended too often.
 EXIT_CONFIG = 2
 EXIT_NOT_STARTED = 3
+EXIT_WORKERS = 4
 
 # These commands are imported only where one is used, and serve only loads what a worker needs.
 ELSEWHERE = {
@@ -49,7 +54,7 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--workers", type=int, help="Worker processes; this version runs 1.")
+@click.option("--workers", type=int, help="Worker processes, which are one broker.")
 @click.option("--listen", multiple=True, metavar="tcp://HOST:PORT", help="Address to listen on; may be repeated.")
 @click.option("--data-dir", metavar="DIR", help="Folder that one broker keeps its data in.")
 @click.option("--config", "file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with settings.")
@@ -74,35 +79,83 @@ def serve(
         _fail(EXIT_CONFIG, "The configuration is wrong:", *map(str, error.problems))
 
     from broker import logs
-    from broker.startup import StartError, banner, check_addresses, check_packages, locked_folder, summary
+    from broker.startup import (
+        StartError,
+        banner,
+        check_addresses,
+        check_packages,
+        check_spread,
+        lock_folder,
+        summary,
+    )
 
     started_s = time.monotonic()
     try:
         check_packages()
-        with locked_folder(config.data_dir) as folder:
+        with ExitStack() as held:
+            folder, lock = lock_folder(config.data_dir)
+            held.callback(os.close, lock)
+            check_spread(folder, config.workers)
             check_addresses(config)
             try:
                 logs.configure(config.log)
             except OSError as error:
                 raise StartError(f"The log file {config.log.file} cannot be opened: {error.strerror}.") from error
             signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
-            from broker.hosting import run_worker
-            from router.segments import SegmentError
 
             def ready(addresses: "list[Address]") -> None:
                 _say(banner(config, addresses, folder))
 
-            try:
-                totals = run_worker(config, ready, folder, accept_loss)
-            except SegmentError as error:
-                raise StartError(
-                    f"The log in {folder} cannot be used: {error}. With --accept-loss the broker starts without what "
-                    "is lost by that."
-                ) from error
+            if config.workers > 1:
+                totals = _supervise(config, folder, lock, accept_loss, ready)
+            else:
+                totals = _serve_alone(config, folder, accept_loss, ready)
             logs.flush()
             _say(summary(totals.items(), time.monotonic() - started_s))
     except StartError as error:
         _fail(EXIT_NOT_STARTED, str(error))
+
+
+def _serve_alone(
+    config: "Config", folder: Path, accept_loss: bool, ready: "Callable[[list[Address]], None]"
+) -> dict[str, int]:
+    from broker.hosting import run_worker
+    from broker.startup import StartError
+    from router.segments import SegmentError
+
+    try:
+        return run_worker(config, ready, folder, accept_loss)
+    except SegmentError as error:
+        raise StartError(
+            f"The log in {folder} cannot be used: {error}. With --accept-loss the broker starts without what "
+            "is lost by that."
+        ) from error
+
+
+def _supervise(
+    config: "Config", folder: Path, lock: int, accept_loss: bool, ready: "Callable[[list[Address]], None]"
+) -> dict[str, int]:
+    import trio
+
+    from broker import logs
+    from broker.startup import StartError, note_spread, run_folder
+    from broker.supervisor import Supervisor, WorkersError
+    from mesh.node import NodeError, node_of
+
+    try:
+        node = node_of(folder)
+        note_spread(folder, config.workers)
+    except (NodeError, OSError) as error:
+        raise StartError(str(error)) from error
+    with run_folder(folder) as run_dir:
+        supervisor = Supervisor(config, folder, lock, node, run_dir, accept_loss, ready)
+        try:
+            return trio.run(supervisor.run)
+        except WorkersError as error:
+            if not error.booted:
+                raise StartError(str(error)) from error
+            logs.flush()
+            _fail(EXIT_WORKERS, str(error))
 
 
 @main.command("check-config")

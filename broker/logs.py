@@ -213,15 +213,20 @@ class Logger:
 _writer: Writer | None = None
 _level = "info"
 _loggers: dict[str, Logger] = {}
+_everywhere: dict[str, Any] = {}
 
 
-def configure(config: Log) -> None:
+def configure(config: Log, **everywhere: Any) -> None:
     """Send the log lines where `config` says, from all loggers. OSError if its file cannot be opened.
 
     Called again, it flushes and replaces what it had set up.
+
+    Args:
+        everywhere: what every line says, such as the number of the worker that it comes from.
     """
-    global _writer, _level
+    global _writer, _level, _everywhere
     writer = Writer(config)
+    _everywhere = everywhere
     if _writer is None:
         atexit.register(flush)
     else:
@@ -317,6 +322,7 @@ def _render(logger: Any, method: str, fields: Fields) -> bytes:
     assert _writer is not None
     event = str(fields["event"])
     fields["logger"] = logger.name
+    fields.update(_everywhere)
     try:
         return cast(bytes, _writer.renderer(logger, method, _readable(fields)))
     except Exception as error:

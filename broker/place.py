@@ -1,10 +1,13 @@
-"""Where a worker stands among the workers of its node."""
+"""Where a worker stands among the workers of its node, and what it is started with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
+from broker.settings import Config
 from mesh.node import Node
 
 
@@ -23,3 +26,34 @@ class Place:
     count: int
     node: Node
     run_dir: Path
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What the supervisor tells a worker before anything else, as JSON.
+
+    Attributes:
+        config: checked settings.
+        folder: the broker's data folder.
+        accept_loss: go on without what is missing, foreign or newer in it.
+        number, count, node, run_dir: as of Place.
+        listeners: descriptors of its bound sockets.
+    """
+
+    config: Config
+    folder: str
+    accept_loss: bool
+    number: int
+    count: int
+    node: Node
+    run_dir: str
+    listeners: list[int]
+
+    @property
+    def folder_path(self) -> Path:
+        """The data folder."""
+        return Path(self.folder)
+
+    @property
+    def place(self) -> Place:
+        """Where the worker stands."""
+        return Place(self.number, self.count, self.node, Path(self.run_dir))

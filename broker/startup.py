@@ -8,6 +8,8 @@ import shlex
 import shutil
 import socket
 import sys
+import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,11 @@ from broker.version import VERSION
 PACKAGES = ("broker", "router", "mesh")
 DEFAULT_PORT = 1883
 LISTENING = "0A"  # the state of a socket in /proc/net/tcp
+ORPHANS_S = 10.0  # for the workers of a killed broker to end
+SPREAD = "workers"  # file in the data folder: over how many workers its sessions are spread
+RUN = "run"  # link in the data folder to the folder of this run's sockets
+RUN_PREFIX = "shoal-"
+RUN_BASE_BYTES_MAX = 60
 
 
 _SURVIVES = {
@@ -49,7 +56,19 @@ def check_packages() -> None:
 
 @contextmanager
 def locked_folder(data_dir: str) -> Iterator[Path]:
-    """Create the data folder if need be and hold its lock, which is the process's own and ends with it.
+    """Create the data folder if need be and hold its lock, as lock_folder() does, until the end of the block."""
+    folder, descriptor = lock_folder(data_dir)
+    try:
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def lock_folder(data_dir: str) -> tuple[Path, int]:
+    """Create the data folder if need be and lock it; returns its path, and the descriptor that holds the lock.
+
+    The lock ends when all processes that have inherited the descriptor have closed it. One whose broker was killed is
+    waited for: its workers are ending.
 
     Raises:
         StartError: another process holds it, or it cannot be created or written.
@@ -60,20 +79,86 @@ def locked_folder(data_dir: str) -> Iterator[Path]:
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StartError(f"The data folder {folder} cannot be used: {error.strerror}.") from error
+    deadline_s = time.monotonic() + ORPHANS_S
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            raise StartError(
-                f"The data folder {folder} is in use by the broker with process id {holder}: stop that one or choose "
-                "another folder with --data-dir."
-            ) from None
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                if time.monotonic() > deadline_s or not holder.isdigit() or Path("/proc", holder).exists():
+                    raise StartError(
+                        f"The data folder {folder} is in use by the broker with process id {holder}: stop that one or "
+                        "choose another folder with --data-dir."
+                    ) from None
+                time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield folder
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return folder, descriptor
+
+
+def check_spread(folder: Path, count: int) -> None:
+    """Raise StartError unless the sessions in a data folder are spread over so many workers, or there are none.
+
+    A folder that is new, or has been one worker's only, has no file that says it.
+    """
+    try:
+        text = (folder / SPREAD).read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        text = "1" if (folder / "worker-0").exists() else str(count)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"The file {folder / SPREAD} cannot be read: {error}.") from error
+    if text != str(count):
+        raise StartError(
+            f"The data folder {folder} is kept by {text} workers, not by {count}: start with --workers {text}, or "
+            "choose another folder with --data-dir.")
+
+
+def note_spread(folder: Path, count: int) -> None:
+    """Write down, durably, over how many workers sessions are spread from now on."""
+    beside = folder / f"{SPREAD}.new"
+    with beside.open("w", encoding="ascii") as file:
+        file.write(f"{count}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(folder / SPREAD)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def run_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder for sockets of this run, which only this user may enter, and remove it at the end of the block.
+
+    Paths of sockets are limited to 107 bytes, so it lies where paths are short; `run` in the data folder leads there,
+    and what a killed broker left behind it is removed.
+    """
+    link = folder / RUN
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not base or len(os.fsencode(base)) > RUN_BASE_BYTES_MAX or not os.access(base, os.W_OK):
+        base = tempfile.gettempdir()
+    try:
+        if link.is_symlink():
+            left = link.readlink()
+            if left.name.startswith(RUN_PREFIX) and left.is_dir() and left.lstat().st_uid == os.getuid():
+                shutil.rmtree(left, ignore_errors=True)
+            link.unlink()
+        made = Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir=base))
+        link.symlink_to(made)
+    except OSError as error:
+        raise StartError(f"No folder for sockets can be made in {base}: {error.strerror}.") from error
+    try:
+        yield made
+    finally:
+        link.unlink(missing_ok=True)
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def check_addresses(config: Config) -> None:

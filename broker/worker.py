@@ -160,6 +160,10 @@ class Worker:
         """Ask serve() to end. From trio's thread."""
         self._stop.set()
 
+    async def stopped(self) -> None:
+        """Wait for stop()."""
+        await self._stop.wait()
+
     async def serve(self, started: Callable[[], None]) -> None:
         """Serve until stop(), then stop accepting, say goodbye, and give the last bytes `drain_s` to leave."""
         assert self.acceptor is not None, "listen() comes first"
