@@ -73,6 +73,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
         payload_bytes_out: payloads sent.
         dropped: messages that did not reach a receiver or were refused, by router.ledger.DROP_REASONS.
         connections: accepted since the start.
+        clients_handed_over: that came here and were sent to the worker that they live on; counted nowhere else here.
+        clients_taken_in: that came from other workers, which connections counts, too.
         connections_open: sockets open now, before CONNECT and after DISCONNECT included.
         ends: connections that ended, by reasons.CloseReason.
         refused: of these, those that we ended and whose CONNECT was never accepted, by reasons.CloseReason.
@@ -128,6 +130,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
     payload_bytes_out: int
     dropped: Mapping[str, int]
     connections: int
+    clients_handed_over: int
+    clients_taken_in: int
     connections_open: int
     ends: Mapping[str, int]
     refused: Mapping[str, int]
@@ -180,6 +184,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         acceptor: None while nothing is accepted.
     """
     router, replays = hub.router, hub.replays
+    handover = controller.handshake.handover
     ledger, tree = router.ledger, router.tree
     packets_in, packets_out = hub.packets()
     times_us = hub.phase_times_us()
@@ -188,6 +193,8 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
     resident_bytes = hub.memory.resident_bytes() if hub.memory is not None else 0
     return Metrics(
         **hub.counters(),
+        clients_handed_over=handover.handed_over if handover is not None else 0,
+        clients_taken_in=handover.taken_in if handover is not None else 0,
         packets_in=packets_in,
         packets_out=packets_out,
         dropped=ledger.dropped(),

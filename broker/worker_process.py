@@ -79,7 +79,8 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     try:
         logs.configure(start.config.log, worker=start.number)
     except OSError as error:
-        return EXIT_NOT_BOOTED, "not_booted", f"The log file {start.config.log.file} cannot be opened: {error.strerror}."
+        return EXIT_NOT_BOOTED, "not_booted", (
+            f"The log file {start.config.log.file} cannot be opened: {error.strerror}.")
     signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
     folder = os.path.join(start.folder, f"worker-{start.number}")
     try:

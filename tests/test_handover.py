@@ -1,0 +1,233 @@
+"""Two workers of a node in one program: clients that come to one and live on the other."""
+
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import ways
+from broker.config import Config, Limits
+from broker.packets import Ack, Connack, Connect, Publish, Subscribe, encode, next_frame, subscription
+from broker.place import Place
+from broker.reasons import CloseReason, ConnectReturn, Reason
+from broker.settings import Processes
+from broker.ways import client_identifier_of
+from broker.worker import open_broker
+from mesh.home import Homes
+from mesh.node import Node
+from tests.support.raw_client import RawClient
+
+NODE = Node(version=1, identifier="00" * 8, secret="11" * 32)
+HOMES = Homes(NODE.key, 2)
+TIMEOUT_S = 30
+
+
+def named(home: int, text: str = "client") -> str:
+    """Return a client identifier that is at home on a worker."""
+    return next(name for number in range(100) if HOMES.home_of((name := f"{text}-{number}").encode()) == home)
+
+
+@asynccontextmanager
+async def worker(number: int, folder: Path, *, home_wait_ms: int = 60_000, limits: Limits | None = None, **seams: Any):
+    config = Config(listen=("tcp://127.0.0.1:0",), processes=Processes(home_wait_ms=home_wait_ms),
+                    limits=limits or Limits())
+    with trio.fail_after(TIMEOUT_S):
+        async with open_broker(config, place=Place(number, 2, NODE, folder), **seams) as broker:
+            yield broker
+
+
+def port_of(broker) -> int:
+    return broker.addresses[0].port
+
+
+async def soon(function, *arguments):
+    """Call what blocks from a thread, while the brokers run in this one."""
+    return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True)
+
+
+async def until(condition) -> None:
+    while not condition():
+        await trio.sleep(0.005)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+async def test_a_client_is_served_by_its_home_whichever_worker_it_comes_to(tmp_path, version) -> None:
+    async with worker(0, tmp_path) as here, worker(1, tmp_path) as there:
+        with RawClient(port_of(here), version) as away, RawClient(port_of(here), version) as at_home:
+            away_name, home_name = named(1), named(0)
+            assert (await soon(away.connect, away_name)).reason == 0
+            assert (await soon(at_home.connect, home_name)).reason == 0
+            assert [set(broker.router.sessions) for broker in (here, there)] == [
+                {home_name.encode()}, {away_name.encode()}]
+            counters = here.counters(), there.counters()
+            assert [counter["connections"] for counter in counters] == [1, 1]
+            assert [counter["connections_open"] for counter in counters] == [1, 1]
+            assert [counter["packets_in_connect"] for counter in counters] == [1, 1]
+            assert [counter["clients_handed_over"] for counter in counters] == [1, 0]
+            assert [counter["clients_taken_in"] for counter in counters] == [0, 1]
+            assert not any(name.startswith("ends_") for counter in counters for name in counter)
+            assert (await there.clients())[0].address == "{}:{}".format(*away.socket.getsockname())
+
+
+async def test_what_was_sent_behind_connect_comes_along_in_order_and_whole(tmp_path) -> None:
+    payload = bytes(range(256)) * 450                # with what is around it, more than one message between workers
+    async with worker(0, tmp_path) as here, worker(1, tmp_path) as there:
+        with RawClient(port_of(here)) as client:
+            packets = [Subscribe(1, (subscription(b"to/me", 1),)), Publish(b"to/me", payload, 1, packet_identifier=2)]
+            data = client.connect_bytes(named(1)) + b"".join(encode(packet, 5) for packet in packets)
+            await soon(client.socket.sendall, data)
+            seen = [await soon(client.read) for _ in range(4)]
+            assert isinstance(seen[0], Connack)
+            assert payload in [packet.payload for packet in seen if isinstance(packet, Publish)]
+            assert [packet.packet_identifier for packet in seen if isinstance(packet, Ack)] == [2]
+        assert there.handover.taken_in == 1
+
+
+async def test_a_client_without_a_name_gets_one_that_is_at_home_where_it_came(tmp_path) -> None:
+    async with worker(1, tmp_path) as here:
+        for _ in range(8):
+            with RawClient(port_of(here)) as client:
+                answer = await soon(client.connect, "")
+                assert HOMES.home_of(answer.properties["assigned_client_identifier"].encode()) == 1
+
+
+async def test_two_connections_of_a_client_that_came_to_two_workers_meet_at_its_home(tmp_path) -> None:
+    async with worker(0, tmp_path) as here, worker(1, tmp_path) as there:
+        with RawClient(port_of(here)) as older, RawClient(port_of(there)) as newer:
+            assert (await soon(older.connect, named(0))).reason == 0
+            assert (await soon(newer.connect, named(0))).reason == 0
+            assert (await soon(older.read)).reason == Reason.SESSION_TAKEN_OVER
+
+
+async def test_a_home_that_comes_back_in_time_finds_the_clients_that_waited(tmp_path) -> None:
+    async with worker(0, tmp_path) as here, trio.open_nursery() as nursery:
+        with RawClient(port_of(here)) as client:
+            await soon(client.socket.sendall, client.connect_bytes(named(1)))
+            await until(lambda: here.reactor.connection_count)
+            await until(lambda: here.reactor.connections_snapshot()[0].is_parked)
+            async with worker(1, tmp_path) as there:
+                assert (await soon(client.read)).reason == 0
+                assert there.handover.taken_in == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_worker_that_was_restarted_is_found_again(tmp_path) -> None:
+    async with worker(0, tmp_path) as here:
+        for _ in range(3):
+            async with worker(1, tmp_path):
+                with RawClient(port_of(here)) as client:
+                    assert (await soon(client.connect, named(1))).reason == 0
+        assert here.handover.handed_over == 3
+
+
+@pytest.mark.parametrize(("version", "code"), [
+    (5, Reason.SERVER_UNAVAILABLE), (4, ConnectReturn.SERVER_UNAVAILABLE), (3, ConnectReturn.SERVER_UNAVAILABLE)])
+async def test_a_home_that_stays_away_is_unavailable_after_a_while(tmp_path, version, code) -> None:
+    async with worker(0, tmp_path, home_wait_ms=100) as here:
+        with RawClient(port_of(here), version) as client:
+            assert (await soon(client.connect, named(1))).reason == code
+            assert await soon(client.read) is None
+        assert here.metrics().ends == {CloseReason.HOME_UNAVAILABLE: 1}
+        assert here.handover.given_up == 1
+
+
+async def test_more_clients_than_may_wait_for_a_home_are_told_at_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(ways, "WAITING_MAX", 1)
+    async with worker(0, tmp_path) as here:
+        with RawClient(port_of(here)) as first, RawClient(port_of(here)) as second:
+            await soon(first.socket.sendall, first.connect_bytes(named(1)))
+            await until(lambda: any(c.is_parked for c in here.reactor.connections_snapshot()))
+            assert (await soon(second.connect, named(1, "other"))).reason == Reason.SERVER_UNAVAILABLE
+
+
+async def test_who_leaves_while_it_waits_for_its_home_is_forgotten(tmp_path) -> None:
+    async with worker(0, tmp_path) as here:
+        client = RawClient(port_of(here))
+        await soon(client.socket.sendall, client.connect_bytes(named(1)))
+        await until(lambda: any(c.is_parked for c in here.reactor.connections_snapshot()))
+        client.socket.close()
+        await until(lambda: here.reactor.connection_count == 0)
+        assert here.metrics().ends == {CloseReason.CONNECTION_LOST: 1}
+        async with worker(1, tmp_path) as there:
+            with RawClient(port_of(here)) as other:
+                assert (await soon(other.connect, named(1))).reason == 0
+            assert there.handover.taken_in == 1
+
+
+async def test_clients_wait_where_they_came_while_their_home_takes_none_in(tmp_path) -> None:
+    """The authenticator of worker 1 has all the CONNECTs that it may have; others are not lost meanwhile."""
+    free = trio.Event()
+
+    class Waits:
+        def authenticate(self, _connect, _exchange):
+            from broker.auth import Accepted
+
+            async def decide():
+                await free.wait()
+                return Accepted()
+            return decide()
+
+    limits = Limits(pending_connects_max=1)
+    async with worker(0, tmp_path) as here, worker(1, tmp_path, limits=limits, authenticator=Waits()) as there:
+        clients = [RawClient(port_of(here)) for _ in range(3)]
+        for number, client in enumerate(clients):
+            await soon(client.socket.sendall, client.connect_bytes(named(1, f"client{number}")))
+            await until(lambda sent=number + 1: here.handover.handed_over == sent)
+            await until(lambda: there.handover.taken_in == 1)
+        free.set()
+        for client in clients:
+            assert (await soon(client.read)).reason == 0
+            client.socket.close()
+        assert there.handover.taken_in == 3
+
+
+async def test_many_clients_at_once_all_come_home(tmp_path) -> None:
+    """More than the queue between two workers holds at once."""
+    count = 400
+    async with worker(0, tmp_path) as here, worker(1, tmp_path) as there:
+        clients = [RawClient(port_of(here)) for _ in range(count)]
+
+        def all_connect():
+            for number, client in enumerate(clients):
+                client.socket.sendall(client.connect_bytes(named(1, f"client{number}")))
+            return [client.read() for client in clients]
+
+        answers = await soon(all_connect)
+        assert {answer.reason for answer in answers} == {Reason.SUCCESS}
+        assert there.handover.taken_in == count
+        assert here.reactor.connection_count == 0
+        for client in clients:
+            client.socket.close()
+
+
+async def test_the_rate_of_connects_is_counted_at_home_only(tmp_path) -> None:
+    limits = Limits(connects_per_second_max=1)
+    async with worker(0, tmp_path, limits=limits) as here, worker(1, tmp_path):
+        for number in range(5):
+            with RawClient(port_of(here)) as client:
+                assert (await soon(client.connect, named(1, f"client{number}"))).reason == 0
+
+
+def body_of(connect: Connect) -> bytes:
+    _, body = next_frame(bytearray(encode(connect, connect.version)))
+    return body
+
+
+@given(st.sampled_from([3, 4, 5]), st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30),
+       st.text("ab", max_size=200), st.booleans())
+def test_the_client_identifier_is_found_in_every_connect(version, identifier, user, clean) -> None:
+    properties = {"session_expiry_interval": 5, "user_property": [("a", user)]} if version == 5 else {}
+    connect = Connect(version, identifier.encode(), clean, 60, None, user or None, None, properties)
+    assert client_identifier_of(body_of(connect)) == identifier.encode()
+
+
+@given(st.binary(max_size=40), st.integers(0, 60))
+def test_whatever_the_bytes_a_client_identifier_is_found_or_not(garbage, cut) -> None:
+    whole = body_of(Connect(5, b"client", True, 60, None, None, None, {"receive_maximum": 7}))
+    for body in (garbage, whole[:cut], whole[:cut] + garbage, whole[:7] + garbage):
+        assert isinstance(client_identifier_of(body), bytes)
+    assert client_identifier_of(whole[:cut]) == (b"client" if cut >= len(whole) else b"")
