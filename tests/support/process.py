@@ -51,15 +51,18 @@ class BrokerProcess:
             else:
                 self.kill()
 
+    def command(self) -> list[str]:
+        """Return the command that runs it."""
+        return [sys.executable, "-m", "broker.cli", "serve", "--listen", "tcp://127.0.0.1:0",
+                "--data-dir", str(self.folder / "data"), *self.options]
+
     def start(self) -> None:
         """Start it, and wait until it says that it is ready; an AssertionError has what it wrote instead."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "broker.cli", "serve", "--listen", "tcp://127.0.0.1:0",
-                 "--data-dir", str(self.folder / "data"), *self.options],
-                cwd=ROOT, env={**inherited, **self.environment}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=errors)
+                self.command(), cwd=ROOT, env={**inherited, **self.environment}, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=errors)
         self.port = self._wait_until_ready()
 
     def _wait_until_ready(self) -> int:

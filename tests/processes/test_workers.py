@@ -1,0 +1,282 @@
+"""`shoal serve --workers 3`: what becomes of clients and workers when workers, or their supervisor, end."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.packets import Ack, Disconnect, Publish, Suback, Subscribe, subscription
+from broker.reasons import Reason
+from tests.support.process import ROOT
+from tests.support.raw_client import RawClient, wait_until
+from tests.support.workers import Workers, is_alive
+
+
+def ended(broker: Workers) -> tuple[int, str]:
+    """Wait until a broker has ended; return its exit code and the last line that it wrote to standard error."""
+    code = broker.process.wait(30)
+    broker.process.stdout.close()
+    return code, broker.errors.read_text().splitlines()[-1]
+
+
+def test_a_session_is_found_again_wherever_its_client_is_let_in(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker:
+        names = [name for home in range(3) for name in broker.names(home, 4)]
+        for name in names:
+            with RawClient(broker.port) as client:
+                assert not client.connect(name, keep=True).session_present
+                client.send(Subscribe(1, (subscription(f"to/{name}".encode(), 1),)))
+                assert isinstance(client.read(), Suback)
+        for _ in range(6):
+            for name in names:
+                with RawClient(broker.port) as client:
+                    assert client.connect(name, keep=True).session_present
+                    client.send(Publish(f"to/{name}".encode(), b"x", 1, packet_identifier=7))
+                    packets = [client.read(), client.read()]
+                    assert {type(packet) for packet in packets} == {Publish, Ack}
+                    client.send(*(Ack(4, packet.packet_identifier) for packet in packets
+                                  if isinstance(packet, Publish)))
+
+
+@pytest.mark.parametrize("program", ["paho", "mosquitto_sub"])
+def test_real_clients_find_their_sessions_again(tmp_path: Path, program: str) -> None:
+    if program == "mosquitto_sub" and not shutil.which(program):
+        pytest.skip("mosquitto_sub is not installed")
+    with Workers(tmp_path) as broker:
+        for home in range(3):
+            name, publisher = broker.names(home, 2)
+            for round_number in range(3):
+                if round_number:
+                    with RawClient(broker.port) as client:      # at the same home, where its subscriber is known
+                        client.connect(publisher)
+                        client.send(Publish(name.encode(), b"%d" % round_number, 1, packet_identifier=1))
+                        assert client.read() == Ack(4, 1)
+                got = real_client(program, broker.port, name, first=not round_number)
+                assert got == (str(round_number) if round_number else ""), (name, round_number)
+
+
+def real_client(program: str, port: int, name: str, *, first: bool) -> str:
+    """Have a client subscribe to its own name, and if it is not there for the first time get one message."""
+    if program == "mosquitto_sub":
+        ending = ["-E"] if first else ["-C", "1"]
+        command = ["mosquitto_sub", "-p", str(port), "-i", name, "-c", "-q", "1", "-t", name, *ending]
+    else:
+        command = [sys.executable, "-c", PAHO, str(port), name, str(int(first))]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+
+PAHO = """
+import sys
+import paho.mqtt.client as paho
+port, name, first = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "1"
+client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=name, clean_session=False)
+client.on_connect = lambda *_: client.subscribe(name, 1)
+client.on_subscribe = lambda *_: client.disconnect() if first else None
+got = []
+client.on_message = lambda _client, _data, message: got.append(message.payload.decode())
+client.connect("127.0.0.1", port)
+while not got and client.loop() == paho.MQTT_ERR_SUCCESS:
+    pass                                             # the message is acknowledged behind on_message
+print(*got)
+client.disconnect()
+"""
+
+
+def test_a_killed_worker_comes_back_and_who_comes_meanwhile_is_served(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker:
+        victims, others = broker.names(1, 5), broker.names(0, 1)
+        with RawClient(broker.port) as bystander:
+            assert bystander.connect(others[0]).reason == 0
+            with RawClient(broker.port) as client:
+                client.connect(victims[0], keep=True)
+                client.send(Subscribe(1, (subscription(b"to/me", 1),)))
+                client.read()
+                first = broker.kill_worker(1)
+                assert client.read() is None
+            for name in victims * 3:                # wherever the system puts them: also into the dead one's backlog
+                with RawClient(broker.port) as client:
+                    answer = client.connect(name, keep=True)
+                    assert answer.reason == 0
+                    assert answer.session_present or name != victims[0]
+            broker.wait_for("worker_listening", worker=1, restarts=1, incarnation=2)
+            bystander.send(Publish(b"a", b"x", 1, packet_identifier=1))
+            assert bystander.read().packet_identifier == 1
+        assert broker.pid_of(1) != first
+        assert "SIGKILL" in broker.wait_for("worker_ended", worker=1)["what"]
+
+
+def test_a_worker_that_ends_too_often_ends_the_broker(tmp_path: Path) -> None:
+    with Workers(tmp_path, SHOAL_PROCESSES__RESTARTS_MAX="1") as broker:
+        broker.kill_worker(2)
+        broker.wait_for("worker_listening", worker=2, restarts=1)
+        with RawClient(broker.port) as client:
+            client.connect(*broker.names(0))
+            broker.kill_worker(2)
+            assert client.read() == Disconnect(Reason.SERVER_SHUTTING_DOWN)
+        assert ended(broker) == (
+            4, "Worker 2 ended 2 times within 60 s, at last: it was ended by SIGKILL (killed; perhaps there was no "
+               "memory left).")
+
+
+def test_a_worker_that_cannot_start_ends_the_broker_with_the_reason(tmp_path: Path) -> None:
+    with Workers(tmp_path):
+        pass
+    (tmp_path / "data" / "worker-1" / "incarnation").write_text("none")
+    broker = Workers(tmp_path)
+    with pytest.raises(AssertionError, match="did not start"):
+        broker.start()
+    lines = broker.errors.read_text().splitlines()
+    assert broker.process.returncode == 3
+    assert lines[-1].startswith(f"Worker 1 could not start: The log in {tmp_path}/data/worker-1 cannot be used: ")
+    assert lines[-1].count("incarnation") == 1
+    assert len(broker.events("worker_not_booted", worker=1)) == 3
+
+
+def test_a_worker_that_does_not_turn_is_killed_and_replaced(tmp_path: Path) -> None:
+    with Workers(tmp_path, SHOAL_PROCESSES__STALL_S="1") as broker:
+        stopped = broker.kill_worker(0, signal.SIGSTOP)
+        with RawClient(broker.port) as client:      # nobody else is hurt
+            assert client.connect(*broker.names(1)).reason == 0
+        assert broker.wait_for("worker_killed", worker=0)["pid"] == stopped
+        broker.wait_for("worker_listening", worker=0, restarts=1)
+        assert not is_alive(stopped)
+
+
+def test_a_worker_that_was_stopped_for_less_serves_its_clients_again(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker, RawClient(broker.port) as client:
+        client.connect(*broker.names(2))
+        pid = broker.kill_worker(2, signal.SIGSTOP)
+        client.send(Publish(b"a", b"x", 1, packet_identifier=1))
+        os.kill(pid, signal.SIGCONT)
+        assert client.read().packet_identifier == 1
+        assert broker.pid_of(2) == pid
+
+
+def test_a_killed_supervisor_takes_its_workers_along_and_the_next_start_works(tmp_path: Path) -> None:
+    broker = Workers(tmp_path)
+    broker.start()
+    pids = broker.pids()
+    name, = broker.names(1)
+    with RawClient(broker.port) as client:
+        client.connect(name, keep=True)
+        os.kill(pids[0], signal.SIGSTOP)            # even one that does not turn
+        run_dir = (tmp_path / "data" / "run").readlink()
+        assert oct(run_dir.stat().st_mode & 0o777) == "0o700"
+        broker.kill()
+        broker.process.stdout.close()
+        assert client.read() is None
+    with Workers(tmp_path) as again, RawClient(again.port) as client:
+        assert client.connect(name, keep=True).session_present
+        assert not any(map(is_alive, pids))
+        assert not run_dir.exists()
+        run_dir = (tmp_path / "data" / "run").readlink()
+    assert not run_dir.exists()
+    assert not (tmp_path / "data" / "run").is_symlink()
+
+
+def test_sigterm_tells_the_clients_of_all_workers_and_accepts_no_more(tmp_path: Path) -> None:
+    broker = Workers(tmp_path)
+    broker.start()
+    names = [broker.names(home)[0] for home in range(3)]
+    clients = [RawClient(broker.port) for _ in names]
+    older = RawClient(broker.port, 4)
+    older.connect("an older client")
+    for client, name in zip(clients, names, strict=True):
+        client.connect(name)
+        client.send(Publish(b"a", b"x", 1, packet_identifier=1))
+        client.read()
+    pids = broker.pids()
+    output = broker.stop()
+    for client in clients:
+        assert client.read() == Disconnect(Reason.SERVER_SHUTTING_DOWN)
+        assert client.read() is None
+        client.socket.close()
+    assert older.read() is None
+    older.socket.close()
+    assert_refused(broker.port)
+    summary = output.splitlines()[-1]
+    assert summary.startswith("Shoal has stopped after ")
+    assert " 3 messages in," in summary
+    assert " 4 connections" in summary
+    assert not any(map(is_alive, pids))
+
+
+def test_a_second_signal_ends_it_at_once_though_a_worker_does_not_turn(tmp_path: Path) -> None:
+    broker = Workers(tmp_path)
+    broker.start()
+    pids = broker.pids()
+    os.kill(pids[0], signal.SIGSTOP)
+    broker.process.send_signal(signal.SIGINT)
+    wait_until(lambda: not is_alive(pids[1]), "the others end")
+    assert broker.process.poll() is None
+    broker.process.send_signal(signal.SIGINT)
+    assert broker.process.wait(10) == 128 + signal.SIGINT
+    broker.process.stdout.close()
+    wait_until(lambda: not any(map(is_alive, pids)), "all are gone")
+
+
+def test_sighup_opens_the_log_file_anew_in_all_processes(tmp_path: Path) -> None:
+    file = tmp_path / "shoal.log"
+    broker = Workers(tmp_path, SHOAL_LOG__FILE=str(file))
+    with broker:
+        pids = [broker.process.pid, *broker.pids()]
+        file.rename(tmp_path / "rotated")
+        broker.process.send_signal(signal.SIGHUP)
+        for pid in pids:
+            wait_until(lambda pid=pid: str(file) in open_files(pid), f"process {pid} opens it anew")
+            assert str(tmp_path / "rotated") not in open_files(pid)
+
+
+def test_other_numbers_of_workers_than_the_folder_has_are_refused(tmp_path: Path) -> None:
+    with Workers(tmp_path, 2):
+        pass
+    for number in ("1", "3"):
+        refused = subprocess.run(
+            [sys.executable, "-m", "broker.cli", "serve", "--workers", number, "--listen", "tcp://127.0.0.1:0",
+             "--data-dir", str(tmp_path / "data")], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert refused.returncode == 3
+        assert f"is kept by 2 workers, not by {number}: start with --workers 2" in refused.stderr
+
+
+def test_process_1_reaps_whoever_has_no_parent_left(tmp_path: Path) -> None:
+    if os.getuid() != 0 or not shutil.which("unshare") or not shutil.which("nsenter"):
+        pytest.skip("a process namespace needs root, unshare and nsenter")
+    broker = InNamespace(tmp_path, 2)
+    with broker:
+        supervisor = int(Path(f"/proc/{broker.process.pid}/task/{broker.process.pid}/children").read_text())
+        subprocess.run(["nsenter", "-t", str(supervisor), "-p", "/bin/sh", "-c", "sleep 0.1 &"], check=True, timeout=30)
+        broker.wait_for("orphan_reaped")
+        with RawClient(broker.port) as client:
+            assert client.connect(*broker.names(1)).reason == 0
+        assert broker.events("worker_ended") == []
+        os.kill(supervisor, signal.SIGTERM)
+        assert broker.process.wait(30) == 0
+    broker.process.stdout.close()
+
+
+class InNamespace(Workers):
+    """A broker that is process 1 of a namespace."""
+
+    def command(self) -> list[str]:
+        return ["unshare", "--pid", "--fork", "--kill-child", *super().command()]
+
+
+def assert_refused(port: int) -> None:
+    """Nobody listens on a port."""
+    with pytest.raises(ConnectionRefusedError):
+        RawClient(port)
+
+
+def open_files(pid: int) -> list[str]:
+    """Return what a process has open."""
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(os.readlink(descriptor))
+        except OSError:
+            continue                                 # closed meanwhile
+    return found
