@@ -8,6 +8,7 @@ from broker.pump cimport Pump
 from broker.replay cimport Replays
 from broker.wheel cimport TimingWheel
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from mesh.seam cimport MeshSeam
 from router.message cimport Message
 from router.router cimport Router
 
@@ -44,6 +45,7 @@ cdef class Hub:
     cdef PointerList work                # the list being worked through
     cdef uint32_t ended                  # how many of turn.closing the controller has heard of
     cdef uint32_t connect_timeout_ms
+    cdef public MeshSeam mesh            # the links to other routers; None without any
     cdef public object memory            # broker.limits.MemoryGuard, or None
     cdef public Replays replays          # None without a log
     cdef uint64_t messages_seen          # publishes received when they last had their share of a turn

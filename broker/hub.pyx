@@ -174,6 +174,9 @@ cdef class Hub:
             if self.router.recording:
                 self.pump.run()
                 self.lap(PHASE_PUMP)
+            if self.mesh is not None:
+                self.mesh.flush()
+                self.lap(PHASE_PUMP)
             self.flush_dirty()
             if rounds >= ROUNDS_MAX or not self.unfinished():
                 break
@@ -360,6 +363,8 @@ cdef class Hub:
         if self.memory is not None:
             self.memory_checked_bytes = self.turn.bytes_in
             self.memory.check()
+        if self.mesh is not None:
+            self.mesh.tick(self.turn.now_ms)
         if self.router.deadline_count:
             self.turn.in_router = True
             self.router.expire()

@@ -22,6 +22,7 @@ cdef class Reactor(Hub):
     cdef bint guest_due
     cdef dict watched                    # descriptor that is no client's -> callable(descriptor): it is readable
     cdef bint running
+    cdef bint mesh_due                   # a descriptor of the mesh was readable
     cdef int64_t next_tick_ms
     cdef readonly uint64_t turns
     cdef int64_t started_ns              # when the last turn began

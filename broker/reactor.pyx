@@ -115,6 +115,22 @@ cdef class Reactor(Hub):
         self._watch(fd, EPOLLIN)
         self.watched[fd] = callback
 
+    def join_mesh(self, MeshSeam mesh not None) -> None:
+        """From now on each turn takes what peers have sent, and ends with what they are sent. The router is theirs, too."""
+        for fd in mesh.fds:
+            self.watch(fd, self._mesh_readable)
+        self.mesh = mesh
+
+    def leave_mesh(self) -> None:
+        """Have no more to do with peers."""
+        if self.mesh is not None:
+            for fd in self.mesh.fds:
+                self.unwatch(fd)
+            self.mesh = None
+
+    def _mesh_readable(self, int fd) -> None:
+        self.mesh_due = True
+
     def unwatch(self, int fd) -> None:
         """Watch a descriptor no more, before it is closed at the latest; what is readable waits."""
         del self.watched[fd]
@@ -273,6 +289,9 @@ cdef class Reactor(Hub):
                 self.gather(GATHER_ROUNDS_WIDE)
             elif count >= GATHER_EVENTS:
                 self.gather(GATHER_ROUNDS)
+        if self.mesh is not None and (self.mesh_due or self.mesh.pending()):
+            self.mesh_due = False
+            self.mesh.receive()
         self.lap(PHASE_INPUT)
         if self.turn.sampled:
             self.turn.sampled = False
@@ -291,7 +310,8 @@ cdef class Reactor(Hub):
         self.turns += 1
         self.after_turn()
         self.busy = (count > 0 or self.guest_due or self.unfinished() or self.turn.dirty.count > 0
-                     or self.turn.later.count > 0 or self.has_replays())
+                     or self.turn.later.count > 0 or self.has_replays()
+                     or (self.mesh is not None and self.mesh.pending()))
         return self.busy
 
     cdef int64_t clock_ns(self) noexcept:
@@ -304,7 +324,8 @@ cdef class Reactor(Hub):
         count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
         self.at_once = count > 0
         if (count == 0 and block and not self.guest_due and self.running and not self.unfinished()
-                and not self.turn.dirty.count and not self.turn.later.count and not self.has_replays()):
+                and not self.turn.dirty.count and not self.turn.later.count and not self.has_replays()
+                and (self.mesh is None or not self.mesh.pending())):
             timeout_ms = TICK_MS if self.needs_ticks() else -1
             with nogil:
                 count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, timeout_ms)
@@ -317,7 +338,7 @@ cdef class Reactor(Hub):
     cdef bint needs_ticks(self) noexcept:
         """Something may fall due though no socket becomes ready."""
         return (self.wheel.armed_count != 0 or self.router.deadline_count != 0 or self.turn.throttled.count != 0
-                or self.router.ledger.memory_full)
+                or self.router.ledger.memory_full or self.mesh is not None)
 
     cdef int read_sockets(self, int count) except -1:
         """Read every ready socket once. Returns how many were clients."""

@@ -38,7 +38,6 @@ cdef class PeerLink(Sink):
     cdef readonly LinkState link_state
     cdef readonly uint32_t incarnation       # ours
     cdef readonly uint32_t peer_incarnation  # the highest heard of; 0: none. What an older one says is passed over
-    cdef public uint64_t publisher_key   # of the message that is published next; 0: nobody's
     cdef LinkOwner owner
     cdef Ledger ledger
     # Sending. Frames of an epoch are numbered from 0; an epoch begins with the oldest delivery not acknowledged.

@@ -132,7 +132,7 @@ cdef class PeerLink(Sink):
         else:
             self.batch_qos0 += 1
         length = self.batch.add(message, sequence, message.record if sequence else 0, self.incarnation, retain,
-                                ids, ids_length, self.publisher_key, self.ledger.now_us, self.ledger.now_ms)
+                                ids, ids_length, message.publisher_key, self.ledger.now_us, self.ledger.now_ms)
         self.messages_out += 1
         self.outstanding += length
         if self.outstanding >= self.window_bytes:

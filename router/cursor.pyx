@@ -7,7 +7,7 @@ outside the given bytes is ever read.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from router.crc32c cimport crc32c
-from router.message cimport NO_OFFSET
+from router.message cimport NO_OFFSET, topic_hash
 
 import msgpack
 
@@ -132,6 +132,7 @@ cdef int lend_message(Message borrowed, const MessageFields* fields, int64_t now
     borrowed.retain = fields.retain
     borrowed.version = 5
     borrowed.record = 0
+    borrowed.publisher_key = topic_hash(fields.publisher, fields.publisher_length) if fields.publisher_length else 0
     borrowed.received_ms = now_ms
     borrowed.expires_ms = 0
     if fields.expires_us:

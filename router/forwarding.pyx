@@ -270,7 +270,7 @@ cdef class Forwarding:
         return 0
 
     def link_lost(self, Peer peer not None) -> None:
-        """Nothing is heard of a peer, and nothing can be sent: what it is owed and is in no record gets one.
+        """Nothing is heard of a peer, and its session is detached: what it is owed and is in no record gets one.
 
         So its publishers are acknowledged, and it comes to the peer when that is back.
         """
@@ -281,7 +281,6 @@ cdef class Forwarding:
         cdef uint64_t number
         cdef list unrecorded = []
         cdef Held* held
-        session.detach()
         if not self.router.recording:
             return
         if outgoing is not None and outgoing.ring != NULL:
@@ -309,7 +308,6 @@ cdef class Forwarding:
         cdef Outgoing outgoing = session.outgoing
         cdef Delivery* delivery
         cdef uint64_t number
-        session.detach()
         if outgoing is not None and outgoing.ring != NULL:
             for number in range(outgoing.oldest_open, outgoing.end_number):
                 delivery = outgoing.slot(number)

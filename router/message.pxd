@@ -45,6 +45,7 @@ cdef class Message:
     cdef uint8_t version                 # protocol level of the frame: 3, 4 or 5
     cdef bint owned
     cdef int64_t received_ms             # monotonic ms
+    cdef uint64_t publisher_key          # Receiver.key of who published it, where there are peers; else 0
     cdef readonly uint64_t record        # number of its record in our log; 0: it has none
     cdef int64_t expires_ms              # monotonic ms after which it is not delivered; 0: never
     cdef void* storage                   # one block that all pointers point into, or NULL while borrowed

@@ -68,6 +68,7 @@ cdef class Message:
         copy.received_ms = self.received_ms
         copy.expires_ms = self.expires_ms
         copy.record = self.record
+        copy.publisher_key = self.publisher_key
         copy.owned = True
         self.kept = copy
         return copy

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 from router.held cimport Waiters
+from router.routes cimport Route
 from router.session cimport Session
 
 
@@ -15,3 +16,8 @@ cdef class Peer:
     cdef readonly uint64_t heard_sequence        # the last delivery of that incarnation
     cdef readonly uint64_t heard         # the highest record of its log that came here
     cdef readonly uint64_t repeats       # that came and were dropped, since the start
+
+
+# Write the numbers of the peers that a recorded message of QoS 1 or 2 is owed to; how many. `decided` has those without
+# room. At most PEERS_MAX.
+cdef int owed_peers(Route route, list decided, uint32_t* numbers) except -1

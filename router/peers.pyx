@@ -5,7 +5,9 @@ what it is owed waits in its queue and in the log like any session's, and its si
 """
 
 cimport cython
+from router.cursor cimport PEERS_MAX
 from router.ledger cimport Ledger
+from router.receiver cimport Receiver
 from router.session cimport EXPIRY_NEVER
 
 # In front of a router identifier; no client identifier has it, since U+0000 is in no UTF-8 string of MQTT [MQTT-1.5.4-2].
@@ -43,3 +45,16 @@ cdef class Peer:
             "heard": self.heard,
             "repeats": self.repeats,
         }
+
+
+cdef int owed_peers(Route route, list decided, uint32_t* numbers) except -1:
+    cdef uint32_t index
+    cdef int count = 0
+    cdef Receiver receiver
+    for index in range(route.target_count):
+        receiver = <Receiver>route.targets[index].receiver
+        if receiver.peer and route.targets[index].qos and (decided is None or receiver not in decided):
+            assert count < PEERS_MAX, "more peers than there may be"
+            numbers[count] = (<Peer>(<Session>receiver).stands_for).number
+            count += 1
+    return count

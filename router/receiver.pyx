@@ -25,6 +25,11 @@ cdef class Receiver:
         return False
 
     @property
+    def is_online(self) -> bool:
+        """Whether it has a live connection."""
+        return self.online()
+
+    @property
     def subscription_count(self) -> int:
         """Number of subscriptions held."""
         return self.entry_count

@@ -43,7 +43,6 @@ cdef class Router:
                                bint will) except -1
     cdef int _archive(self, Receiver publisher, Message message) except -1
     cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1
-    cdef int _owed_peers(self, Message message, Route route, list decided, uint32_t* peers) except -1
     cdef list _decide(self, Receiver publisher, Message message, Route route)
     cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1
     cdef int _redispatch(self, Session session) except -1

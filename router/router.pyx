@@ -14,11 +14,13 @@ from router.cursor cimport PEERS_MAX
 from router.receiver cimport DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
 from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_SESSION_ENDED, DROP_UNREADABLE
 from router.message cimport message_size
+from router.peers cimport owed_peers
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
 from router.session cimport EXPIRY_NEVER
 from router.routes cimport Target
 from router.shared cimport SharedGroup
+from router.sink cimport PUBREL
 from router.topics cimport is_own_topic, is_sys_topic
 from libc.stdlib cimport free
 
@@ -72,6 +74,8 @@ cdef class Router:
         for it: what a receiver drops is counted there.
         """
         self.recorded = self.recording and self.rests_on_record(publisher, message, route)
+        if self.peers:
+            message.publisher_key = publisher.key if publisher is not None else 0
         if self.recorded:
             return self._publish_recorded(publisher, message, route, packet_identifier, False)
         if route.archived and self.recording:
@@ -187,7 +191,7 @@ cdef class Router:
         # What the record alone does not say about who gets it stands before it, so that both are there or neither.
         cdef list decided = self._decide(publisher, owned, route) if owned.qos else None
         if owned.qos and self.peers:
-            peer_count = self._owed_peers(owned, route, decided, peers)
+            peer_count = owed_peers(route, decided, peers)
         if owned.retain:
             # A hybrid logical clock: the newest retained message of a topic is the one with the highest stamp.
             time_us = ledger.stamp_us = max(ledger.now_us, ledger.stamp_us + 1)
@@ -231,19 +235,6 @@ cdef class Router:
             else:
                 self.effects.deliver(member, owned, qos, retain, ids, ids_length, <void*>group)
         return reached
-
-    cdef int _owed_peers(self, Message message, Route route, list decided, uint32_t* peers) except -1:
-        """Write the numbers of the peers that a recorded message is owed to; returns how many."""
-        cdef uint32_t index
-        cdef int count = 0
-        cdef Receiver receiver
-        for index in range(route.target_count):
-            receiver = <Receiver>route.targets[index].receiver
-            if receiver.peer and route.targets[index].qos and (decided is None or receiver not in decided):
-                assert count < PEERS_MAX, "more peers than there may be"
-                peers[count] = (<Peer>(<Session>receiver).stands_for).number
-                count += 1
-        return count
 
     cdef list _decide(self, Receiver publisher, Message message, Route route):
         """Decide what an accepted record does not imply, and record it.
@@ -302,7 +293,7 @@ cdef class Router:
 
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason, bint recorded) except -1:
-        if self.effects.awaited_count or session.held_first != NULL:
+        if self.effects.awaited_count or (session.held_first != NULL and packet_type != PUBREL):
             self.effects.hold_back(session, sink, packet_type, packet_identifier, reason, recorded)
         elif recorded or session.waiting_records:
             self.effects.acknowledge(session, sink, packet_type, packet_identifier, reason)
@@ -318,7 +309,9 @@ cdef class Router:
         if is_own_topic(message.topic, message.topic_length):
             self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
             return 0
-        return self.publish(publisher, message, self.tree.route(message.topic, message.topic_length), 0)
+        reached = self.publish(publisher, message, self.tree.route(message.topic, message.topic_length), 0)
+        self.effects.awaited_count = 0           # nobody is acknowledged
+        return reached
 
     def announce(self, Message message not None) -> int:
         """Give a message of the broker's own, one of $SYS, to whoever is connected now, at QoS 0.
@@ -328,8 +321,7 @@ cdef class Router:
         cdef Route route = self.tree.route(message.topic, message.topic_length)
         cdef Receiver receiver
         cdef Target* target
-        cdef uint32_t index
-        cdef int reached = 0
+        cdef uint32_t index, reached = 0
         assert message.owned and message.qos == 0, message.topic_name
         for index in range(route.target_count):
             target = &route.targets[index]
@@ -397,6 +389,8 @@ cdef class Router:
         The will, if it is to be published, goes out at once or after its delay, but not later than the session ends
         [MQTT-3.1.2-8], [MQTT-3.1.3-9]. A session with expiry interval 0 ends here [MQTT-3.1.2-23].
         """
+        if self.interest is not None and session.sink is not None:
+            self.interest.connection_changes(False, self.tree.subscriptions_of(session))
         session.detach()
         if session.will is not None and not publish_will:
             session.will = None
@@ -590,8 +584,8 @@ cdef class Router:
 
     def remove_receiver(self, Receiver receiver not None) -> None:
         """End every subscription of a receiver."""
-        for topic_filter, options, _ in self.tree.subscriptions_of(receiver) if self.interest is not None else ():
-            self.interest.changes(topic_filter, receiver, options, -1)
+        if self.interest is not None:
+            self.interest.ends(receiver, self.tree.subscriptions_of(receiver))
         self.tree.remove_receiver(receiver)
 
     @property

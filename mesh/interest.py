@@ -1,0 +1,140 @@
+"""What the receivers of one router want, summed up for its peers: by topic filter, not by client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from router.receiver import Receiver
+
+LINGER_MS: Final = 5000          # how long peers go on sending what nobody wants any more
+SHARED: Final = b"$share/"
+OWN: Final = (b"$SYS", b"$replay/")      # each router answers for these itself
+QOS: Final = 0x03                # of subscription options
+NONE: Final = -1
+
+
+class Wish(NamedTuple):
+    """How a topic filter is wanted by a router.
+
+    Attributes:
+        qos: the highest that a receiver was granted.
+        durable: a session wants it at QoS 1 or 2 that outlives its connection.
+        online: of a shared subscription, its members that have a connection; else 0.
+    """
+
+    qos: int
+    durable: bool
+    online: int
+
+
+class Interest:
+    """Counts what is wanted here, and collects what has changed of it for peers.
+
+    A filter that nobody wants any more is told so only after LINGER_MS: a client that comes back at once costs nothing,
+    and messages under way are not refused.
+
+    Attributes:
+        version: of what take() has told of; rises by one with each.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        # Topic filter -> how many want it with [QoS 0, 1, 2 while connected, QoS 0, 1, 2 for longer], members online.
+        self._counts: dict[bytes, list[int]] = {}
+        self._told: dict[bytes, Wish] = {}
+        self._changed: dict[bytes, None] = {}
+        self._lingering: dict[bytes, int] = {}       # filter -> monotonic ms at which it is let go of
+        self._now_ms = 0
+
+    def changes(self, topic_filter: bytes, receiver: Receiver, before: int, after: int) -> None:
+        """A receiver's subscription options for a filter have changed; -1 is no subscription."""
+        self._count(topic_filter, receiver.durable, receiver.is_online, before, after)
+
+    def durability_changes(self, receiver: Receiver, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
+        """A session that was durable will not be, or the other way round; these are its subscriptions."""
+        for topic_filter, options, _ in subscriptions:
+            self._count(topic_filter, receiver.durable, receiver.is_online, options, NONE)
+            self._count(topic_filter, not receiver.durable, receiver.is_online, NONE, options)
+
+    def ends(self, receiver: Receiver, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
+        """A receiver leaves with all its subscriptions."""
+        for topic_filter, options, _ in subscriptions:
+            self._count(topic_filter, receiver.durable, receiver.is_online, options, NONE)
+
+    def connection_changes(self, online: bool, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
+        """A session has got a connection or lost it; these are its subscriptions."""
+        for topic_filter, _, _ in subscriptions:
+            counts = self._counts.get(topic_filter) if topic_filter.startswith(SHARED) else None
+            if counts is not None:
+                counts[6] += 1 if online else -1
+                self._changed[topic_filter] = None
+
+    def _count(self, topic_filter: bytes, durable: bool, online: bool, before: int, after: int) -> None:
+        if topic_filter.startswith(OWN):
+            return
+        counts = self._counts.setdefault(topic_filter, [0] * 7)
+        at = 3 if durable else 0
+        shared = topic_filter.startswith(SHARED)
+        if before != NONE:
+            counts[at + (before & QOS)] -= 1
+            counts[6] -= shared and online
+        if after != NONE:
+            counts[at + (after & QOS)] += 1
+            counts[6] += shared and online
+        assert min(counts) >= 0, (topic_filter, counts)
+        if not any(counts):
+            del self._counts[topic_filter]
+        self._changed[topic_filter] = None
+
+    def wish(self, topic_filter: bytes) -> Wish | None:
+        """Return how a filter is wanted now, None if nobody wants it."""
+        counts = self._counts.get(topic_filter)
+        if counts is None:
+            return None
+        qos = max(level for level in range(3) if counts[level] or counts[level + 3])
+        return Wish(qos, bool(counts[4] or counts[5]), counts[6])
+
+    def take(self, now_ms: int) -> list[tuple[bytes, Wish | None]]:
+        """Return what has changed since the last call, None for a filter that is wanted no more; `version` rises with it.
+
+        Cost: a microsecond for each filter that changed.
+        """
+        self._now_ms = now_ms
+        found: list[tuple[bytes, Wish | None]] = []
+        for topic_filter in self._changed:
+            wish = self.wish(topic_filter)
+            told = self._told.get(topic_filter)
+            if wish is None:
+                if told is not None:
+                    self._lingering.setdefault(topic_filter, now_ms + LINGER_MS)
+                continue
+            self._lingering.pop(topic_filter, None)
+            if wish != told:
+                self._told[topic_filter] = wish
+                found.append((topic_filter, wish))
+        self._changed.clear()
+        for topic_filter, due_ms in list(self._lingering.items()):
+            if due_ms > now_ms:
+                break                    # in the order of their times
+            del self._lingering[topic_filter], self._told[topic_filter]
+            found.append((topic_filter, None))
+        if found:
+            self.version += 1
+        return found
+
+    def due(self, now_ms: int) -> bool:
+        """Return whether take() would find anything."""
+        if self._changed:
+            return True
+        first = next(iter(self._lingering.values()), None)
+        return first is not None and first <= now_ms
+
+    def told(self) -> Iterator[tuple[bytes, Wish]]:
+        """Yield everything that `version` stands for; nothing may change meanwhile."""
+        yield from self._told.items()
+
+    def __len__(self) -> int:
+        """Number of filters that peers have been told of."""
+        return len(self._told)

@@ -1,0 +1,45 @@
+"""One router among others: its links, what it tells them and what they tell it."""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from mesh.frames cimport FrameReader
+from mesh.link cimport LinkOwner, PeerLink
+from mesh.seam cimport MeshSeam
+from mesh.transport cimport Channel, FrameHandler, Transport
+from router.forwarding cimport Forwarding
+from router.peers cimport Peer
+from router.router cimport Router
+
+
+cdef class Neighbour:
+    # A peer with all that belongs to it.
+    cdef readonly bytes name             # node/worker
+    cdef readonly Peer peer
+    cdef readonly PeerLink link
+    cdef readonly Channel channel
+    cdef readonly bytes identity         # name/incarnation of its newest process that was heard
+    # What we want, as the peer knows it. Versions are mesh.interest.Interest's.
+    cdef readonly uint64_t sent          # the version that frames which have left would bring it to; 0: it knows nothing
+    cdef readonly uint64_t installed     # the version that it has confirmed
+    cdef int64_t sent_ms                 # when the last of these frames left
+    # What it wants, as far as we know it.
+    cdef readonly uint64_t wants         # its version; 0: its first snapshot has not been heard
+    cdef public set listed               # filters of the snapshot that is coming in; None while none is
+    cdef public dict counters            # what it said of itself last
+
+
+cdef class Mesh(MeshSeam):
+    cdef readonly Router router
+    cdef readonly Forwarding forwarding
+    cdef readonly Transport transport
+    cdef readonly bytes name             # ours, node/worker
+    cdef readonly object interest        # mesh.interest.Interest
+    cdef readonly dict neighbours        # name -> Neighbour
+    cdef list links                      # of these, PeerLink
+    cdef object wake                     # called when there is something for flush() to do outside of a turn
+    cdef object waiting                  # deque of (version, due ms, action): until the peers have installed it
+    cdef LinkOwner owner
+    cdef FrameHandler inbox
+    cdef FrameReader reader
+    cdef int64_t interest_timeout_ms
+    cdef readonly uint64_t errors        # frames that were none
+    cdef int heard(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1

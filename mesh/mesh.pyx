@@ -1,0 +1,340 @@
+"""One router among others: its links, what it tells them and what they tell it.
+
+Messages and their acknowledgements are the links' (link.pyx). Here is what goes beside them: which topic filters each
+router wants. They travel as numbered changes; who has missed one is sent everything again.
+"""
+
+from collections import deque
+from functools import partial
+from itertools import islice
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from mesh.frames cimport FRAME_INTEREST, FRAME_INTEREST_INSTALLED, FRAME_VERSION
+from router.router cimport Router
+
+import msgpack
+import structlog
+
+from mesh.frames import FrameError
+from mesh.interest import Interest, Wish
+
+cdef enum:
+    PART_MAX = 500               # filters in one frame: so many are installed in a few milliseconds
+    AGAIN_MS = 1000              # until what was not confirmed is sent again
+    FILTER_BYTES_MAX = 65535 + 65535 + 16
+
+log = structlog.get_logger("mesh")
+
+
+@cython.final
+cdef class Neighbour:
+    """A peer, its link, and what both sides know of each other's wishes."""
+
+    def state(self) -> dict:
+        """Return link, interest and custody, for admin and tests."""
+        return {**self.link.statistics(), "filters": self.peer.session.entry_count, "installed": self.installed,
+                "sent": self.sent, "wants": self.wants, **{
+                    name: value for name, value in self.peer.state().items()
+                    if name in ("outgoing", "waiting_acknowledgements", "heard")}}
+
+
+@cython.final
+cdef class Owner(LinkOwner):
+    """What the links of a mesh ask for."""
+
+    cdef Mesh mesh
+
+    cdef int send(self, PeerLink link, const uint8_t* frame, size_t length) except -1:
+        return (<Neighbour>self.mesh.neighbours[link.peer]).channel.send(frame, length)
+
+    cdef int answer(self, PeerLink link, const uint8_t* frame, size_t length) except -1:
+        cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
+        if neighbour.identity is not None:
+            self.mesh.transport.answer(neighbour.identity, frame, length)
+        return 0
+
+    cdef int take(self, PeerLink link, FrameReader entry) except -1:
+        self.mesh.forwarding.receive(
+            (<Neighbour>self.mesh.neighbours[link.peer]).peer, entry.message, entry.sequence, entry.incarnation, entry.n,
+            entry.ids, entry.ids_length, entry.publisher_key)
+        return 0
+
+    cdef int taken(self, PeerLink link, uint64_t epoch, uint64_t index, uint64_t sequence) except -1:
+        if not self.mesh.router.recording or len(self.mesh.router.effects) == 0:
+            return link.settled(epoch, index, sequence)
+        self.mesh.forwarding.when_durable((<Neighbour>self.mesh.neighbours[link.peer]).peer,
+                                          partial(link.settle, epoch, index, sequence))
+        return 0
+
+    cdef int acknowledged(self, PeerLink link, uint64_t end) except -1:
+        return self.mesh.forwarding.acknowledged((<Neighbour>self.mesh.neighbours[link.peer]).peer, end - 1) if end else 0
+
+    def changed(self, link: PeerLink, before: str) -> None:
+        """A link came up, or nobody answers any more."""
+        cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
+        log.info("peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
+        if link.state == "up":
+            self.mesh.tell_all(neighbour)
+        elif before == "up":
+            self.mesh.forwarding.link_lost(neighbour.peer)
+            self.mesh.call_ready()
+
+    def restarted(self, link: PeerLink, incarnation: int) -> None:
+        """Another process than before: it knows nothing of what we want, and wants what it will tell."""
+        cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
+        neighbour.identity = b"%b/%d" % (link.peer, incarnation)
+        neighbour.sent = neighbour.installed = neighbour.wants = 0
+        neighbour.sent_ms = 0
+        neighbour.listed = None
+        self.mesh.forwarding.restarted(neighbour.peer)
+        if link.state == "up":
+            self.mesh.tell_all(neighbour)
+
+
+@cython.final
+cdef class Inbox(FrameHandler):
+    """Where the transport brings frames."""
+
+    cdef Mesh mesh
+
+    cdef int received(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1:
+        return self.mesh.heard(identity, answer, frame, length)
+
+
+@cython.final
+cdef class Mesh(MeshSeam):
+    """The links of one router to all others.
+
+    Args:
+        router: recovered; it tells us what its receivers want.
+        transport: bound; we connect it and close it.
+        name: ours, "node/worker".
+        incarnation: of our process, 1 or more.
+        peers: name -> endpoint of every other router; its public key behind it, (endpoint, key), where links are
+            encrypted.
+        wake: makes the reactor turn; from this thread.
+        interest_timeout_ms: how long a SUBACK waits for peers at most.
+        link_options: heartbeat_ms, silence_ms, window_bytes of mesh.link.PeerLink.
+    """
+
+    def __init__(self, Router router not None, Transport transport not None, bytes name not None, incarnation: int,
+                 peers: dict, wake, *, interest_timeout_ms: int = 1000, **link_options):
+        cdef Neighbour neighbour
+        cdef Owner owner = Owner()
+        cdef Inbox inbox = Inbox()
+        self.router = router
+        self.transport = transport
+        self.name = name
+        self.wake = wake
+        self.interest_timeout_ms = interest_timeout_ms
+        self.forwarding = Forwarding(router)
+        self.interest = Interest()
+        self.reader = FrameReader()
+        self.waiting = deque()
+        self.neighbours = {}
+        self.links = []
+        owner.mesh = inbox.mesh = self
+        self.owner, self.inbox = owner, inbox
+        for session in router.sessions.values():
+            for topic_filter, options, _ in router.tree.subscriptions_of(session):
+                self.interest.changes(topic_filter, session, -1, options)
+        router.interest = self.interest
+        for peer, endpoint in sorted(peers.items()):
+            key = None
+            if isinstance(endpoint, tuple):
+                endpoint, key = endpoint
+            neighbour = Neighbour()
+            neighbour.name = peer
+            neighbour.peer = self.forwarding.peer(peer)
+            neighbour.counters = {}
+            neighbour.channel = transport.connect(peer, endpoint, key)
+            neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, **link_options)
+            self.neighbours[peer] = neighbour
+            self.links.append(neighbour.link)
+
+    def close(self) -> None:
+        """Close all sockets; what is unsent is lost. What is owed stays in the log."""
+        self.router.interest = None
+        for link in self.links:
+            link.give_up()
+        self.transport.close()
+
+    @property
+    def fds(self) -> list[int]:
+        """Descriptors of which each says that receive() has something to do."""
+        return self.transport.fds
+
+    # The reactor's ---------------------------------------------------------------------------------------------------
+
+    cdef int receive(self) except -1:
+        return self.transport.receive(self.inbox)
+
+    cdef bint pending(self) except -1:
+        return self.transport.pending()
+
+    cdef int flush(self) except -1:
+        cdef PeerLink link
+        if self.interest.due(self.router.ledger.now_ms):
+            self.announce()
+        for link in self.links:
+            link.flush()
+        return 0
+
+    cdef int tick(self, int64_t now_ms) except -1:
+        cdef Neighbour neighbour
+        for neighbour in self.neighbours.values():
+            neighbour.link.tick(now_ms)
+            if (neighbour.link.state == "up" and neighbour.installed < self.interest.version
+                    and now_ms - neighbour.sent_ms >= AGAIN_MS):
+                self.tell_all(neighbour)         # a connection that broke took it along
+        self.call_ready()
+        return 0
+
+    cdef int heard(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1:
+        """A frame of a peer. What is no frame is counted, said, and hurts nobody else."""
+        cdef Neighbour neighbour
+        cdef bytes name = identity
+        cdef bytes number = b""
+        if not answer:
+            name, _, number = identity.rpartition(b"/")
+        neighbour = self.neighbours.get(name)
+        if neighbour is None or (not answer and not number.isdigit()):
+            self.errors += 1
+            return 0
+        if not answer and int(number) < neighbour.link.peer_incarnation:
+            return 0                     # a process before the one that is there now
+        try:
+            if not answer and (neighbour.identity is None or int(number) > neighbour.link.peer_incarnation):
+                neighbour.identity = identity
+            self.reader.open(frame, length)
+            if neighbour.link.receive(self.reader) == 0:
+                self.on_other(neighbour, PyBytes_FromStringAndSize(<const char*>frame, <Py_ssize_t>length))
+        except FrameError as error:
+            self.errors += 1
+            log.warning("bad_frame", peer=name.decode(errors="replace"), what=str(error))
+        return 0
+
+    def on_other(self, Neighbour neighbour not None, bytes frame not None) -> None:
+        """A frame that is not the link's."""
+        try:
+            fields = msgpack.unpackb(frame, strict_map_key=False)
+            kind = fields[1]
+            if kind == FRAME_INTEREST:
+                self.on_interest(neighbour, *fields[2:8])
+            elif kind == FRAME_INTEREST_INSTALLED:
+                incarnation, version = fields[2:4]
+                if incarnation == neighbour.link.incarnation and neighbour.installed < version <= neighbour.sent:
+                    neighbour.installed = version
+                    self.call_ready()
+            else:
+                raise FrameError(f"a frame of kind {kind!r}, which this version does not know")
+        except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+            raise FrameError(f"a frame of kind {self.reader.kind} is not as it must be: {error}") from error
+
+    # What we want ----------------------------------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Tell every peer what has changed of what is wanted here."""
+        cdef Neighbour neighbour
+        before = self.interest.version
+        found = self.interest.take(self.router.ledger.now_ms)
+        if not found:
+            return
+        for neighbour in self.neighbours.values():
+            # Who does not know the version before is, or will be, told everything.
+            if neighbour.link.state == "up" and neighbour.sent == before and before:
+                self.tell(neighbour, before, found)
+            elif neighbour.link.state == "up":
+                self.tell_all(neighbour)
+
+    def tell_all(self, Neighbour neighbour not None) -> None:
+        """Send a peer everything that is wanted here."""
+        if self.interest.version == 0:
+            self.interest.take(self.router.ledger.now_ms)
+            self.interest.version = max(self.interest.version, 1)
+        self.tell(neighbour, 0, self.interest.told())
+
+    def tell(self, Neighbour neighbour not None, before: int, wishes) -> None:
+        """Send filters and how they are wanted, in parts; `before` is the version that they are changes of, 0: all."""
+        wishes = iter(wishes)
+        part = list(islice(wishes, PART_MAX))
+        first = True
+        while True:
+            following = list(islice(wishes, PART_MAX))
+            packed = msgpack.packb([
+                FRAME_VERSION, FRAME_INTEREST, neighbour.link.incarnation, before, self.interest.version, first,
+                not following, [[name] if wish is None else [name, *wish] for name, wish in part]])
+            self.transport.send_frame(neighbour.channel, packed)
+            if not following:
+                break
+            part, first = following, False
+        neighbour.sent = self.interest.version
+        neighbour.sent_ms = self.router.ledger.now_ms
+
+    def when_installed(self, action) -> None:
+        """Call `action()` once every live peer knows what is wanted here now, or after `interest_timeout_ms`. In order."""
+        self.announce()
+        self.waiting.append((self.interest.version, self.router.ledger.now_ms + self.interest_timeout_ms, action))
+        self.call_ready()
+
+    def call_ready(self) -> None:
+        """Do what has waited long enough."""
+        cdef Neighbour neighbour
+        if not self.waiting:
+            return
+        everywhere = min([neighbour.installed for neighbour in self.neighbours.values() if neighbour.link.state == "up"],
+                         default=self.interest.version)
+        while self.waiting and (self.waiting[0][0] <= everywhere or self.waiting[0][1] <= self.router.ledger.now_ms):
+            self.waiting.popleft()[2]()
+
+    @property
+    def ready(self) -> bool:
+        """Whether each peer is there, knows what we want, and has told what it wants."""
+        return all([neighbour.link.state == "up" and neighbour.installed >= self.interest.version and neighbour.wants
+                    for neighbour in self.neighbours.values()])
+
+    # What they want --------------------------------------------------------------------------------------------------
+
+    def on_interest(self, Neighbour neighbour not None, incarnation: int, before: int, version: int, first: bool,
+                    last: bool, wishes: list) -> None:
+        """A peer says what it wants. Raises ValueError, TypeError for what cannot be."""
+        if incarnation != neighbour.link.peer_incarnation:
+            if incarnation < neighbour.link.peer_incarnation:
+                return
+            # The link has not heard of this process: the next heartbeat brings that, and what is not confirmed comes again.
+            return
+        if before == 0 and first:
+            neighbour.listed = set()
+        elif before == 0:
+            if neighbour.listed is None:
+                return                   # its first part was lost
+        elif before != neighbour.wants:
+            return                       # a change of what we do not know: it is not confirmed, and comes again
+        for name, *wish in wishes:
+            if not isinstance(name, bytes) or len(name) > FILTER_BYTES_MAX:
+                raise TypeError("a topic filter is bytes")
+            if not wish:
+                self.forwarding.want_no_more(neighbour.peer, name)
+                continue
+            qos, durable, online = Wish(*wish[:3])
+            if qos not in (0, 1, 2) or online < 0:
+                raise ValueError(f"QoS {qos}, {online} online")
+            self.forwarding.want(neighbour.peer, name, qos, bool(durable), online)
+            if before == 0:
+                neighbour.listed.add(name)
+        if not last:
+            return
+        if before == 0:
+            for name, _, _ in self.router.tree.subscriptions_of(neighbour.peer.session):
+                if name not in neighbour.listed:
+                    self.forwarding.want_no_more(neighbour.peer, name)
+            neighbour.listed = None
+        neighbour.wants = version
+        self.forwarding.when_durable(neighbour.peer, partial(self.confirm, neighbour, incarnation, version))
+
+    def confirm(self, Neighbour neighbour not None, incarnation: int, version: int) -> None:
+        """What a peer wants is installed, and as durable as it must be."""
+        if neighbour.identity is not None and incarnation == neighbour.link.peer_incarnation:
+            self.transport.answer_frame(neighbour.identity, msgpack.packb(
+                [FRAME_VERSION, FRAME_INTEREST_INSTALLED, incarnation, version]))

@@ -1,0 +1,10 @@
+"""What a reactor needs of the mesh; nothing of ZeroMQ comes with it."""
+
+from libc.stdint cimport int64_t
+
+
+cdef class MeshSeam:
+    cdef int receive(self) except -1             # what has come from peers; how many frames
+    cdef int flush(self) except -1               # the turn ends, and everything that may leave has been decided
+    cdef int tick(self, int64_t now_ms) except -1    # at least four times a second
+    cdef bint pending(self) except -1            # receive() has something to do of which no descriptor tells
