@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import zmq
+from zmq.utils import z85
 
 ENDPOINT = "inproc://zeromq.zap.01"
 DOMAIN = "shoal"
@@ -41,7 +42,7 @@ class Gate:
         request = question[1] if len(question) > 1 else b""
         name = None
         if len(question) == 7 and question[0] == VERSION and question[5] == b"CURVE" and len(question[6]) == 32:
-            name = self.names.get(zmq.utils.z85.encode(question[6]))
+            name = self.names.get(z85.encode(question[6]))
         if name is None:
             self.refused += 1
             return [VERSION, request, b"400", b"unknown key", b"", b""]
