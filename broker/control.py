@@ -72,6 +72,7 @@ class Controller:
         self.limits = config.limits
         self.router = router
         self.replays: Replays | None = None     # set by whoever has a log
+        self.mesh: Any = None                   # set where there are other workers
         self.acl = acl = FailClosed(acl)
         self.presence = Presence()
         self.handshake = Handshake(
@@ -159,7 +160,7 @@ class Controller:
                     connection.backlog.join(backlog)
                 self.send_backlog(connection)
 
-        return self._answer(connection, answer)
+        return self._answer_everywhere(connection, answer)
 
     def _options(self, connection: Connection, subscription: Subscription, qos: int) -> int:
         """Return the Subscription Options byte in force (3.8.3.1): at most the QoS that is available.
@@ -184,6 +185,27 @@ class Controller:
             return False
         answer()
         return True
+
+    def _answer_everywhere(self, connection: Connection, answer: Any) -> bool:
+        """_answer(), but not before the other workers know what is wanted: what is published there afterwards arrives."""
+        if self.mesh is None:
+            return self._answer(connection, answer)
+        answered = parked = False
+
+        def answer_and_go_on() -> None:
+            nonlocal answered
+            answered = True
+            answer()
+            if parked:
+                connection.unpark()
+
+        if self.router.recording and connection.session.durable:
+            parked = True
+            self.router.effects.call(lambda: self.mesh.when_installed(answer_and_go_on))
+        else:
+            self.mesh.when_installed(answer_and_go_on)
+            parked = not answered
+        return not parked
 
     def _refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
         """Return why a subscription is refused, or None. Raises ClientError for what 3.x or 5.0 call an error."""

@@ -423,6 +423,8 @@ class Handshake:
             self._new_salt(),
         )
         self.open_connections += 1
+        if self.router.interest is not None and session.subscription_count:
+            self.router.interest.connection_changes(True, self.router.tree.subscriptions_of(session))
         if keep_alive_s == 0:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
         connection.write_packet(encode(Connack(present, Reason.SUCCESS, properties), connect.version))

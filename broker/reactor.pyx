@@ -14,6 +14,7 @@ from broker.hub import PHASES
 from broker.properties import encode_varint
 from broker.protocol cimport CLOSING, CONNECTING
 from broker.wheel cimport TICK_MS
+from mesh.seam cimport MeshSeam
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy

@@ -285,6 +285,31 @@ class Storage(Struct, frozen=True, kw_only=True):
     ] = 268_435_456
 
 
+class Mesh(Struct, frozen=True, kw_only=True):
+    """Links between workers."""
+
+    interest_timeout_s: Annotated[
+        float,
+        Meta(ge=0.01, le=3600, description="Time that a SUBACK waits for the other workers to know what is wanted."),
+    ] = 2.0
+    silence_s: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=3600,
+            description="Time without an answer after which another worker is left alone: what it is owed waits in the "
+            "log until it answers again.",
+        ),
+    ] = 3.0
+    window_bytes: Annotated[
+        int, Meta(ge=1_048_576, le=1 << 32, description="Bytes on their way to one other worker at most.")
+    ] = 8_388_608
+    owed_bytes_max: Annotated[
+        int,
+        Meta(ge=1_048_576, le=1 << 50, description="Bytes of messages that wait in the log for one other worker at most."),
+    ] = 1 << 34
+
+
 class Shutdown(Struct, frozen=True, kw_only=True):
     """How a worker ends."""
 
@@ -356,6 +381,7 @@ class Config(Struct, frozen=True, kw_only=True):
         Archive,
         Meta(description="What is logged whoever wants it, so that it can be replayed, and for how long it is kept."),
     ] = Archive()
+    mesh: Annotated[Mesh, Meta(description="Links between workers.")] = Mesh()
     log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
     shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()
     processes: Annotated[

@@ -105,6 +105,13 @@ class Worker:
         elif log_store is not None:
             log_store.on_durable = self.reactor.wake
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
+        self.mesh: Any = None
+        if place is not None and place.count > 1:
+            # Here, because it takes ZeroMQ along, which nobody needs who is alone.
+            from broker.neighbours import join
+
+            self.router.ledger.peer_bytes_max = config.mesh.owed_bytes_max
+            self.mesh = join(self, place)
         self.acceptor: Acceptor | None = None
         self.handover: Handover | None = None
         self.sys_topics: SysTopics | None = None
@@ -147,6 +154,9 @@ class Worker:
         """Close everything at once; what serve() left behind because it was cancelled."""
         self._accept_no_more()
         self.in_process.end()
+        if self.mesh is not None:
+            self.reactor.leave_mesh()
+            self.mesh.close()
         self.reactor.close()
         self.reactor.memory.close()
         self.reactor.memory = None

@@ -131,6 +131,10 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.s
         nursery.start_soon(stop_waiting)
         channel.tell("joined", {"incarnation": worker.store.log.incarnation})
         await asked.wait()
+        if worker.mesh is not None:
+            from broker.neighbours import ready
+
+            await ready(worker.mesh)
         worker.listen(sockets)
         await worker.serve(started)
         nursery.cancel_scope.cancel()

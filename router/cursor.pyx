@@ -132,7 +132,7 @@ cdef int lend_message(Message borrowed, const MessageFields* fields, int64_t now
     borrowed.retain = fields.retain
     borrowed.version = 5
     borrowed.record = 0
-    borrowed.publisher_key = topic_hash(fields.publisher, fields.publisher_length) if fields.publisher_length else 0
+    borrowed.publisher_key = 0
     borrowed.received_ms = now_ms
     borrowed.expires_ms = 0
     if fields.expires_us:
@@ -252,6 +252,8 @@ cdef class Cursor:
             raise RecordError(f"record {self.number} is no message")
         cdef Message message = message_of(&fields, now_us, now_ms)
         message.record = fields.record if fields.record else self.number
+        if fields.publisher_length:
+            message.publisher_key = topic_hash(fields.publisher, fields.publisher_length)
         return message
 
     def find(self, size_t start) -> int:

@@ -3,17 +3,12 @@
 from typing import Any
 
 import msgpack
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from mesh.frames import KINDS, FrameError
-from mesh.link import PeerLink
-from router.ledger import Ledger
-from router.message import message
-from router.router import Router
+from mesh.frames import KINDS
 
-from tests.support.mesh_ends import START_US, WINDOW_BYTES, End, Pair
+from tests.support.mesh_ends import WINDOW_BYTES, End, Pair
 
 sides = st.integers(0, 1)
 

@@ -1,0 +1,61 @@
+"""A worker's links to the other workers of its node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+from mesh.mesh import Mesh
+from mesh.transport import Transport
+
+from broker.logs import get
+
+if TYPE_CHECKING:
+    from broker.place import Place
+    from broker.worker import Worker
+
+log = get("mesh")
+
+READY_S = 10.0                   # for the other workers to say what they want, before clients are let in
+READY_POLL_S = 0.005
+
+
+def router_name(place: Place, number: int) -> bytes:
+    """Return the name of a worker of a node among routers, "node/worker": the same over its restarts."""
+    return f"{place.node.identifier}/{number}".encode()
+
+
+def endpoint(place: Place, number: int) -> str:
+    """Return where a worker's router is bound, for ZeroMQ."""
+    return f"ipc://{place.run_dir}/mesh-{number}"
+
+
+def join(worker: Worker, place: Place) -> Mesh:
+    """Bind a worker's router and connect it to all others, which need not be there yet.
+
+    The worker has recovered, and the reactor is not turning yet. Raises zmq.ZMQError.
+    """
+    assert worker.store is not None, "a worker of several has a folder"
+    incarnation: int = worker.store.log.incarnation
+    settings: Any = worker.config.mesh
+    name = router_name(place, place.number)
+    transport = Transport(b"%b/%d" % (name, incarnation), endpoint(place, place.number))
+    others = {router_name(place, number): endpoint(place, number)
+              for number in range(place.count) if number != place.number}
+    mesh = Mesh(worker.router, transport, name, incarnation, others, worker.reactor.wake,
+                interest_timeout_ms=int(settings.interest_timeout_s * 1000), silence_ms=int(settings.silence_s * 1000),
+                window_bytes=settings.window_bytes)
+    worker.reactor.join_mesh(mesh)
+    worker.controller.mesh = mesh
+    return mesh
+
+
+async def ready(mesh: Mesh) -> None:
+    """Wait until every other worker has said what it wants and knows what is wanted here, READY_S at most."""
+    with trio.move_on_after(READY_S):
+        while not mesh.ready:            # noqa: ASYNC110  (the mesh knows no trio)
+            await trio.sleep(READY_POLL_S)
+        return
+    # Who is away is told when it comes; until then it is owed what it wanted when it was last there.
+    log.warning("peers_missing", peers=[name.decode() for name, neighbour in mesh.neighbours.items()
+                                        if neighbour.link.state != "up"])
