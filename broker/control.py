@@ -187,7 +187,7 @@ class Controller:
         return True
 
     def _answer_everywhere(self, connection: Connection, answer: Any) -> bool:
-        """_answer(), but not before the other workers know what is wanted: what is published there afterwards arrives."""
+        """_answer(), once the other workers know what is wanted: what is published there afterwards arrives."""
         if self.mesh is None:
             return self._answer(connection, answer)
         answered = parked = False

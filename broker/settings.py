@@ -306,7 +306,7 @@ class Mesh(Struct, frozen=True, kw_only=True):
     ] = 8_388_608
     owed_bytes_max: Annotated[
         int,
-        Meta(ge=1_048_576, le=1 << 50, description="Bytes of messages that wait in the log for one other worker at most."),
+        Meta(ge=1_048_576, le=1 << 50, description="Bytes of messages that wait for one other worker at most."),
     ] = 1 << 34
 
 

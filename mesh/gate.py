@@ -26,7 +26,7 @@ class Gate:
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind(ENDPOINT)
-        self.fd: int = self.socket.getsockopt(zmq.FD)
+        self.fd = int(self.socket.getsockopt(zmq.FD))
 
     def answer(self) -> None:
         """Answer all questions that have come."""

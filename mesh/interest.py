@@ -97,7 +97,7 @@ class Interest:
         return Wish(qos, bool(counts[4] or counts[5]), counts[6])
 
     def take(self, now_ms: int) -> list[tuple[bytes, Wish | None]]:
-        """Return what has changed since the last call, None for a filter that is wanted no more; `version` rises with it.
+        """Return what has changed since the last call, None for a filter that is wanted no more; `version` rises.
 
         Cost: a microsecond for each filter that changed.
         """

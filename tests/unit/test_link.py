@@ -1,4 +1,4 @@
-"""The link between two routers, over queues that lose things: nothing acknowledged is lost, order holds, nothing twice."""
+"""The link between two routers, over queues that lose things: nothing is lost, order holds, nothing twice."""
 
 from typing import Any
 
