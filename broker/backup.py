@@ -31,6 +31,7 @@ MANIFEST_VERSION: Final = 1
 MANIFEST_BYTES_MAX: Final = 268_435_456
 RETAINED: Final = "retained"
 RETAINED_FILE: Final = "data.mdb"
+NODE_FILES: Final = ("node", "workers")  # which sessions are in which worker's log follows from them
 ATTEMPTS: Final = 8  # to copy what a broker removes meanwhile
 PIECE_BYTES: Final = 1_048_576
 SYNC_EVERY_BYTES: Final = 16_777_216  # a broker on the same disk must not wait behind a large heap of unwritten pages
@@ -41,7 +42,7 @@ INCARNATIONS_SKIPPED: Final = 1_000
 
 _WORKER = re.compile(r"worker-(0|[1-9]\d{0,9})")
 _FILE = re.compile(rf"worker-(?:0|[1-9]\d{{0,9}})/(?:segment-\d{{12}}\.log|snapshot-\d{{12}}\.log|incarnation)|"
-                   rf"{RETAINED}/{re.escape(RETAINED_FILE)}")  # fmt: skip
+                   rf"{RETAINED}/{re.escape(RETAINED_FILE)}|{'|'.join(NODE_FILES)}")  # fmt: skip
 
 Progress = Callable[[int], None]
 
@@ -177,6 +178,10 @@ def workers_of(folder: Path) -> dict[int, Path]:
 
 def _copy_all(data_folder: Path, target: Path, manifest: Manifest, progress: Progress) -> None:
     workers = workers_of(data_folder)
+    for name in NODE_FILES:
+        if (data_folder / name).is_file():
+            manifest.files[name] = _copy(data_folder / name, target / name, progress)
+            (target / name).chmod(0o600)  # one of them is secret
     # The retained messages first: what they have applied must be in the log that is copied after them. And what they
     # have not applied must be there too, so no segment may go in between.
     oldest = {worker: _oldest(folder) for worker, folder in workers.items()}
@@ -296,6 +301,8 @@ def restore(source: Path, folder: Path, progress: Progress = lambda done: None) 
             target.parent.mkdir(mode=0o700, exist_ok=True)
             try:
                 found = _copy(source / name, target, progress)
+                if name in NODE_FILES:
+                    target.chmod(0o600)
             except FileNotFoundError:
                 raise DamagedError(f"{source / name} is missing") from None
             if found != expected:

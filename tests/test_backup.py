@@ -58,6 +58,18 @@ def segment(folder: Path, number: int) -> Path:
     return folder / "worker-0" / segment_name(number)
 
 
+def test_who_the_node_is_and_how_its_sessions_are_spread_is_backed_up_for_the_owner_only(tmp_path: Path) -> None:
+    data, copy, new = (tmp_path / name for name in ("data", "copy", "new"))
+    write(data, 3)
+    (data / "node").write_text('{"secret": "00"}')
+    (data / "workers").write_text("3\n")
+    assert shoal("backup", copy, "--data-dir", data).exit_code == 0
+    assert shoal("restore", copy, "--data-dir", new).exit_code == 0
+    for name in ("node", "workers"):
+        assert (new / name).read_bytes() == (data / name).read_bytes()
+        assert {folder.joinpath(name).stat().st_mode & 0o777 for folder in (copy, new)} == {0o600}
+
+
 def test_what_was_backed_up_is_there_again_with_a_higher_incarnation(tmp_path: Path) -> None:
     data, copy, new = (tmp_path / name for name in ("data", "copy", "new"))
     write(data, 3, 4, 5)

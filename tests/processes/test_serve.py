@@ -91,11 +91,11 @@ def test_an_address_that_is_not_ours_is_one_sentence(tmp_path: Path, address: st
     assert sentence in refused.stderr
 
 
-def test_an_open_address_and_more_workers_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_an_open_address_and_too_many_workers_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    refused = shoal("serve", "--workers", "4", "--listen", "tcp://0.0.0.0:0", "--data-dir", str(folder))
+    refused = shoal("serve", "--workers", "1025", "--listen", "tcp://0.0.0.0:0", "--data-dir", str(folder))
     assert refused.returncode == 2
-    assert "expected 1, because this version runs a single worker" in refused.stderr
+    assert "flag --workers: workers: found 1025, expected a whole number from 1 to 1024" in refused.stderr
     assert "allow_anonymous = true" in refused.stderr
     assert not folder.exists()
 

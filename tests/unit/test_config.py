@@ -130,12 +130,6 @@ def test_the_environment_gives_lists_and_truth() -> None:
     assert config.allow_anonymous is True
 
 
-def test_more_than_one_worker_is_refused_with_one_sentence() -> None:
-    assert problems_of(flags={"workers": 2}) == [
-        "flag --workers: workers: found 2, expected 1, because this version runs a single worker"
-    ]
-
-
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:1883", "tcp://[::]:1883", "tcp://192.0.2.1:1883", "tcp://host:1"])
 def test_an_open_address_needs_authentication_or_permission(address: str) -> None:
     (problem,) = problems_of(flags={"listen": (address,)})
