@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
+from router.overflow import POLICIES
 from router.topics import check_topic_filter
 
 from broker.settings import Archive, Config, Limits, Log, Mqtt, Shutdown
@@ -31,6 +32,7 @@ __all__ = [
     "is_loopback",
     "load",
     "parse_address",
+    "parse_queue_rule",
     "rendered",
 ]
 
@@ -131,6 +133,20 @@ def parse_address(text: str) -> Address:
     if not host or any(character.isspace() or character in "/@[]?#" for character in host):
         raise ValueError(f"expected a host name or an IP address in {text!r}")
     return Address(host, int(port))
+
+
+def parse_queue_rule(text: str) -> tuple[bytes, str]:
+    """Return the topic filter and the policy of `FILTER: POLICY`; ValueError with what was expected if it is not that."""
+    topic_filter, _, policy = text.rpartition(":")
+    if policy.strip() not in POLICIES:
+        raise ValueError("a topic filter, a colon and one of " + ", ".join(POLICIES))
+    encoded = topic_filter.encode("utf-8", "surrogatepass")
+    wrong = check_topic_filter(encoded)
+    if wrong is None and topic_filter.startswith("$share/"):
+        wrong = "no topic name begins with $share"
+    if wrong is not None:
+        raise ValueError(f"a topic filter before the colon: {wrong}")
+    return encoded, policy.strip()
 
 
 def is_loopback(address: Address) -> bool:
@@ -272,6 +288,11 @@ def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authentic
                 text,
                 "a loopback address, because there is no authentication; allow_anonymous = true lets everybody in",
             )
+    for text in config.mqtt.queue_rules:
+        try:
+            parse_queue_rule(text)
+        except ValueError as error:
+            yield problem("mqtt.queue_rules", text, str(error))
     for text in config.archive.topic_filters:
         wrong = check_topic_filter(text.encode("utf-8", "surrogatepass"))
         if wrong is None and text.split("/", 1)[0] in ("$share", "$replay", "$SYS"):

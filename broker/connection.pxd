@@ -54,6 +54,7 @@ cdef class Connection(Protocol):
     cdef bint has_room(self, bint qos) noexcept         # a message would be sent at once, neither queued nor dropped
     cdef int peer_finished(self) except -1
     cdef int on_deadline(self) except -1
+    cdef int queue_full(self) except -1
     cdef int socket_failed(self, int error) except -1
     cdef int end_input(self) except -1
     cdef int end_output(self) noexcept

@@ -287,7 +287,7 @@ cdef class Connection(Protocol):
             return
         self.parked = False
         self.parked_body = None
-        if self.held and self.session.waiting_records < self.turn.receive_maximum:
+        if self.held and self.may_go_on():
             self.held = False
         self.update_reading()
         if self.kept_length and not self.held:
@@ -495,6 +495,12 @@ cdef class Connection(Protocol):
         self.close_reason = reason
         list_push(&self.turn.closing, <void*>self)
         call_for_turn(self.turn)
+
+    cdef int queue_full(self) except -1:
+        self.controller.fail(self, ClientError(
+            Reason.QUOTA_EXCEEDED, "section 4.13", "more messages wait than the queue of the session holds",
+            CloseReason.QUEUE_FULL))
+        return 0
 
     cdef int socket_failed(self, int error) except -1:
         output_clear(&self.out)

@@ -62,6 +62,7 @@ cdef class Hub:
     cdef int run_replays(self) except -1
     cdef bint has_replays(self) noexcept     # they have more to do at once
     cdef int take_up_throttled(self) except -1
+    cdef int take_up_pushed_back(self) except -1
     cdef int end_closing(self) except -1
     cdef int flush_dirty(self) except -1
     cdef int reap(self) except -1

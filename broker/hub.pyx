@@ -105,6 +105,7 @@ cdef class Hub:
         free(self.turn.waiting.items)
         free(self.turn.later.items)
         free(self.turn.throttled.items)
+        free(self.turn.pushed_back.items)
         free(self.due.items)
         free(self.work.items)
 
@@ -159,6 +160,8 @@ cdef class Hub:
         cdef bint read_on = False
         if self.replays is not None:
             self.run_replays()
+        if self.turn.pushed_back.count:
+            self.take_up_pushed_back()
         while True:
             if self.unfinished():
                 while self.unfinished() and rounds < ROUNDS_MAX:
@@ -326,6 +329,9 @@ cdef class Hub:
             forget(&self.turn.later, <void*>connection)
         if connection.throttled:
             forget(&self.turn.throttled, <void*>connection)
+        if connection.waits_for is not None:
+            forget(&self.turn.pushed_back, <void*>connection)
+            connection.waits_for = None
         if fd != NO_SOCKET:             # in memory, the last words are still to be taken
             output_clear(&connection.out)
         free(connection.kept)
@@ -380,6 +386,22 @@ cdef class Hub:
                 throttled.items[kept] = throttled.items[index]
                 kept += 1
         throttled.count = kept
+        return 0
+
+    cdef int take_up_pushed_back(self) except -1:
+        """Read again from those whose receiver has room, or who have waited long enough; the others stay, in order."""
+        cdef uint32_t index, kept = 0
+        cdef PointerList* pushed_back = &self.turn.pushed_back
+        cdef Connection connection
+        for index in range(pushed_back.count):
+            connection = <Connection>pushed_back.items[index]
+            if connection.still_waits():
+                pushed_back.items[kept] = pushed_back.items[index]
+                kept += 1
+            else:
+                connection.waits_for = None
+                list_push(&self.turn.waiting, <void*>connection)
+        pushed_back.count = kept
         return 0
 
     def trim(self) -> None:
@@ -447,7 +469,7 @@ cdef class Hub:
                 "connections": self.connections_made, "connections_open": self.connection_count,
                 "uptime_ms": self.turn.now_ms - self.started_ms,
                 "output_buffer_bytes": chunk_counts()["in_use_bytes"], "guest_ticks": self.guest_ticks,
-                "throttled": self.turn.throttled_count}
+                "throttled": self.turn.throttled_count, "pushed_back": self.turn.pushed_back_count}
 
     def packets(self) -> tuple[dict[str, int], dict[str, int]]:
         """Packets received and sent since the start, by the name of their type in lower case."""

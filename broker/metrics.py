@@ -80,6 +80,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
         refused: of these, those that we ended and whose CONNECT was never accepted, by reasons.CloseReason.
         accept_pauses: how often accepting was paused, by the limit or the error's name.
         throttled: how often a client was not read from for a while, because it was over its rate.
+        pushed_back: how often a client was not read from for a while, because a queue had no room for its messages.
         refused_subscriptions: topic filters not granted, by the reason code's name.
         sessions: number now, connected or not.
         sessions_connected: of these, number now with a connection.
@@ -137,6 +138,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     refused: Mapping[str, int]
     accept_pauses: Mapping[str, int]
     throttled: int
+    pushed_back: int
     refused_subscriptions: Mapping[str, int]
     sessions: int
     sessions_connected: int

@@ -3,6 +3,7 @@
 from broker.buffers cimport Output, PointerList
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.message cimport Message
+from router.outgoing cimport Outgoing
 from router.receiver cimport Receiver
 from router.router cimport Router
 from router.session cimport Session
@@ -40,7 +41,9 @@ cdef struct Turn:
     uint32_t messages_per_second_max    # of one client; 0: any number
     uint64_t bytes_per_second_max
     uint64_t throttled_count     # how often a client was over its rate
+    uint64_t pushed_back_count   # how often a client had to wait for a queue
     PointerList throttled        # Protocol that is not read from until its rate has come down
+    PointerList pushed_back      # Protocol that is not read from until a queue has room, for a while
     uint32_t pending_bytes_max   # kept unparsed behind a packet that waits for an answer; then reading stops
     uint64_t output_bytes_max    # per connection; over it QoS 0 is dropped and QoS 1/2 waits
     # Counters of the worker, since it started.
@@ -86,7 +89,9 @@ cdef class Protocol(Sink):
     cdef bint parked                      # a control packet waits for Python, later packets stay unparsed
     cdef bint dirty                       # in turn.dirty
     cdef bint later                       # in turn.later
-    cdef bint held                        # a 3.x client over the inbound limit: later packets stay unparsed
+    cdef bint held                        # over the inbound limit (3.x), or pushed back: later packets stay unparsed
+    cdef Outgoing waits_for               # whose queue has no room for what the client publishes; None: it is not pushed back
+    cdef int64_t waits_until_ms
     cdef bint route_allowed               # the ACL's answer for `route`
 
     # Parse and act on every whole packet in data[0:length]; returns how many bytes were used up. ClientError: theirs.
@@ -106,3 +111,6 @@ cdef class Protocol(Sink):
     cdef int write(self, bytes data) except -1        # whole packets, counted
     cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0
     cdef int take_up(self) except -1
+    cdef int wait_for_room(self) except -1
+    cdef bint still_waits(self) noexcept
+    cdef bint may_go_on(self) noexcept

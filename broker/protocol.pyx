@@ -193,7 +193,9 @@ cdef class Protocol(Sink):
         if not self.router.accepting and self.router.rests_on_record(session, message, self.route):
             return self.refuse_unlogged(message, identifier)
         self.turn.in_router = True
+        self.router.ledger.publisher = <void*>session.outgoing
         reached = self.router.publish(session, message, self.route, identifier if message.qos == 2 else 0)
+        self.router.ledger.publisher = NULL
         if message.qos:
             if reached == 0 and self.version == 5:
                 reason = NO_MATCHING_SUBSCRIBERS
@@ -204,8 +206,30 @@ cdef class Protocol(Sink):
                 self.router.acknowledge(session, self, PUBACK, identifier, reason, self.router.recorded)
             if self.version < 5 and session.waiting_records + session.held_count >= self.turn.receive_maximum:
                 self.held = True         # 3.x knows no quota: not read from until its publishes have settled
+        if self.router.ledger.pushed_by is not None:
+            self.wait_for_room()
         self.turn.in_router = False
         return 0
+
+    cdef int wait_for_room(self) except -1:
+        """A queue took the message beyond its limits: the client is not read from until there is room, or time is up."""
+        self.waits_for = self.router.ledger.pushed_by
+        self.waits_until_ms = self.waits_for.push_back_until_ms
+        self.router.ledger.pushed_by = None
+        self.held = True
+        self.turn.pushed_back_count += 1
+        list_push(&self.turn.pushed_back, <void*>self)
+        return 0
+
+    cdef bint still_waits(self) noexcept:
+        """Whether a client that is pushed back goes on waiting: until what it published is in the queue and fits there."""
+        return self.state == OPEN and self.waits_until_ms > self.turn.now_ms and (
+            self.session.waiting_records != 0 or self.waits_for.pushes_back())
+
+    cdef bint may_go_on(self) noexcept:
+        return self.waits_for is None and (
+            self.session is None
+            or self.session.waiting_records + self.session.held_count < self.turn.receive_maximum)
 
     cdef int resolve_alias(self, Message message, uint16_t alias) except -1:
         """Set or use a Topic Alias of the client's (3.3.2.3.4)."""
@@ -442,6 +466,6 @@ cdef class Protocol(Sink):
 
     cdef int take_up(self) except -1:
         """A held client's publish has settled: parse on at the end of the turn."""
-        if self.session is None or self.session.waiting_records + self.session.held_count < self.turn.receive_maximum:
+        if self.may_go_on():
             list_push(&self.turn.waiting, <void*>self)
         return 0

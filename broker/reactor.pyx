@@ -339,7 +339,7 @@ cdef class Reactor(Hub):
     cdef bint needs_ticks(self) noexcept:
         """Something may fall due though no socket becomes ready."""
         return (self.wheel.armed_count != 0 or self.router.deadline_count != 0 or self.turn.throttled.count != 0
-                or self.router.ledger.memory_full or self.mesh is not None)
+                or self.turn.pushed_back.count != 0 or self.router.ledger.memory_full or self.mesh is not None)
 
     cdef int read_sockets(self, int count) except -1:
         """Read every ready socket once. Returns how many were clients."""

@@ -131,6 +131,7 @@ class CloseReason(StrEnum):
     TAKEN_OVER = "taken_over"
     KICKED = "kicked"                                                 # an administrator's action
     REDIRECTED = "redirected"                                         # use another server, or server moved
+    QUEUE_FULL = "queue_full"                                         # of its session, where the policy is disconnect
     MAXIMUM_CONNECT_TIME = "maximum_connect_time"
     MEMORY_LIMIT = "memory_limit"                                     # the worker is at its limit of memory
     SERVER_BUSY = "server_busy"

@@ -99,6 +99,28 @@ class Mqtt(Struct, frozen=True, kw_only=True):
     queue_bytes_max: Annotated[
         int, Meta(ge=1024, le=1 << 40, description="Bytes of messages that wait for one session at most.")
     ] = 16_777_216
+    queue_overflow: Annotated[
+        Literal["drop_newest", "drop_oldest", "disconnect", "push_back"],
+        Meta(
+            description="What becomes of a message for which a session's queue has no room. drop_newest: it is dropped. "
+            "drop_oldest: it waits, and what has waited longest is dropped. disconnect: it is dropped, and its receiver is "
+            "disconnected (0x97, quota exceeded). push_back: it waits, and its publisher is not read from until there is "
+            "room or queue_push_back_s have passed, then as drop_oldest. For a client that is away, disconnect means "
+            "drop_newest and push_back drop_oldest."
+        ),
+    ] = "drop_newest"
+    queue_rules: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="queue_overflow for some topics: a topic filter, a colon and the word. The first whose filter "
+            "matches the topic name of the message that comes counts.",
+            examples=[["alarms/#: push_back", "telemetry/#: drop_oldest"]],
+        ),
+    ] = ()
+    queue_push_back_s: Annotated[
+        float,
+        Meta(ge=0.25, le=3600, description="Time that a publisher is not read from at most, at push_back."),
+    ] = 5.0
     shared_subscription_strategy: Annotated[
         Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"],
         Meta(description="How a shared subscription picks the member that gets a message."),

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import trio
 from router.archive import ArchiveFilters
 from router.ledger import Ledger
+from router.overflow import OverflowRules
 from router.router import Router
 
 from broker.acceptor import Acceptor, bind
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.commit_log import CommitLog, open_index, worker_folder
+from broker.config import parse_queue_rule
 from broker.control import Controller
 from broker.handover import Handover
 from broker.inprocess import INBOX_MAX, InProcess, InProcessClient
@@ -283,7 +285,9 @@ def ledger(config: Config) -> Ledger:
     """Return the limits and counters that a worker's router starts with."""
     mqtt, limits = config.mqtt, config.limits
     return Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max, mqtt.queue_qos0,
-                  limits.retained_messages_max, limits.retained_bytes_max)
+                  limits.retained_messages_max, limits.retained_bytes_max, overflow=OverflowRules(
+                      mqtt.queue_overflow, [parse_queue_rule(text) for text in mqtt.queue_rules], secrets.randbits(64)),
+                  push_back_ms=round(mqtt.queue_push_back_s * 1000))
 
 
 def terms(config: Config) -> dict[str, Any]:

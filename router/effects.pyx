@@ -105,9 +105,9 @@ cdef class Effects:
             self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
             return 0
         member = <Receiver>group.members[index].partner
-        reason = member.refuses(message_size(message))
+        reason = member.refuses(message)
         if reason >= 0:
-            self.ledger.dropped_messages[reason] += 1
+            member.refuse(message, reason)
             return 0
         group.terms(index, message, &qos, &retain, ids, &ids_length)
         if qos == 0:

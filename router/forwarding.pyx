@@ -8,7 +8,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from router.held cimport Held
 from router.ledger cimport DROP_NO_MEMBER, Ledger
-from router.message cimport message_size, topic_hash
+from router.message cimport topic_hash
 from router.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
 from router.receiver cimport PASSING, QOS_MASK
 from router.session cimport Session
@@ -128,9 +128,9 @@ cdef class Forwarding:
                     receiver = <Receiver>target.receiver
                     if receiver.peer or target.qos == 0 or not receiver.durable:
                         continue
-                    reason = receiver.refuses(message_size(message))
+                    reason = receiver.refuses(message)
                     if reason >= 0:
-                        ledger.dropped_messages[reason] += 1
+                        receiver.refuse(message, reason)
                         ledger.records.add("skipped", ledger.now_us, (<Session?>receiver).client_identifier,
                                            DROP_REASONS[reason])
                         if skipped is None:
@@ -173,7 +173,7 @@ cdef class Forwarding:
         for index in range(route.target_count):
             receiver = <Receiver>route.targets[index].receiver
             if (route.targets[index].qos and receiver.durable and not receiver.peer
-                    and receiver.refuses(message_size(message)) < 0):
+                    and receiver.refuses(message) < 0):
                 return True
         return False
 
@@ -184,9 +184,9 @@ cdef class Forwarding:
         if qos and waits:
             return self.router.effects.deliver(receiver, message, qos, retain, target.ids, target.ids_length, NULL)
         if qos and receiver.durable and self.router.recording:
-            reason = receiver.refuses(message_size(message))
+            reason = receiver.refuses(message)
             assert reason >= 0, "a durable session is owed what no record has"
-            self.router.ledger.dropped_messages[reason] += 1
+            receiver.refuse(message, reason)
             return 0
         receiver.deliver(message, qos, retain, target.ids, target.ids_length, NULL)
         return 0
@@ -220,7 +220,7 @@ cdef class Forwarding:
             member = group.choose(publisher_key, None, message, True) if group is not None else -1
             if member < 0 and group is not None and message.qos:
                 member = group.choose(publisher_key, None, message, False)
-            if member < 0 or (message.qos and (<Receiver>group.members[member].partner).refuses(message_size(message)) >= 0):
+            if member < 0 or (message.qos and (<Receiver>group.members[member].partner).refuses(message) >= 0):
                 self.router.ledger.dropped_messages[DROP_NO_MEMBER] += 1
                 continue
             picked.append((group, <Receiver>group.members[member].partner))

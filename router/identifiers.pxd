@@ -19,4 +19,5 @@ cdef class ShiftedIdentifiers:
     cdef uint16_t of_number(self, uint64_t number) noexcept
     # The number, from start up to end, that has an identifier, 1..65535; `end` if none has.
     cdef uint64_t number_of(self, uint16_t packet_identifier, uint64_t start, uint64_t end) noexcept
+    cdef uint64_t last_first_number(self) noexcept       # of the last shift, 0 if there is none
     cdef int shift(self, uint64_t first_number, uint32_t amount, uint64_t oldest_open) noexcept

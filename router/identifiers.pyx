@@ -55,6 +55,9 @@ cdef class ShiftedIdentifiers:
             self.count += 1
         return 0
 
+    cdef uint64_t last_first_number(self) noexcept:
+        return self.shifts[self.count - 1].first_number if self.count else 0
+
     def further(self) -> int:
         """Return the amount of the shift that comes next."""
         return ((self.shifts[self.count - 1].amount if self.count else 0) + STEP) % PACKET_IDENTIFIERS

@@ -2,11 +2,12 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from router.message cimport Message
+from router.overflow cimport OverflowRules
 from router.records cimport RecordBuffer
 
 cdef enum:                       # why a message did not reach a receiver; names in ledger.DROP_REASONS
     DROP_OFFLINE = 0             # QoS 0 for a session without a connection
-    DROP_QUEUE_FULL = 1          # the session's queue is at its limit in messages or bytes
+    DROP_QUEUE_FULL = 1          # the session's queue is at its limit in messages or bytes, and does not take another
     DROP_EXPIRED = 2             # message expiry interval [MQTT-3.3.2-5]
     DROP_TOO_LARGE = 3           # over the receiver's Maximum Packet Size [MQTT-3.1.2-24]
     DROP_OUTPUT_FULL = 4         # QoS 0 while the connection's output is over its limit
@@ -19,9 +20,10 @@ cdef enum:                       # why a message did not reach a receiver; names
     DROP_INBOX_FULL = 11         # the inbox of an in-process client is at its limit
     DROP_UNREADABLE = 12         # it waited in the log, and its bytes there are lost
     DROP_LOG_UNAVAILABLE = 13    # would have to be logged, and the disk takes no more
-    DROP_PEER_AWAY = 14          # QoS 0 for a peer that does not take it now
-    DROP_PEER_GONE = 15          # owed to a peer that was away for too long, or is owed too much
-    DROP_REASON_COUNT = 16
+    DROP_QUEUE_OLDEST = 14       # it had waited longest in a queue that was at its limit
+    DROP_PEER_AWAY = 15          # QoS 0 for a peer that does not take it now
+    DROP_PEER_GONE = 16          # owed to a peer that was away for too long, or is owed too much
+    DROP_REASON_COUNT = 17
 
 
 cdef class Ledger:
@@ -34,6 +36,10 @@ cdef class Ledger:
     cdef public list starved             # sessions that wait for a message which cannot be read back yet
     cdef public uint32_t queue_messages_max
     cdef public uint64_t queue_bytes_max
+    cdef public OverflowRules overflow   # what a full queue does
+    cdef public uint32_t push_back_ms    # how long a publisher waits for a queue at most
+    cdef void* publisher                 # Outgoing, or None, of the client whose PUBLISH is at hand; NULL: nobody can wait
+    cdef object pushed_by                # the Outgoing that has no room for that PUBLISH and wants its client to wait
     cdef public int inflight_max         # outgoing QoS 1/2 under way per session, also below a larger Receive Maximum
     cdef public bint queue_qos0          # QoS 0 waits for a session that is away, as QoS 1 and 2 do
     cdef public bint memory_full         # at the limit of memory: nothing more is stored
@@ -49,4 +55,8 @@ cdef class Ledger:
     cdef readonly uint64_t sessions_expired  # sessions whose session expiry interval passed, since the start
     cdef readonly uint32_t sessions_online   # sessions with a connection
     cdef readonly uint32_t sessions_online_max
+    cdef public uint64_t durable             # the newest record that is: as the router was last told
     cdef Message fetch(self, uint64_t record)     # None: not yet; raises LookupError: lost
+    # Whether a queue with so many messages and bytes takes another one: TAKES, DISPLACES or a DROP_..., as Receiver.refuses().
+    cdef int refuses(self, Message message, uint64_t messages, uint64_t held_bytes) except -3
+    cdef int policy_of(self, Message message) except -1      # an Overflow

@@ -1,8 +1,12 @@
 """What the sessions of one router share: the time, the limits they go by, and the counts of what was dropped."""
 
+from router.message cimport message_size
+from router.overflow cimport DISCONNECT, DROP_NEWEST
+from router.receiver cimport DISPLACES, TAKES
+
 DROP_REASONS = (
     "offline", "queue_full", "expired", "too_large", "output_full", "refused", "session_ended", "no_member",
-    "not_authorized", "retained_full", "memory", "inbox_full", "unreadable", "log_unavailable",
+    "not_authorized", "retained_full", "memory", "inbox_full", "unreadable", "log_unavailable", "queue_oldest",
     "peer_away", "peer_gone",
 )
 assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
@@ -16,7 +20,8 @@ cdef class Ledger:
 
     def __init__(self, queue_messages_max: int = 0xFFFFFFFF, queue_bytes_max: int = 0xFFFFFFFFFFFFFFFF,
                  inflight_max: int = 65_535, queue_qos0: bool = False,
-                 retained_messages_max: int = 0xFFFFFFFFFFFFFFFF, retained_bytes_max: int = 0xFFFFFFFFFFFFFFFF):
+                 retained_messages_max: int = 0xFFFFFFFFFFFFFFFF, retained_bytes_max: int = 0xFFFFFFFFFFFFFFFF,
+                 *, OverflowRules overflow=None, push_back_ms: int = 0):
         self.queue_qos0 = queue_qos0
         self.retained_messages_max = retained_messages_max
         self.retained_bytes_max = retained_bytes_max
@@ -25,6 +30,8 @@ cdef class Ledger:
         self.inflight_max = inflight_max
         self.peer_messages_max = 0xFFFFFFFF
         self.peer_bytes_max = 0xFFFFFFFFFFFFFFFF
+        self.overflow = overflow if overflow is not None else OverflowRules()
+        self.push_back_ms = push_back_ms
         self.starved = []
 
     cdef Message fetch(self, uint64_t record):
@@ -35,6 +42,19 @@ cdef class Ledger:
         if self.bodies is None:
             raise LookupError(record)
         return self.bodies.fetch(record, self.now_us, self.now_ms)
+
+    cdef int policy_of(self, Message message) except -1:
+        return self.overflow.policy_of(message.topic, message.topic_length)
+
+    cdef int refuses(self, Message message, uint64_t messages, uint64_t held_bytes) except -3:
+        cdef uint64_t size = message_size(message)
+        cdef int policy
+        if messages < self.queue_messages_max and held_bytes + size <= self.queue_bytes_max:
+            return DROP_MEMORY if self.memory_full else TAKES
+        policy = self.policy_of(message)
+        if policy == DROP_NEWEST or policy == DISCONNECT or size > self.queue_bytes_max:
+            return DROP_QUEUE_FULL
+        return DROP_MEMORY if self.memory_full else DISPLACES
 
     def count_dropped(self, reason: str) -> None:
         """Count a message dropped for a reason of DROP_REASONS: one that only Python saw."""

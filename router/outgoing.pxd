@@ -1,6 +1,6 @@
 """What one session is owed at QoS 1 and 2."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.identifiers cimport ShiftedIdentifiers
 from router.ledger cimport Ledger
 from router.message cimport Message
@@ -47,7 +47,12 @@ cdef class Outgoing:
     cdef uint32_t queued_count
     cdef object waiting_qos0              # deque of (Message, retain, identifiers) for a connection; None while there are none
     cdef uint32_t connection              # counts the session's connections
-    cdef bint starved                     # the last drain() stopped at a message that cannot be read back yet
+    cdef bint starved                     # the last drain() stopped at what the log has not got yet
+    cdef uint64_t drop_record             # nothing behind what was dropped leaves before this record is durable; 0: it is
+    cdef int64_t push_back_until_ms       # until then a full queue makes publishers wait; 0: none has had to
+    cdef uint32_t dropped_count           # by drop_oldest(), since it last looked for a gap
+    cdef uint32_t pushed_count            # messages let in meanwhile beyond the limits, one of each who waits
+    cdef uint64_t pushed_bytes
     cdef int send_quota                   # PUBLISH packets that may still be sent; 0 <= send_quota <= receive_maximum
     cdef int receive_maximum
     cdef Ledger ledger
@@ -78,7 +83,13 @@ cdef class Outgoing:
     cdef int note_drop(self, uint64_t number, int reason) except -1
     cdef int _use_up(self, uint64_t number) except -1
     cdef Message _read(self, Delivery* delivery, Sink sink, uint64_t number, bint logged)
-    cdef int refuses(self, uint64_t size, uint32_t promised, uint64_t promised_bytes) noexcept
+    cdef int push_back(self, Sink sink, Message message) except -1     # the publisher at hand waits, if that is the policy
+    cdef bint pushes_back(self) noexcept                     # whoever was made to wait goes on doing so
+    cdef int end_push_back(self) noexcept
+    cdef int make_room(self, Sink sink, Message message, bint logged) except -1
+    cdef int drop_oldest(self, Sink sink, bint logged) except -1
+    cdef int close_gap(self, uint64_t first_number, uint64_t amount) except -1
+    cdef uint64_t _gap_start(self) noexcept
     cdef Message body(self, Delivery* delivery)              # None: it cannot be read back yet; raises LookupError
     cdef uint64_t acknowledged_below(self, uint64_t number) except? 0  # frees what was sent; the highest record among it
     cdef int done_with(self, uint64_t record) except -1        # recovery, of a peer: it has all up to this record
@@ -89,9 +100,11 @@ cdef class Outgoing:
     cdef int assume_sent(self, uint16_t packet_identifier) except -1
     cdef int assume_sent_below(self, uint64_t number) except -1
     cdef int assume_dropped(self, uint64_t number) except -1
+    cdef int assume_renumbered(self, uint64_t first_number, uint64_t amount) except -1
     cdef int _pass_free(self) noexcept
     cdef int assume_window_sent(self) except -1
     cdef int skip_to(self, uint64_t number) except -1
     cdef int restore_state(self, uint64_t number, uint8_t state) except -1
     cdef int _drain_qos0(self, Sink sink) except -1
     cdef int _unqueue(self, Delivery* delivery) noexcept
+    cdef int _count_out(self, uint64_t size) noexcept

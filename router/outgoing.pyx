@@ -13,20 +13,28 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from router.ledger cimport (
-    DROP_EXPIRED, DROP_OFFLINE, DROP_MEMORY, DROP_OUTPUT_FULL, DROP_PEER_GONE, DROP_QUEUE_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
+    DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_QUEUE_OLDEST, DROP_TOO_LARGE, DROP_UNREADABLE,
 )
 from router.identifiers cimport PACKET_IDENTIFIERS, SHIFTED_WINDOW, ShiftedIdentifiers
 from router.message cimport message_size
-from router.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
+from router.overflow cimport DROP_OLDEST, PUSH_BACK
+from router.receiver cimport DELIVERED, DISPLACES, DROPPED, QUEUED, TOO_LARGE
 from router.shared cimport SharedGroup
-from router.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
+from router.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
 
 from router.ledger import DROP_REASONS
 
 cdef enum:
     RING_MIN = 4
+    GAP_MIN = 1024               # numbers that are given again at once, at least
     RING_KEPT_MAX = 256          # a larger ring is given back when it empties
     BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
+
+
+cdef inline uint64_t moved_up(uint64_t number, uint64_t first_number, uint64_t amount) noexcept:
+    if number <= first_number:
+        return number
+    return number - amount if number >= first_number + amount else first_number
 
 
 @cython.final
@@ -143,10 +151,12 @@ cdef class Outgoing:
             self.end_number = self.next_number = self.resend_number = number + 1
             return DELIVERED
         if not readable:                 # else the limits were asked before its record was made
-            reason = self.refuses(size, 0, 0)
+            reason = self.ledger.refuses(message, self.queued_count, self.queued_bytes)
             if reason >= 0:
-                count_drop(self.ledger, sink, reason)
+                refuse(self.ledger, sink, message, reason)
                 return DROPPED
+            if reason == DISPLACES:
+                self.push_back(sink, message)
         self.queued_count += 1
         self.queued_bytes += size
         self.ledger.queued_messages += 1
@@ -157,32 +167,131 @@ cdef class Outgoing:
                 self.waiting_qos0 = deque()
             self.waiting_qos0.append((message.keep(), bool(retain),
                                       PyBytes_FromStringAndSize(<const char*>ids, ids_length)))
-            return QUEUED
-        self.append()
-        self._fill(self.slot(number),
-                   None if readable and (sink is None or self.queued_count > BODIES_KEPT_MAX) else message,
-                   True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
-        self.slot(number).record = message.record
-        self.slot(number).size = <uint32_t>size
-        self.end_number = number + 1
+        else:
+            self.append()
+            self._fill(self.slot(number),
+                       None if readable and (sink is None or self.queued_count > BODIES_KEPT_MAX) else message,
+                       True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
+            self.slot(number).record = message.record
+            self.slot(number).size = <uint32_t>size
+            self.end_number = number + 1
+        if not self.peer and (
+                self.queued_count > self.ledger.queue_messages_max or self.queued_bytes > self.ledger.queue_bytes_max):
+            self.make_room(sink, message, logged)
         return QUEUED
 
-    cdef int refuses(self, uint64_t size, uint32_t promised, uint64_t promised_bytes) noexcept:
-        """Return the reason for which the queue takes no message of this size, or -1.
+    # A queue without room ------------------------------------------------------------------------------------------
 
-        Args:
-            size: topic name, properties and payload, bytes.
-            promised: messages on their way here, which come first; and their bytes.
+    cdef int push_back(self, Sink sink, Message message) except -1:
+        """A message comes that the queue has no room for: let it in and have its client wait, if that is the policy.
+
+        So while clients wait, the queue holds one message of each of them beyond its limits. A client does not wait for
+        itself, and nobody for a session without a connection.
         """
-        if self.peer:
-            if (self.queued_count + promised >= self.ledger.peer_messages_max
-                    or self.queued_bytes + promised_bytes + size > self.ledger.peer_bytes_max):
-                return DROP_PEER_GONE
-            return -1
-        if (self.queued_count + promised >= self.ledger.queue_messages_max
-                or self.queued_bytes + promised_bytes + size > self.ledger.queue_bytes_max):
-            return DROP_QUEUE_FULL
-        return DROP_MEMORY if self.ledger.memory_full else -1
+        if (self.ledger.publisher == NULL or self.ledger.publisher == <void*>self or sink is None
+                or self.ledger.policy_of(message) != PUSH_BACK):
+            return 0
+        if self.push_back_until_ms == 0:
+            self.push_back_until_ms = self.ledger.now_ms + self.ledger.push_back_ms
+        elif self.push_back_until_ms <= self.ledger.now_ms:
+            return 0                     # it has had its time
+        self.pushed_count += 1
+        self.pushed_bytes += message_size(message)
+        self.ledger.pushed_by = self
+        return 0
+
+    cdef bint pushes_back(self) noexcept:
+        return (self.push_back_until_ms > self.ledger.now_ms
+                and (self.queued_count >= self.ledger.queue_messages_max
+                     or self.queued_bytes >= self.ledger.queue_bytes_max))
+
+    cdef int end_push_back(self) noexcept:
+        """There is room again, or nobody who could make any."""
+        self.push_back_until_ms = 0
+        self.pushed_count = 0
+        self.pushed_bytes = 0
+        return 0
+
+    cdef int make_room(self, Sink sink, Message message, bint logged) except -1:
+        """The queue is over its limits by a message that was let in: what has waited longest goes, but in flight nothing.
+
+        Without a log that is at once; with one, when the message has its record. A message that its policy would not have
+        let in is one whose limits were asked before a crash, or before others came.
+        """
+        cdef int policy = self.ledger.policy_of(message)
+        if policy != DROP_OLDEST and policy != PUSH_BACK:
+            return 0
+        if self.push_back_until_ms <= self.ledger.now_ms:
+            self.pushed_count = 0
+            self.pushed_bytes = 0
+        while self.queued_count > 1 and (
+                self.queued_count > <uint64_t>self.ledger.queue_messages_max + self.pushed_count
+                or self.queued_bytes > self.ledger.queue_bytes_max + self.pushed_bytes):
+            self.drop_oldest(sink, logged)
+        return 0
+
+    cdef int drop_oldest(self, Sink sink, bint logged) except -1:
+        """Drop what has waited longest, QoS 0 first."""
+        cdef uint64_t number, first
+        cdef bint all_resent = self.resend_number == self.next_number
+        cdef Message message
+        count_drop(self.ledger, sink, DROP_QUEUE_OLDEST)
+        if self.waiting_qos0 is not None:
+            message, _, _ = self.waiting_qos0.popleft()
+            if not self.waiting_qos0:
+                self.waiting_qos0 = None
+            self._count_out(message_size(message))
+            return 0
+        self._pass_free()
+        number = self.next_number
+        assert self.slot(number).state == DELIVERY_QUEUED, number
+        self._unqueue(self.slot(number))
+        if logged:
+            self.note_drop(number, DROP_QUEUE_OLDEST)
+        self.free_slot(number)
+        self._pass_free()
+        if all_resent:
+            self.resend_number = self.next_number
+        self.dropped_count += 1
+        if self.dropped_count >= max(self.queued_count, <uint32_t>GAP_MIN):
+            self.dropped_count = 0
+            first = self._gap_start()
+            if self.next_number - first >= GAP_MIN:
+                if logged:
+                    self.ledger.records.add("renumbered", self.ledger.now_us, self.client_identifier, first,
+                                            self.next_number - first)
+                self.close_gap(first, self.next_number - first)
+        if logged:
+            self.drop_record = self.ledger.records.last_number
+        return 0
+
+    cdef uint64_t _gap_start(self) noexcept:
+        """Return the first of the numbers right before next_number that no delivery has, within one shift."""
+        cdef uint64_t number = self.next_number
+        cdef uint64_t lowest = self.oldest_open
+        if self.identifiers is not None:
+            lowest = max(lowest, self.identifiers.last_first_number())
+        while number > lowest and self.slot(number - 1).state == DELIVERY_FREE:
+            number -= 1
+        return number
+
+    cdef int close_gap(self, uint64_t first_number, uint64_t amount) except -1:
+        """Give so many numbers again, from a number on, that nobody has: what waits behind them moves up.
+
+        Else one delivery that is never acknowledged would pin a ring that grows with everything dropped behind it.
+        """
+        cdef uint64_t number
+        cdef uint64_t behind = first_number + amount
+        if self.ring != NULL:
+            for number in range(max(behind, self.oldest_open), self.end_number):
+                self.slot(number - amount)[0] = self.slot(number)[0]
+            for number in range(max(self.end_number - amount, self.oldest_open), self.end_number):
+                memset(self.slot(number), 0, sizeof(Delivery))       # moved, or of the gap
+        self.oldest_open = moved_up(self.oldest_open, first_number, amount)
+        self.resend_number = moved_up(self.resend_number, first_number, amount)
+        self.next_number = moved_up(self.next_number, first_number, amount)
+        self.end_number -= amount
+        return 0
 
     cdef int _use_up(self, uint64_t number) except -1:
         """The number at the end is nobody's."""
@@ -230,10 +339,13 @@ cdef class Outgoing:
         return 0
 
     cdef int _unqueue(self, Delivery* delivery) noexcept:
+        return self._count_out(delivery.size)
+
+    cdef int _count_out(self, uint64_t size) noexcept:
         self.queued_count -= 1
-        self.queued_bytes -= delivery.size
+        self.queued_bytes -= size
         self.ledger.queued_messages -= 1
-        self.ledger.queued_bytes -= delivery.size
+        self.ledger.queued_bytes -= size
         return 0
 
     cdef int drain(self, Sink sink, bint durable) except -1:
@@ -280,6 +392,10 @@ cdef class Outgoing:
                 sent += 1
             # free_slot may have moved the start past it
             self.resend_number = max(number + 1, self.oldest_open)
+        if self.drop_record > self.ledger.durable:
+            # Else, after a crash, what was dropped might come behind what was sent now.
+            self.starved = self.next_number < self.end_number
+            return sent
         while (self.next_number < self.end_number and sink.writable
                and self.next_number - self.oldest_open < self.window_max()
                and self.resend_number == self.next_number):
@@ -313,6 +429,9 @@ cdef class Outgoing:
                             delivery.message = NULL
                         continue
             self.free_slot(number)
+        if self.push_back_until_ms and not (self.queued_count >= self.ledger.queue_messages_max
+                                            or self.queued_bytes >= self.ledger.queue_bytes_max):
+            self.end_push_back()
         return sent
 
     cdef int _drain_qos0(self, Sink sink) except -1:
@@ -320,15 +439,10 @@ cdef class Outgoing:
         cdef int sent = 0
         cdef Message message
         cdef SinkResult result
-        cdef uint64_t size
         cdef bytes ids
         while self.waiting_qos0 and sink.writable:
             message, retain, ids = self.waiting_qos0.popleft()
-            size = message_size(message)
-            self.queued_count -= 1
-            self.queued_bytes -= size
-            self.ledger.queued_messages -= 1
-            self.ledger.queued_bytes -= size
+            self._count_out(message_size(message))
             result = sink.publish(message, 0, 0, retain, False, <const uint8_t*>PyBytes_AS_STRING(ids),
                                   <uint32_t>len(ids))
             if result != SINK_SENT:
@@ -511,6 +625,15 @@ cdef class Outgoing:
                 self._unqueue(self.slot(self.oldest_open))
             self.free_slot(self.oldest_open)
         return self._pass_free()
+    cdef int assume_renumbered(self, uint64_t first_number, uint64_t amount) except -1:
+        """close_gap(), where a hole in the log may have left something in the gap."""
+        cdef uint64_t number
+        if first_number < self.oldest_open or amount > self.end_number or first_number > self.end_number - amount:
+            return 0
+        for number in range(first_number, first_number + amount):
+            if self.slot(number).state != DELIVERY_FREE:
+                self.assume_dropped(number)
+        return self.close_gap(first_number, amount)
 
     cdef int _pass_free(self) noexcept:
         """The first delivery not sent yet is one that is still owed: the same state has the same numbers."""

@@ -17,6 +17,11 @@ cdef enum Verdict:               # what became of one delivery
     TOO_LARGE = 3                # the same, because this receiver takes nothing so large; another one may
 
 
+cdef enum:                       # what Receiver.refuses() says beside the reasons
+    TAKES = -1                   # there is room
+    DISPLACES = -2               # there is none, and it is taken all the same: what is older goes, or its publisher waits
+
+
 cdef struct Entry:
     # One end of a subscription. Entries of a node and entries of a receiver name each other by index, so that either
     # side removes in O(1) by moving its last entry into the hole and mending that entry's partner.
@@ -52,8 +57,12 @@ cdef class Receiver:
     # SharedGroup (borrowed) it was picked from or NULL. The message may be borrowed: keep() before storing.
     cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED
-    # Why a QoS 1/2 message of this size would not be taken, a DROP_... of router.ledger, or -1.
-    cdef int refuses(self, uint64_t size) noexcept
+    # Why a QoS 1/2 message would not be taken, a DROP_... of router.ledger; or TAKES or DISPLACES. Changes nothing.
+    cdef int refuses(self, Message message) except -3
+    # The message is dropped, for the reason that refuses() gave.
+    cdef int refuse(self, Message message, int reason) except -1
+    # refuses() said DISPLACES, and the message is about to be recorded: its publisher waits, if that is the policy.
+    cdef int push_back(self, Message message) except -1
     cdef bint online(self) noexcept        # has a live connection
     cdef bint has_room(self) noexcept      # online and a QoS 1/2 message would be sent at once, not queued
 

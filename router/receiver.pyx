@@ -15,8 +15,14 @@ cdef class Receiver:
                          void* group) except? DROPPED:
         raise TypeError(f"{type(self).__name__} does not receive")
 
-    cdef int refuses(self, uint64_t size) noexcept:
-        return -1
+    cdef int refuses(self, Message message) except -3:
+        return TAKES
+
+    cdef int refuse(self, Message message, int reason) except -1:
+        raise TypeError(f"{type(self).__name__} has no queue")
+
+    cdef int push_back(self, Message message) except -1:
+        return 0
 
     cdef bint online(self) noexcept:
         return False

@@ -348,6 +348,9 @@ cdef class Recovery:
         elif kind == "dropped":
             session.make_outgoing()
             session.outgoing.assume_dropped(fields["number"])
+        elif kind == "renumbered":
+            if session.outgoing is not None:
+                session.outgoing.assume_renumbered(fields["first_number"], fields["amount"])
         elif kind == "delivery":
             other = self.session_of(fields["from_client"]) if fields["from_client"] else None
             if other is not None and other.outgoing is not None:

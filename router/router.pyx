@@ -11,9 +11,8 @@ from heapq import heappop, heappush
 
 from router.archive cimport ArchiveFilters
 from router.cursor cimport PEERS_MAX
-from router.receiver cimport DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
+from router.receiver cimport DISPLACES, DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
 from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_SESSION_ENDED, DROP_UNREADABLE
-from router.message cimport message_size
 from router.peers cimport owed_peers
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
@@ -133,9 +132,9 @@ cdef class Router:
             return self.effects.await_peer(<Session>receiver) if qos else 0
         if qos and self.recording and receiver.durable:
             # There would be a record if it had room for this.
-            reason = receiver.refuses(message_size(message))
+            reason = receiver.refuses(message)
             assert reason >= 0, "a durable session is owed what no record has"
-            self.ledger.dropped_messages[reason] += 1
+            receiver.refuse(message, reason)
             return 0
         receiver.deliver(message, qos, message.retain and target.retain_as_published, target.ids, target.ids_length, NULL)
         return 0
@@ -157,7 +156,7 @@ cdef class Router:
         for index in range(route.target_count):
             target = &route.targets[index]
             if (target.qos and (<Receiver>target.receiver).durable
-                    and (<Receiver>target.receiver).refuses(message_size(message)) < 0):
+                    and (<Receiver>target.receiver).refuses(message) < 0):
                 # What only passes at a peer that is there, is acknowledged when it is there.
                 if (not (<Receiver>target.receiver).peer or target.lasting or message.qos == 2
                         or not (<Receiver>target.receiver).has_room()):
@@ -248,7 +247,6 @@ cdef class Router:
         cdef Target* target
         cdef SharedGroup group
         cdef Receiver receiver
-        cdef uint64_t size = message_size(message)
         if route.group_count:
             decided = []
             for index in range(route.group_count):
@@ -258,9 +256,11 @@ cdef class Router:
                     self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
                 elif group.members[picked].options & QOS_MASK:
                     receiver = <Receiver>group.members[picked].partner
-                    reason = receiver.refuses(size)
+                    reason = receiver.refuses(message)
+                    if reason == DISPLACES:
+                        receiver.push_back(message)
                     if reason >= 0:
-                        self.ledger.dropped_messages[reason] += 1
+                        receiver.refuse(message, reason)
                         picked = -1
                     elif receiver.durable:
                         self.ledger.records.add("shared_pick", self.ledger.now_us, group.name,
@@ -271,9 +271,11 @@ cdef class Router:
             receiver = <Receiver>target.receiver
             if target.qos == 0 or not receiver.durable:
                 continue
-            reason = receiver.refuses(size)
+            reason = receiver.refuses(message)
+            if reason == DISPLACES:
+                receiver.push_back(message)
             if reason >= 0:
-                self.ledger.dropped_messages[reason] += 1
+                receiver.refuse(message, reason)
                 if not receiver.peer:        # those are named by the record
                     self.ledger.records.add(
                         "skipped", self.ledger.now_us, (<Session?>receiver).client_identifier, DROP_REASONS[reason])
@@ -337,6 +339,7 @@ cdef class Router:
         """Let leave what rests on records up to number `durable`. Returns how many effects left."""
         cdef Session session
         cdef list starved = self.ledger.starved
+        self.ledger.durable = durable
         cdef int settled = self.effects.settle(durable)
         if starved:
             self.ledger.starved = []
@@ -539,10 +542,13 @@ cdef class Router:
     cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
                               uint32_t ids_length) except -1:
         """Give a session a retained message that its SUBSCRIBE asked for, with RETAIN 1 [MQTT3-3.3.1-8]."""
+        cdef int reason
         if qos == 0 or not self.recording or not session.durable:
             session.deliver(message, qos, True, ids, ids_length, NULL)
-        elif session.refuses(message_size(message)) >= 0:
-            self.ledger.dropped_messages[session.refuses(message_size(message))] += 1
+            return 0
+        reason = session.refuses(message)
+        if reason >= 0:
+            session.refuse(message, reason)
         else:
             self.effects.address(session, message, qos, True, ids, ids_length, None, None, 0)
         return 0

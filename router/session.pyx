@@ -2,13 +2,11 @@
 
 cimport cython
 from libc.stdlib cimport calloc, free
-from router.ledger cimport (
-    DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_PEER_AWAY, DROP_QUEUE_FULL, DROP_TOO_LARGE,
-)
+from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_PEER_AWAY, DROP_PEER_GONE, DROP_TOO_LARGE
 from router.identifiers cimport ShiftedIdentifiers
-from router.receiver cimport DELIVERED, DROPPED, TOO_LARGE
-from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop
-from router.message cimport topic_hash
+from router.receiver cimport DELIVERED, DROPPED, TAKES, TOO_LARGE
+from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
+from router.message cimport message_size, topic_hash
 from cpython.bytes cimport PyBytes_AS_STRING
 
 cdef enum:
@@ -92,13 +90,25 @@ cdef class Session(Receiver):
         self.make_outgoing()
         return self.outgoing.owe(record, size, 1 if self.peer else qos, retain, ids, ids_length, group)
 
-    cdef int refuses(self, uint64_t size) noexcept:
+    cdef int refuses(self, Message message) except -3:
+        cdef uint64_t messages = self.promised       # on their way here, and first
+        cdef uint64_t held_bytes = self.promised_bytes
         if self.has_room():
-            return -1
-        if self.outgoing is None:
-            # Nothing waits here, but more may be promised than the queue will hold.
-            return DROP_QUEUE_FULL if self.promised >= self.ledger.queue_messages_max else -1
-        return self.outgoing.refuses(size, self.promised, self.promised_bytes)
+            return TAKES
+        if self.outgoing is not None:
+            messages += self.outgoing.queued_count
+            held_bytes += self.outgoing.queued_bytes
+        if self.peer:
+            return (DROP_PEER_GONE if messages >= self.ledger.peer_messages_max
+                    or held_bytes + message_size(message) > self.ledger.peer_bytes_max else TAKES)
+        return self.ledger.refuses(message, messages, held_bytes)
+
+    cdef int refuse(self, Message message, int reason) except -1:
+        return refuse(self.ledger, self.sink, message, reason)
+
+    cdef int push_back(self, Message message) except -1:
+        self.make_outgoing()
+        return self.outgoing.push_back(self.sink, message)
 
     cdef bint online(self) noexcept:
         return self.sink is not None
@@ -131,6 +141,8 @@ cdef class Session(Receiver):
             self.sink = None
             if not self.peer:
                 self.ledger.sessions_online -= 1
+        if self.outgoing is not None:
+            self.outgoing.end_push_back()
         if self.outgoing is not None and self.outgoing.oldest_open == self.outgoing.end_number:
             # Owed nothing: hold nothing, but the next delivery number goes on where this one was.
             free(self.outgoing.ring)

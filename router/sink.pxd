@@ -25,7 +25,10 @@ cdef class Sink:
     cdef SinkResult publish(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
                             const uint8_t* ids, uint32_t ids_length) except? SINK_FULL
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1
+    cdef int queue_full(self) except -1  # the session's queue had no room, and the policy is that its connection ends
 
 
 # A message was dropped for one of ledger.DROP_REASONS: counted for the router and, unless sink is None, its connection.
 cdef int count_drop(Ledger ledger, Sink sink, int reason) noexcept
+# A queue did not take a message: counted likewise, and the connection ends, if that is the policy.
+cdef int refuse(Ledger ledger, Sink sink, Message message, int reason) except -1

@@ -1,7 +1,8 @@
 """Where a session's packets go: the seam that a connection implements."""
 
 from libc.stdlib cimport calloc, free
-from router.ledger cimport DROP_REASON_COUNT
+from router.ledger cimport DROP_QUEUE_FULL, DROP_REASON_COUNT
+from router.overflow cimport DISCONNECT
 
 from router.ledger import DROP_REASONS
 
@@ -19,6 +20,9 @@ cdef class Sink:
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
         raise TypeError(f"{type(self).__name__} does not acknowledge")
 
+    cdef int queue_full(self) except -1:
+        raise TypeError(f"{type(self).__name__} does not end")
+
     def dropped(self) -> dict[str, int]:
         """Messages from and to this connection that were dropped, by reason; reasons that never happened are left out."""
         if self.drops == NULL:
@@ -35,4 +39,11 @@ cdef int count_drop(Ledger ledger, Sink sink, int reason) noexcept:
         if sink.drops == NULL:
             return 0                     # no memory for a count: the router's has it
     sink.drops[reason] += 1
+    return 0
+
+
+cdef int refuse(Ledger ledger, Sink sink, Message message, int reason) except -1:
+    count_drop(ledger, sink, reason)
+    if reason == DROP_QUEUE_FULL and sink is not None and ledger.policy_of(message) == DISCONNECT:
+        sink.queue_full()
     return 0

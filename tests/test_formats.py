@@ -61,6 +61,7 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("skipped", [b"client", "queue_full"]),
     ("replay", [b"client", b"$replay/-1h/a/#", 1, 268_435_455, 2**40, -1]),
     ("shifted", [b"client", 2**40, 32_767]),
+    ("renumbered", [b"client", 2**40, 2**33]),
     ("peer_acknowledged", [9, 2**40]),
     ("snapshot", [2**40, TIME_US]),
     (
