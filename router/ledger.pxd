@@ -37,6 +37,7 @@ cdef class Ledger:
     cdef public uint32_t queue_messages_max
     cdef public uint64_t queue_bytes_max
     cdef public OverflowRules overflow   # what a full queue does
+    cdef public uint32_t gap_min         # numbers of dropped deliveries that are given again at once, at least
     cdef public uint32_t push_back_ms    # how long a publisher waits for a queue at most
     cdef void* publisher                 # Outgoing, or None, of the client whose PUBLISH is at hand; NULL: nobody can wait
     cdef object pushed_by                # the Outgoing that has no room for that PUBLISH and wants its client to wait

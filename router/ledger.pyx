@@ -32,6 +32,7 @@ cdef class Ledger:
         self.peer_bytes_max = 0xFFFFFFFFFFFFFFFF
         self.overflow = overflow if overflow is not None else OverflowRules()
         self.push_back_ms = push_back_ms
+        self.gap_min = 1024
         self.starved = []
 
     cdef Message fetch(self, uint64_t record):

@@ -26,7 +26,6 @@ from router.ledger import DROP_REASONS
 
 cdef enum:
     RING_MIN = 4
-    GAP_MIN = 1024               # numbers that are given again at once, at least
     RING_KEPT_MAX = 256          # a larger ring is given back when it empties
     BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
 
@@ -253,10 +252,10 @@ cdef class Outgoing:
         if all_resent:
             self.resend_number = self.next_number
         self.dropped_count += 1
-        if self.dropped_count >= max(self.queued_count, <uint32_t>GAP_MIN):
+        if self.dropped_count >= max(self.queued_count, self.ledger.gap_min):
             self.dropped_count = 0
             first = self._gap_start()
-            if self.next_number - first >= GAP_MIN:
+            if self.next_number - first >= self.ledger.gap_min:
                 if logged:
                     self.ledger.records.add("renumbered", self.ledger.now_us, self.client_identifier, first,
                                             self.next_number - first)

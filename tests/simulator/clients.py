@@ -147,7 +147,8 @@ class Client:
         elif isinstance(packet, Ack):
             self.on_ack(packet)
         elif isinstance(packet, Disconnect):
-            self.world.check(packet.reason == Reason.SESSION_TAKEN_OVER or self.world.in_trouble(),
+            self.world.check(packet.reason == Reason.SESSION_TAKEN_OVER or self.world.in_trouble()
+                             or (self.world.limited and packet.reason == Reason.QUOTA_EXCEEDED),
                              f"{self.identifier}: {packet}")
 
     def on_connected(self, session_present: bool) -> None:
@@ -278,6 +279,7 @@ class Publisher(Client):
             if identifier in self.released:
                 self.send(encode(Ack(PacketType.PUBREL, identifier), self.version))
             else:
+                self.world.sent_again.add(packet.payload)
                 self.send(encode(Publish(packet.topic, packet.payload, packet.qos, packet.retain, True, identifier),
                                  self.version))
 
