@@ -225,7 +225,8 @@ cdef class Outgoing:
             self.pushed_bytes = 0
         while self.queued_count > 1 and (
                 self.queued_count > <uint64_t>self.ledger.queue_messages_max + self.pushed_count
-                or self.queued_bytes > self.ledger.queue_bytes_max + self.pushed_bytes):
+                or (self.queued_bytes > self.pushed_bytes
+                    and self.queued_bytes - self.pushed_bytes > self.ledger.queue_bytes_max)):
             self.drop_oldest(sink, logged)
         return 0
 

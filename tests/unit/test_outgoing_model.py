@@ -60,12 +60,13 @@ SUBSCRIBED: dict[str, Any] = {"subscription_identifier": [200]}     # it goes wi
 class Broker:
     """One subscriber and one publisher, without sockets; time is the test's."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, log: Any = None) -> None:
         self.now_ms = 1_000_000
+        self.log = log
         self.router = Router(ledger)
         config = Config(mqtt=Mqtt(receive_maximum=PACKET_IDENTIFIERS))
         controller = Controller(config, self.router, Anonymous(), AllowAll())
-        self.hub = Hub(self.router, controller, Pump(self.router), now_ms=self.now_ms, **terms(config))
+        self.hub = Hub(self.router, controller, Pump(self.router, log), now_ms=self.now_ms, **terms(config))
         self.publisher = self.hub.connect()
         self.published = 0
         self.subscriber: Any = None
