@@ -149,7 +149,7 @@ cdef class Outgoing:
             self.ledger.inflight_messages += 1
             self.end_number = self.next_number = self.resend_number = number + 1
             return DELIVERED
-        if not readable:                 # else the limits were asked before its record was made
+        if not readable and not self.peer:   # else the limits were asked before its record was made
             reason = self.ledger.refuses(message, self.queued_count, self.queued_bytes)
             if reason >= 0:
                 refuse(self.ledger, sink, message, reason)
