@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -42,13 +43,17 @@ def worker_folder(folder: Path, worker: int) -> Path:
     return folder / f"worker-{worker}"
 
 
-def open_index(folder: Path) -> RetainedIndex:
-    """Open the index of retained messages in a folder; a damaged one is set aside. Raises OSError."""
+def open_index(folder: Path, worker: int = 0, workers: int = 1) -> RetainedIndex:
+    """Open the index of retained messages in the broker's data folder, as one of the workers that use it at once.
+
+    A damaged one is set aside by whoever opens it first. Where others go on with it for 10 s, although it says that it
+    is damaged, this fails. Raises OSError.
+    """
     # Here, because it takes lmdb along, which nobody needs who keeps nothing.
     from router.retained_index import RetainedIndex
 
     folder.mkdir(mode=0o700, exist_ok=True)
-    index = RetainedIndex(str(folder / "retained"))
+    index = RetainedIndex(str(folder / "retained"), worker=worker, workers=workers)
     if index.report is not None:
         log.warning("retained_damaged", what=index.report)
     return index
@@ -114,6 +119,9 @@ class CommitLog:
         commit_log.start()
         index.pass_over(commit_log.written)
         index.durable(commit_log.written)
+        if index.is_shared:
+            # Others see a retained message when the index has it, and its publisher is told then.
+            index.on_applied = wake
         index.start()
         self.router.expire()
 
@@ -127,6 +135,9 @@ class CommitLog:
             for failure in (self.log.failure, self.index.failure):
                 if failure is not None:
                     raise failure
+            if self.index.is_shared and self.index.is_damaged:
+                # All workers end, so that the first to start again has it alone and sets it aside.
+                raise OSError(errno.EIO, "the index of retained messages is damaged, and has to be built anew")
 
     def _say(self, name: str, trouble: str | None, **details: object) -> None:
         before = self._troubles.get(name)

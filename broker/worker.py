@@ -18,7 +18,7 @@ from router.router import Router
 from broker.acceptor import Acceptor, bind
 from broker.acl import AllowAll
 from broker.auth import Anonymous
-from broker.commit_log import CommitLog, open_index, worker_folder
+from broker.commit_log import CommitLog, open_index
 from broker.config import parse_queue_rule
 from broker.control import Controller
 from broker.handover import Handover
@@ -76,7 +76,7 @@ class Worker:
         self.place = place
         index = None
         if folder is not None:
-            index = open_index(folder if place is None else worker_folder(folder, place.number))
+            index = open_index(folder) if place is None else open_index(folder, place.number, place.count)
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, index=index)

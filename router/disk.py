@@ -4,6 +4,7 @@ Everything may raise OSError. A simulated disk with the same methods stands in f
 """
 
 import errno
+import fcntl
 import os
 from typing import Final, Protocol
 
@@ -163,3 +164,48 @@ def set_aside(path: str) -> str:
     os.rename(path, f"{path}.bad-{number}")
     Disk(os.path.dirname(path) or ".").sync_folder()
     return f"{path}.bad-{number}"
+
+
+class FileLock:
+    """A lock between processes on a file or a folder (flock), free again when its holder ends, however it does.
+
+    Args:
+        path: of a folder, or of a file, which is made if there is none.
+
+    Raises OSError.
+    """
+
+    def __init__(self, path: str, *, is_folder: bool = False) -> None:
+        flags = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR | os.O_CREAT
+        self._file = os.open(path, flags | os.O_CLOEXEC, 0o640)
+
+    def take(self) -> None:
+        """Have it alone; waits for that."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def try_to_take(self) -> bool:
+        """Have it alone, unless another process has it; returns whether it is ours."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def share(self) -> None:
+        """Have it together with others; waits for whoever has it alone."""
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    def free(self) -> None:
+        """Have it no longer."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Free it for ever; may be called twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def exists(path: str) -> bool:
+    """Return whether there is a file or a folder of that path."""
+    return os.path.exists(path)

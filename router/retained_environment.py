@@ -6,12 +6,14 @@ Importing this takes lmdb along, so it is imported by those who keep anything on
 import errno
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from router.disk import Disk, make_folder, set_aside
+from router.disk import Disk, FileLock, exists, make_folder, set_aside
 
 FORMAT_VERSION: Final = 1
 TOTALS: Final = struct.Struct("<QQq")  # messages, their size in bytes, the highest stamp there ever was
@@ -22,6 +24,8 @@ APPLIED_KEY: Final = b"applied"  # and the worker's number, big-endian
 FORMAT: Final = struct.Struct("<I")
 DAMAGED_NAME: Final = "damaged"  # a file beside data.mdb: found damaged while it was used
 DATABASES: Final = (b"topics", b"tombstones", b"due", b"meta")
+ALONE_TRIES: Final = 200  # to have a damaged environment for oneself, so that it can be set aside
+ALONE_PAUSE_S: Final = 0.05
 
 # What LMDB calls a file that is not, or no longer, what it wrote.
 DAMAGE: Final = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError,
@@ -33,71 +37,107 @@ class DamagedError(Exception):
 
 
 class RetainedEnvironment:
-    """The four databases, all in one file.
+    """The four databases, all in one file, for all workers of a node at once; each opens it after exec.
 
     Read transactions are opened and ended under `lock`, because growing moves the file in memory: a read transaction
     that is open then would read what is no longer there.
 
+    The file `folder`.lock says who uses it (flock): whoever has it alone may set it aside. Who writes has the folder
+    itself locked, and LMDB's own lock is free then: LMDB moves the file in memory as it begins to write, and a thread
+    that waited in there could not be kept from that while another one reads.
+
     Args:
         folder: made if there is none; its parent must exist.
         map_size: bytes of address space to begin with; it doubles when it is full.
+        tries: so often a damaged one that others use is looked at, 50 ms apart: they are to end when they learn of it.
 
-    Raises OSError if the folder cannot be used for a reason that is not damage.
+    Raises OSError if the folder cannot be used for a reason that is not damage, or is damaged and others go on with it.
     """
 
-    def __init__(self, folder: str, map_size: int) -> None:
+    def __init__(self, folder: str, map_size: int, tries: int = ALONE_TRIES) -> None:
         self.folder = folder
         self.lock = threading.Lock()
         self.report: str | None = None  # what was found damaged, in one sentence
         self._map_size = map_size
+        self._writer: FileLock | None = None
+        self._environment: Any = None
+        self._users = FileLock(f"{folder}.lock")
+        try:
+            pause = threading.Event()
+            while not self._open_shared():
+                tries -= 1
+                if tries <= 0:
+                    raise OSError(errno.EIO, f"{folder} is damaged, and cannot be set aside while other workers use it")
+                pause.wait(ALONE_PAUSE_S)
+        except BaseException:
+            self._users.close()
+            raise
+
+    def _open_shared(self) -> bool:
+        """Open it, and set it aside if it is damaged and nobody else's; returns False if it is and somebody's."""
+        alone = self._users.try_to_take()
+        if not alone:
+            # Waits for whoever looks at it first.
+            self._users.share()
         try:
             self._open()
         except DamagedError as damage:
-            kept = set_aside(folder)
+            if not alone:
+                self._users.free()
+                return False
+            kept = set_aside(self.folder)
             self.report = (
-                f"the index of retained messages, {folder}, is damaged ({damage}): it is set aside as {kept} and"
+                f"the index of retained messages, {self.folder}, is damaged ({damage}): it is set aside as {kept} and"
                 " built anew from the log"
             )
             try:
                 self._open()
             except DamagedError as again:
-                raise OSError(errno.EIO, f"{folder}: a new environment is damaged: {again}") from again
+                raise OSError(errno.EIO, f"{self.folder}: a new environment is damaged: {again}") from again
+        if alone:
+            self._users.share()
+        return True
 
     def _open(self) -> None:
         try:
             make_folder(self.folder)
             if DAMAGED_NAME in Disk(self.folder).names():
                 raise DamagedError("it was found damaged while it was used")
+            self._writer = FileLock(self.folder, is_folder=True)
+            # So that it does not grow between one step and the next.
+            self._writer.take()
             self._environment = lmdb.open(
                 self.folder, map_size=self._map_size, max_dbs=len(DATABASES), mode=0o640, readahead=False,
                 max_spare_txns=2,
             )  # fmt: skip
-        except DAMAGE as error:
-            raise DamagedError(str(error)) from error
-        except NotADirectoryError as error:
-            raise DamagedError("it is no folder") from error
-        except lmdb.Error as error:
-            raise OSError(error.code, str(error)) from error
-        try:
             self._check_length()
             self.topics, self.tombstones, self.due, self.meta = (
                 self._environment.open_db(name, dupsort=name == b"due") for name in DATABASES
             )
             self._check_format()
-            # Left by processes that were killed while they read.
-            self._environment.reader_check()
+            self._writer.free()
+            self.forget_the_dead()
         except DAMAGE as error:
-            self._environment.close()
+            self._close()
             raise DamagedError(str(error)) from error
+        except NotADirectoryError as error:
+            raise DamagedError("it is no folder") from error
         except lmdb.Error as error:
-            self._environment.close()
+            self._close()
             raise OSError(error.code, str(error)) from error
-        except DamagedError:
-            self._environment.close()
+        except (DamagedError, OSError):
+            self._close()
             raise
 
+    def forget_the_dead(self) -> None:
+        """Free the pages that LMDB keeps for processes which were killed while they read."""
+        self._environment.reader_check()
+
     def _check_length(self) -> None:
-        """Find out whether the file was cut: LMDB itself would read behind its end, which ends the process."""
+        """Find out whether the file was cut: LMDB itself would read behind its end, which ends the process.
+
+        While nobody writes.
+        """
         disk = Disk(self.folder)
         file = disk.open("data.mdb")
         try:
@@ -127,21 +167,36 @@ class RetainedEnvironment:
 
     def read(self) -> "lmdb.Transaction[bytes]":
         """Begin a read transaction. The caller holds `lock` until he has aborted it."""
+        transaction: lmdb.Transaction[bytes]
         try:
-            return self._environment.begin()
+            transaction = self._environment.begin()
         except lmdb.MapResizedError:
             # Another process has made it grow.
             self._environment.set_mapsize(0)
-            return self._environment.begin()
+            transaction = self._environment.begin()
+        return transaction
 
-    def write(self) -> "lmdb.Transaction[bytes]":
-        """Begin a write transaction; used with `with`, it is synced and committed at the end."""
+    def value_of(self, transaction: "lmdb.Transaction[bytes]", key: bytes) -> bytes | None:
+        """Return what lies under a topic's key, a message or a tombstone."""
+        return transaction.get(key, None, self.topics) or transaction.get(key, None, self.tombstones)
+
+    @contextmanager
+    def write(self) -> "Iterator[lmdb.Transaction[bytes]]":
+        """Have a write transaction, which is synced and committed at the end; waits for other workers' to end."""
+        assert self._writer is not None
+        self._writer.take()
         try:
-            return self._environment.begin(write=True)
-        except lmdb.MapResizedError:
             with self.lock:
-                self._environment.set_mapsize(0)
-            return self._environment.begin(write=True)
+                try:
+                    transaction = self._environment.begin(write=True)
+                except lmdb.MapResizedError:
+                    # Another process has made it grow.
+                    self._environment.set_mapsize(0)
+                    transaction = self._environment.begin(write=True)
+            with transaction:
+                yield transaction
+        finally:
+            self._writer.free()
 
     def grow(self) -> None:
         """Double the address space. No transaction of the caller's may be open."""
@@ -151,7 +206,7 @@ class RetainedEnvironment:
     def reopen(self) -> None:
         """Open it again after an error that LMDB does not go on after. Raises OSError; then call it again."""
         with self.lock:
-            self._environment.close()
+            self._close()
             try:
                 self._open()
             except DamagedError as damage:
@@ -164,10 +219,21 @@ class RetainedEnvironment:
             disk.close(disk.create(DAMAGED_NAME))
             disk.sync_folder()
 
+    def is_marked_damaged(self) -> bool:
+        """Return whether any worker has found it damaged, so that all have to begin again. Costs a system call."""
+        return exists(f"{self.folder}/{DAMAGED_NAME}")
+
+    def _close(self) -> None:
+        if self._environment is not None:
+            self._environment.close()
+        if self._writer is not None:
+            self._writer.close()
+
     def close(self) -> None:
         """Close it; nothing of it may be used any more."""
         with self.lock:
-            self._environment.close()
+            self._close()
+            self._users.close()
 
 
 def totals(transaction: "lmdb.Transaction[bytes]", meta: Any) -> tuple[int, int, int]:

@@ -6,6 +6,9 @@ LMDB; nobody waits for either. Reading sees the changes first, then LMDB.
 Changes gather in one table while the table before it is written. A table is written when all its records are durable,
 and with its last piece LMDB learns up to which record it has seen the log, so what a crash takes is applied again from
 there. Applying a record twice changes nothing: the newest stamp wins.
+
+All workers of a node share the environment. What another one has stored is seen when it is in LMDB, or when it has come
+over a link (forwarded()), whichever is first. With one worker nothing is looked at for that.
 """
 
 import threading
@@ -16,24 +19,25 @@ import lmdb
 
 from router.message import Message
 from router.retained_environment import APPLIED, APPLIED_KEY, DAMAGE, TOTALS, TOTALS_KEY, RetainedEnvironment, totals
+from router.retained_forwarded import Forwarded
 from router.retained_keys import key_of
 from router.retained_scan import RetainedScan
 from router.retained_values import (
     DUE_MESSAGE,
-    DUE_TOMBSTONE,
     cleared,
     decode,
     due_key,
-    due_of,
     encode,
     is_newer,
     is_tombstone,
+    origin_of,
     record_of,
     size_of,
     stamp_of,
     tombstone,
     without_record,
 )
+from router.retained_writing import anything_to_forget, forget, write_change
 
 MAP_SIZE: Final = 1 << 30
 TOMBSTONE_S: Final = 3600
@@ -42,8 +46,8 @@ RETRY_S: Final = 0.5
 PIECE_CHANGES: Final = 4096  # written and synced at a time: what LMDB keeps in memory for them stays small
 BREATH_CHANGES: Final = 16  # of the thread between two pauses: about 0.15 ms of its time
 BREATH_S: Final = 0.0003
-FORGET_MAX: Final = 256  # tombstones removed along with a piece
 APPLY_CHANGES: Final = 8192  # of recovery, gathered before they are written
+LOOK_COMMITS: Final = 64  # between two looks for readers that were killed
 
 
 class _Table:
@@ -68,12 +72,13 @@ class _Table:
 class RetainedIndex:
     """The retained message of every topic name that has one.
 
-    One worker's Router calls it, and one thread of its own, or commit(), writes. now_us and now_ms are the same
-    moment, since 1970 and monotonic; they tell when a message expires.
+    One worker's Router calls it, and one thread of its own, or commit(), writes. Each of several workers has one of
+    these. now_us and now_ms are the same moment, since 1970 and monotonic; they tell when a message expires.
 
     Args:
         folder: of the LMDB environment; its parent must exist.
         worker, incarnation: whose records these are.
+        workers: of the node, that use the folder at once.
         map_size: bytes of address space to begin with; grows by itself.
         tombstone_s: how long it is remembered that a topic was cleared, in case something older arrives.
         tombstones_max: of more than that the oldest are forgotten early.
@@ -87,6 +92,7 @@ class RetainedIndex:
         folder: str,
         *,
         worker: int = 0,
+        workers: int = 1,
         incarnation: int = 0,
         map_size: int = MAP_SIZE,
         tombstone_s: int = TOMBSTONE_S,
@@ -98,6 +104,7 @@ class RetainedIndex:
         self.tombstones_max = tombstones_max
         self.retry_s = retry_s
         self.on_trouble: Callable[[], None] = lambda: None  # from the thread, when `trouble` has changed; only to wake
+        self.on_applied: Callable[[], None] = lambda: None  # from the thread, when `applied` has; only to wake
         self.trouble: str | None = None  # what the disk said last; None while all is well
         self.failure: BaseException | None = None  # what ended the thread before it was closed: a bug of ours
         self.commits = 0  # transactions, each with one sync
@@ -115,6 +122,9 @@ class RetainedIndex:
         # In LMDB up to the first one, and nothing is of a higher record than the second one.
         self.applied, self._highest = APPLIED.unpack(applied) if applied is not None else (0, 0)
         self._durable = 0
+        self.is_shared = workers > 1
+        self._forwarded = Forwarded()
+        self._forget_from_us = 0  # no tombstone goes before: a worker that recovers may have what it keeps out
         self._forget_before_us = 0  # tombstones with an older stamp are to go; 0: nobody has asked
         self._back = _Table()  # being written; nothing is added to it
         self._front = _Table()
@@ -127,15 +137,60 @@ class RetainedIndex:
 
     @property
     def count(self) -> int:
-        """Messages held, expired ones that are not purged yet included."""
+        """Messages held, expired ones that are not purged yet included; without what other workers have not written."""
+        self.look()
         with self._lock:
-            return self._count + self._back.count + self._front.count
+            # Less than none where another worker, too, has cleared what we are to clear.
+            return max(self._count + self._back.count + self._front.count, 0)
 
     @property
     def size_bytes(self) -> int:
-        """Topic, properties and payload bytes held."""
+        """Topic, properties and payload bytes held; without what other workers have not written."""
+        self.look()
         with self._lock:
-            return self._size + self._back.size + self._front.size
+            return max(self._size + self._back.size + self._front.size, 0)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether any worker has found the environment damaged: all are to end, and the first to start mends it."""
+        return self._environment.is_marked_damaged()
+
+    def look(self) -> int:
+        """Take notice of what other workers have written, and return the highest stamp that is known of.
+
+        What gets a higher one from then on wins over all that was in LMDB. Cost: nothing with one worker, else 1 µs,
+        or 5 if they have written.
+        """
+        if self.is_shared:
+            self.read(self._look)
+        return self.last_stamp_us
+
+    def _look(self, transaction: "lmdb.Transaction[bytes]") -> None:
+        seen = self._forwarded.look(transaction, self._environment.meta)
+        if seen is not None:
+            with self._lock:
+                self._count, self._size, stamp_us = seen
+                self.last_stamp_us = max(self.last_stamp_us, stamp_us)
+
+    def forwarded(self, message: Message, *, stamp_us: int, origin: int, incarnation: int, record: int) -> None:
+        """Take notice of a retained message that has come from another worker, before anybody here gets it.
+
+        It is that worker who stores it, perhaps later; until then it is what readers here find. Messages of one origin
+        come in the order of their numbers. More than 2 x 32,768 are not remembered: until they are in LMDB, a new
+        subscriber gets what was there before.
+
+        Args:
+            message: owned; an empty payload clears its topic.
+            stamp_us: its stamp, or any later time of its origin's clock.
+            origin, incarnation, record: its id.
+        """
+        self.look()
+        self.last_stamp_us = max(self.last_stamp_us, stamp_us)
+        if message.body:
+            value = encode(message, stamp_us, 0, record, origin, incarnation)
+        else:
+            value = tombstone(stamp_us, record, origin, incarnation)
+        self._forwarded.add(key_of(message.topic_name), value, origin, incarnation, record)
 
     @property
     def pending(self) -> int:
@@ -202,7 +257,8 @@ class RetainedIndex:
         try:
             with environment.write() as transaction:
                 cursor = transaction.cursor(db=environment.topics)
-                lost = [(key, value) for key, value in cursor if record_of(value) > last_number]
+                lost = [(key, value) for key, value in cursor if record_of(value) > last_number
+                        and origin_of(value) == self.worker]  # fmt: skip
                 for key, value in lost:
                     transaction.put(key, without_record(value), db=environment.topics)
                 self.applied = min(self.applied, last_number)
@@ -236,13 +292,18 @@ class RetainedIndex:
     def purge_expired(self, now_us: int, limit: int) -> int:
         """Remove messages that have expired, the earliest first, and return how many.
 
-        Those that are not in LMDB yet come later. Also has the thread forget old tombstones. Cost: what has expired.
+        Those that are not in LMDB yet come later. Also has the thread forget old tombstones. Of several workers the
+        first one does this for all. Cost: what has expired.
 
         Args:
             limit: messages to look at, 1 or more.
         """
         if limit < 1:
             raise ValueError(f"limit is 1 or more, not {limit}")
+        if self.is_shared:
+            if self.worker:
+                return 0
+            self._forget_from_us = self._forget_from_us or now_us + self._tombstone_us
         # A message is expired when a whole millisecond has passed.
         end = due_key(DUE_MESSAGE, now_us - 999)
         expired: list[tuple[bytes, bytes]] = []
@@ -263,9 +324,10 @@ class RetainedIndex:
             finally:
                 transaction.abort()
         removed = sum(self._add(key, cleared(value))[0] for key, value in expired)
-        with self._lock:
-            self._forget_before_us = max(self._forget_before_us, now_us - self._tombstone_us)
-            self._wake.notify_all()
+        if now_us >= self._forget_from_us:
+            with self._lock:
+                self._forget_before_us = max(self._forget_before_us, now_us - self._tombstone_us)
+                self._wake.notify_all()
         return removed
 
     # What there is --------------------------------------------------------------------------------------------------
@@ -273,28 +335,30 @@ class RetainedIndex:
     def change(self, key: bytes) -> bytes | None:
         """Return the value of a key that is not in LMDB yet, or is just being written."""
         # In this order: the thread makes the front table the back one.
-        return self._front.changes.get(key) or self._back.changes.get(key)
+        change = self._front.changes.get(key) or self._back.changes.get(key)
+        return self._newer(change, self._forwarded.get(key)) if self.is_shared else change
+
+    @staticmethod
+    def _newer(one: bytes | None, other: bytes | None) -> bytes | None:
+        return other if one is None or (other is not None and is_newer(other, one)) else one
 
     def newest(self, key: bytes) -> bytes | None:
         """Return the value of a key, which may be a tombstone."""
         change = self.change(key)
-        if change is not None:
+        if change is not None and not self.is_shared:
             return change
         environment = self._environment
         # Not through read(): this is once for every retained PUBLISH.
         with environment.lock:
             transaction = environment.read()
             try:
-                return self._get(transaction, key)
+                found = environment.value_of(transaction, key)
             except DAMAGE:
                 environment.mark_damaged()
                 raise
             finally:
                 transaction.abort()
-
-    def _get(self, transaction: "lmdb.Transaction[bytes]", key: bytes) -> bytes | None:
-        environment = self._environment
-        return transaction.get(key, None, environment.topics) or transaction.get(key, None, environment.tombstones)
+        return self._newer(found, change)
 
     def read(self, reading: "Callable[[lmdb.Transaction[bytes]], Any]") -> Any:
         """Call something with a read transaction, and return what it returned."""
@@ -317,10 +381,13 @@ class RetainedIndex:
     def tables(self) -> list[tuple[dict[bytes, bytes], list[bytes], int]]:
         """Return what is not in LMDB yet, the older table first: values by key, the keys, how many of them count.
 
+        Behind them what other workers have forwarded, if there is anything.
+
         More keys may follow, and values be replaced by newer ones; none goes.
         """
         with self._lock:
-            return [(table.changes, table.keys, len(table.keys)) for table in (self._back, self._front)]
+            own = [(table.changes, table.keys, len(table.keys)) for table in (self._back, self._front)]
+        return own + self._forwarded.tables()
 
     def _add(self, key: bytes, value: bytes, record: int = 0) -> tuple[bool, bool]:
         """Add a change; returns whether it counts, and whether there was a message before.
@@ -420,7 +487,10 @@ class RetainedIndex:
             forget_before_us, self._forget_before_us = self._forget_before_us, 0
         ready = not table.is_empty and table.last <= durable
         try:
-            if not ready and not self._anything_to_forget(forget_before_us):
+            if not ready and not (forget_before_us and self.read(
+                lambda transaction: anything_to_forget(
+                    self._environment, transaction, forget_before_us, self.tombstones_max)
+            )):  # fmt: skip
                 return False
             self._write_piece(table if ready else _Table(), forget_before_us, breathe)
         except lmdb.MapFullError:
@@ -431,6 +501,8 @@ class RetainedIndex:
                 self._attempt(self._environment.reopen)
             return False
         self.commits += 1
+        if self.commits % LOOK_COMMITS == 0:
+            self._attempt(self._environment.forget_the_dead)
         if self.trouble is not None:
             self.trouble = None
             self.on_trouble()
@@ -461,10 +533,12 @@ class RetainedIndex:
                 if position % BREATH_CHANGES == 0:
                     breathe()
                 key = table.keys[position]
-                more, larger = self._write_change(transaction, key, table.changes[key])
+                more, larger = write_change(
+                    environment, transaction, key, table.changes[key], keep_tombstone=self._tombstone_us > 0
+                )
                 count += more
                 size += larger
-            self._forget(transaction, forget_before_us)
+            forget(environment, transaction, forget_before_us, self.tombstones_max)
             stamp_us = max(stamp_us, self.last_stamp_us)
             transaction.put(TOTALS_KEY, TOTALS.pack(count, size, stamp_us), db=environment.meta)
             if table.last:
@@ -481,60 +555,5 @@ class RetainedIndex:
                 self.applied = max(self.applied, table.last)
                 self._back = _Table()
                 self._wake.notify_all()
-
-    def _write_change(self, transaction: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> tuple[int, int]:
-        """Put a change into a transaction, unless there is a newer one; returns what it changes in count and size."""
-        environment = self._environment
-        count = size = 0
-        older = self._get(transaction, key)
-        if older is not None:
-            if is_newer(older, value):
-                return 0, 0
-            due = due_of(older)
-            if due is not None:
-                transaction.delete(due, key, db=environment.due)
-            if is_tombstone(older):
-                transaction.delete(key, db=environment.tombstones)
-            else:
-                count, size = -1, -size_of(older)
-        if not is_tombstone(value):
-            transaction.put(key, value, db=environment.topics)
-            count, size = count + 1, size + size_of(value)
-        else:
-            if count:
-                transaction.delete(key, db=environment.topics)
-            if not self._tombstone_us:
-                return count, size
-            transaction.put(key, value, db=environment.tombstones)
-        due = due_of(value)
-        if due is not None:
-            transaction.put(due, key, db=environment.due)
-        return count, size
-
-    def _anything_to_forget(self, before_us: int) -> bool:
-        """Return whether there is a tombstone that is old, or one too many; nobody has asked if before_us is 0."""
-        if not before_us:
-            return False
-        environment = self._environment
-
-        def look(transaction: "lmdb.Transaction[bytes]") -> bool:
-            cursor = transaction.cursor(db=environment.due)
-            return cursor.set_range(DUE_TOMBSTONE) and (
-                cursor.key() < due_key(DUE_TOMBSTONE, before_us)
-                or transaction.stat(environment.tombstones)["entries"] > self.tombstones_max
-            )
-
-        return bool(self.read(look))
-
-    def _forget(self, transaction: "lmdb.Transaction[bytes]", before_us: int) -> None:
-        """Remove up to FORGET_MAX tombstones that are old or too many."""
-        environment = self._environment
-        end = due_key(DUE_TOMBSTONE, before_us)
-        too_many = transaction.stat(environment.tombstones)["entries"] - self.tombstones_max
-        cursor = transaction.cursor(db=environment.due)
-        for _ in range(FORGET_MAX):
-            if not cursor.set_range(DUE_TOMBSTONE) or (cursor.key() >= end and too_many <= 0):
-                break
-            transaction.delete(cursor.value(), db=environment.tombstones)
-            cursor.delete()
-            too_many -= 1
+        if is_last and table.last:
+            self.on_applied()

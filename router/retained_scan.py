@@ -30,9 +30,9 @@ class RetainedScan:
         self.done = False
         self._index = index
         self._filter = KeyFilter(topic_filter)
-        self._stamp_us = index.last_stamp_us
+        self._stamp_us = index.look()
         self._tables = index.tables()  # those that are gone through yet
-        (self._older, _, _), (self._newer, _, _) = self._tables
+        self._older, self._newer, *self._forwarded = (changes for changes, _, _ in self._tables)
         self._position = 0  # in the first table
         self._from: bytes = self._filter.first  # where to go on in LMDB
         self._bytes_left = 0  # of the slice that is being read
@@ -72,7 +72,7 @@ class RetainedScan:
             key = keys[self._position]
             self._position += 1
             steps -= 1
-            if changes is self._older and key in self._newer:
+            if changes is not self._tables[-1][0] and any(key in later for later, _, _ in self._tables[1:]):
                 continue  # it comes with the others there, or has changed since
             name = key if not is_cut(key) else name_in(changes[key])
             if self._filter.target(name) is name:
@@ -87,6 +87,7 @@ class RetainedScan:
         """Go on through LMDB."""
         target_of = self._filter.target
         change_of, older, newer = self._index.change, self._older, self._newer
+        forwarded = self._forwarded
         more = cursor.set_range(self._from) if self._from else cursor.first()
         while more:
             key = cursor.key()
@@ -97,7 +98,8 @@ class RetainedScan:
             name = key if not is_cut(key) else name_in(cursor.value())
             target = target_of(name)
             if target is name:
-                if key not in older and key not in newer and change_of(key) is None:
+                is_waiting = key in older or key in newer or change_of(key) is not None
+                if not is_waiting and not any(key in changes for changes in forwarded):
                     self._take(found, cursor.value(), now_us, now_ms)
                 more = cursor.next()
             elif name is not key:
@@ -125,7 +127,7 @@ class RetainedScan:
     def is_current(self, message: Message) -> bool:
         """Return whether a message of a slice is its topic's still: what came after the scan began also came live."""
         index = self._index
-        if index.last_stamp_us == self._stamp_us:
+        if index.look() == self._stamp_us:
             return True
         value = index.newest(key_of(message.topic_name))
         return value is not None and not is_tombstone(value) and stamp_of(value) <= self._stamp_us

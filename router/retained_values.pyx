@@ -118,6 +118,11 @@ def record_of(bytes value not None) -> int:
     return get64(bytes_of(value) + RECORD_HEADER) if is_message(value) else 0
 
 
+def origin_of(bytes value not None) -> int:
+    """Return the number of the worker in whose log the record of a message or a tombstone is."""
+    return origin_in(value)
+
+
 def is_newer(bytes value not None, bytes other not None) -> bool:
     """Return whether one value's stamp, or for the same stamp its origin, is greater than the other's."""
     if stamp_in(value) != stamp_in(other):

@@ -1,6 +1,6 @@
 """What a router retains, in memory or on disk."""
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from router.ledger cimport Ledger
 from router.message cimport Message
 from router.retained cimport RetainedStore
@@ -10,8 +10,12 @@ cdef class Retaining:
     cdef Ledger ledger
     cdef readonly RetainedStore store    # in memory; empty where there is an index
     cdef readonly object index           # router.retained_index.RetainedIndex: on disk; or None
+    cdef readonly bint is_shared         # other workers use the index too
     cdef uint64_t known                  # what records up to this one said is there already
 
+    cdef int64_t next_stamp_us(self) except -1
+    cdef int forwarded(self, Message message, uint32_t origin, uint32_t incarnation, uint64_t record,
+                       int64_t stamp_us) except -1
     cdef int retain(self, Message message) except -1
     cdef int retain_in_index(self, Message message) except -1
     cdef int64_t stamp_ms(self) noexcept

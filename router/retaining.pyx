@@ -21,9 +21,38 @@ cdef class Retaining:
         self.store = RetainedStore(seed)
         self.index = index
         self.known = 0 if retains else 0xFFFFFFFFFFFFFFFF
+        self.is_shared = index is not None and index.is_shared
         if index is not None:
             self.known = index.applied
             ledger.stamp_us = max(ledger.stamp_us, index.last_stamp_us)
+
+    cdef int64_t next_stamp_us(self) except -1:
+        """Return the stamp of a message that is retained now, higher than that of any that was acknowledged before.
+
+        A hybrid logical clock: the newest retained message of a topic is the one with the highest stamp.
+        """
+        cdef Ledger ledger = self.ledger
+        if self.is_shared:
+            ledger.stamp_us = max(ledger.stamp_us, <int64_t>self.index.look())
+        ledger.stamp_us = max(ledger.now_us, ledger.stamp_us + 1)
+        return ledger.stamp_us
+
+    cdef int forwarded(self, Message message, uint32_t origin, uint32_t incarnation, uint64_t record,
+                       int64_t stamp_us) except -1:
+        """Take notice of a retained message that another worker of the node has published, stores and has sent us.
+
+        To be called before a receiver gets it, so that nobody is sent what was there before it any more.
+
+        Args:
+            message: may be borrowed.
+            origin, incarnation, record: its id; a message without record is not noticed.
+            stamp_us: its stamp, or any later time of its origin's clock.
+        """
+        if self.is_shared and record:
+            self.ledger.stamp_us = max(self.ledger.stamp_us, stamp_us)
+            self.index.forwarded(message.keep(), stamp_us=stamp_us, origin=origin, incarnation=incarnation,
+                                 record=record)
+        return 0
 
     cdef int retain(self, Message message) except -1:
         """Replace the topic's retained message; an empty payload removes it [MQTT-3.3.1-5], [MQTT-3.3.1-6]."""

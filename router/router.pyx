@@ -192,8 +192,7 @@ cdef class Router:
         if owned.qos and self.peers:
             peer_count = owed_peers(route, decided, peers)
         if owned.retain:
-            # A hybrid logical clock: the newest retained message of a topic is the one with the highest stamp.
-            time_us = ledger.stamp_us = max(ledger.now_us, ledger.stamp_us + 1)
+            time_us = self.retaining.next_stamp_us()
             time_ms = self.retaining.stamp_ms()
         owned.record = ledger.records.accepted(
             time_us, time_ms, ledger.records.last_number + 1, owned,
