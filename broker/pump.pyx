@@ -59,6 +59,8 @@ cdef class Pump:
             return 0
         cdef RecordBuffer records = self.router.ledger.records
         cdef int settled
+        if not self.router.indexing.empty():
+            self.router.indexing.acknowledged(self.router.retaining.index.applied)
         if records.count == 0 and self.durable == records.last_number and self.router.accepting:
             if len(self.router.effects) == 0 and not self.router.ledger.starved:
                 return 0

@@ -131,7 +131,7 @@ cdef class PeerLink(Sink):
                 self.sent_sequence = sequence
         else:
             self.batch_qos0 += 1
-        length = self.batch.add(message, sequence, message.record if sequence else 0, self.incarnation, retain,
+        length = self.batch.add(message, sequence, message.record, self.incarnation, retain,
                                 ids, ids_length, message.publisher_key, self.ledger.now_us, self.ledger.now_ms)
         self.messages_out += 1
         self.outstanding += length

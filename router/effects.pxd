@@ -34,8 +34,8 @@ cdef struct Effect:
 
 
 cdef struct Awaited:             # by the acknowledgement of the publish that is under way
-    void* waiters                # Waiters of a peer, borrowed
-    uint64_t sequence
+    void* waiters                # Waiters of a peer or of the retained index, borrowed
+    uint64_t sequence            # the delivery's number, or the record's
 
 
 cdef class Effects:
@@ -58,6 +58,7 @@ cdef class Effects:
     cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                      uint32_t ids_length, SharedGroup group, Session gone, uint64_t number) except -1
     cdef int await_peer(self, Session peer) except -1       # to have what it was delivered last
+    cdef int await_number(self, Waiters waiters, uint64_t number) except -1
     # acknowledge(), when peers have what await_peer() named since the last, and everything before it has left.
     cdef int hold_back(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason,
                        bint recorded) except -1

@@ -152,9 +152,12 @@ cdef class Effects:
         return 0
 
     cdef int await_peer(self, Session peer) except -1:
+        return self.await_number((<Peer>peer.stands_for).waiters, peer.outgoing.end_number - 1)
+
+    cdef int await_number(self, Waiters waiters, uint64_t number) except -1:
         assert self.awaited_count < 64, "a publish goes to more peers than there may be"
-        self.awaited[self.awaited_count].waiters = <void*>(<Peer>peer.stands_for).waiters
-        self.awaited[self.awaited_count].sequence = peer.outgoing.end_number - 1
+        self.awaited[self.awaited_count].waiters = <void*>waiters
+        self.awaited[self.awaited_count].sequence = number
         self.awaited_count += 1
         return 0
 

@@ -111,6 +111,8 @@ cdef class Forwarding:
             picked = []
             self.pick_members(message, ids, ids_length, publisher_key, picked)
         # What stands behind a record of the same peer leaves behind it, so that order holds [MQTT-4.6.0-5].
+        if message.retain:
+            router.retaining.forwarded(message, peer.worker, incarnation, n, ledger.now_us)
         waits = message.qos != 0 and router.recording and (
             peer.session.waiting_records != 0 or (
                 self.rests_on_record(message, route) if picked is None else

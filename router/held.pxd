@@ -27,6 +27,7 @@ cdef class Waiters:
     cdef uint64_t tail
     cdef int add(self, uint64_t sequence, Held* held) except -1
     cdef int acknowledged(self, uint64_t sequence) except -1    # all deliveries up to this one; returns how many waited
+    cdef bint empty(self) noexcept
     cdef Held* take(self) noexcept                              # the oldest, whatever it waits for; NULL: there is none
 
 

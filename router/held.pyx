@@ -116,6 +116,9 @@ cdef class Waiters:
             let_go(held)
         return count
 
+    cdef bint empty(self) noexcept:
+        return self.head == self.tail
+
     cdef Held* take(self) noexcept:
         if self.head == self.tail:
             return NULL

@@ -19,13 +19,14 @@ cdef class Peer:
     """One other router.
 
     Args:
-        router_identifier: "node/worker": the same over its restarts.
+        router_identifier: "node/worker": the same over its restarts; worker is a number.
         number: of its `peer` record.
         heard: the highest record of its log that is known to have come here.
     """
 
     def __init__(self, Ledger ledger not None, bytes router_identifier not None, number: int, heard: int = 0):
         self.router_identifier = router_identifier
+        self.worker = int(router_identifier.rpartition(b"/")[2])
         self.number = number
         self.heard = heard
         self.waiters = Waiters()

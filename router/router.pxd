@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.effects cimport Effects
+from router.held cimport Waiters
 from router.ledger cimport Ledger
 from router.message cimport Message
 from router.peers cimport Peer
@@ -29,6 +30,7 @@ cdef class Router:
     cdef readonly dict peers             # "\0peer/node/worker" (bytes) -> Peer
     cdef public object interest          # what is wanted here, told to peers: changed(); None without a mesh
     cdef public object sys_topics        # the broker's own topics, $SYS: match(), message_of(), bring_up_to_date(); or None
+    cdef readonly Waiters indexing       # acknowledgements that wait for the index that other workers read
     cdef readonly bint recording         # a log is attached: what rests on a record waits for it in effects
     cdef public bint accepting           # the log takes more; if not, what would rest on a record is refused
     cdef readonly bint recorded          # whether the last publish rests on a record

@@ -50,6 +50,7 @@ cdef class Router:
         self.effects = Effects(ledger)
         self.sessions = {}
         self.peers = {}
+        self.indexing = Waiters()
         self._deadlines = []
         self.accepting = True
 
@@ -200,6 +201,8 @@ cdef class Router:
             packet_identifier, will, peers, peer_count)
         if owned.retain:
             self.retaining.retain(owned)
+            if owned.qos and self.retaining.is_shared:
+                self.effects.await_number(self.indexing, owned.record)
         for index in range(route.target_count):
             target = &route.targets[index]
             if target.no_local and target.receiver == <void*>publisher:
@@ -571,9 +574,8 @@ cdef class Router:
 
     def unsubscribe(self, Receiver receiver not None, bytes topic_filter not None) -> bool:
         """Remove a subscription; returns whether there was one. What is already owed stays owed [MQTT-3.10.4-3]."""
-        cdef Session session
+        cdef Session session = receiver if isinstance(receiver, Session) else None
         if topic_filter.startswith(REPLAY_PREFIX):
-            session = receiver if isinstance(receiver, Session) else None
             removed = session is not None and session.replays is not None and topic_filter in session.replays
             if removed:
                 del session.replays[topic_filter]
