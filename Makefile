@@ -90,7 +90,7 @@ $(VENV_READY):
 REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*p["build-system"]["requires"], *p["project"]["dependencies"], *[d for extra in sys.argv[1:] for d in p["project"]["optional-dependencies"][extra]], sep="\n")' $(1)
 
 $(RUN_READY): | $(VENV_READY)
-	@echo '[2/3] installing what the broker needs (trio, structlog, msgspec, msgpack, click) and Cython, half a minute'
+	@echo '[2/3] installing what the broker needs (trio, structlog, msgspec, msgpack, lmdb, pyzmq, click) and Cython, half a minute'
 	@$(PIP) install -r <($(call REQUIREMENTS,))
 	@touch $@
 

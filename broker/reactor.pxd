@@ -35,5 +35,6 @@ cdef class Reactor(Hub):
     cdef int read_sockets(self, int count) except -1
     cdef int wait(self, bint block) except -1
     cdef int gather(self, int count) except -1
+    cdef int hear_peers(self) except -1
     cdef int drain_wake(self) except -1
     cdef int after_turn(self) except -1

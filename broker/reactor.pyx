@@ -154,7 +154,7 @@ cdef class Reactor(Hub):
         """Return the time, monotonic ms, which is the turn's from now on; for what comes from outside of a turn."""
         self.turn.now_ms = monotonic_ns() // 1000000
         self.router.ledger.now_ms = self.turn.now_ms
-        if self.router.recording:
+        if self.router.recording or self.mesh is not None:
             self.router.ledger.now_us = realtime_us()
         return self.turn.now_ms
 
@@ -282,17 +282,16 @@ cdef class Reactor(Hub):
         self.turn.turning = True
         self.turn.now_ms = started_ns // 1000000
         self.router.ledger.now_ms = self.turn.now_ms
-        if self.router.recording:
+        if self.router.recording or self.mesh is not None:
             self.router.ledger.now_us = realtime_us()
         if count:
             count = self.read_sockets(count)
-            if self.turn.dirty.count >= GATHER_OUTPUTS:
-                self.gather(GATHER_ROUNDS_WIDE)
-            elif count >= GATHER_EVENTS:
-                self.gather(GATHER_ROUNDS)
-        if self.mesh is not None and (self.mesh_due or self.mesh.pending()):
-            self.mesh_due = False
-            self.mesh.receive()
+        if self.mesh is not None:
+            self.hear_peers()
+        if self.turn.dirty.count >= GATHER_OUTPUTS:
+            self.gather(GATHER_ROUNDS_WIDE)
+        elif count >= GATHER_EVENTS:
+            self.gather(GATHER_ROUNDS)
         self.lap(PHASE_INPUT)
         if self.turn.sampled:
             self.turn.sampled = False
@@ -371,6 +370,15 @@ cdef class Reactor(Hub):
             if count <= 0:
                 return 0
             self.read_sockets(count)
+            if self.mesh_due:
+                self.hear_peers()
+        return 0
+
+    cdef int hear_peers(self) except -1:
+        """Take what peers have sent, if there is anything, or may be."""
+        if self.mesh_due or self.mesh.pending():
+            self.mesh_due = False
+            self.mesh.receive()
         return 0
 
     cdef int drain_wake(self) except -1:

@@ -66,6 +66,7 @@ cdef class PeerLink(Sink):
     cdef int64_t ticked_ms
     cdef int64_t waited_ms               # since the peer last answered us
     cdef int64_t probed_ms               # since our last heartbeat
+    cdef int64_t stalled_ms              # since the peer last answered, or since something is on its way again
     cdef uint32_t heartbeat_ms
     cdef uint32_t silence_ms
     cdef readonly int64_t round_trip_us  # of the last heartbeat, turns at both ends included; -1: none yet

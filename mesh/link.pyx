@@ -162,6 +162,8 @@ cdef class PeerLink(Sink):
             free(self.ring)
             self.ring = ring
             self.ring_capacity = capacity
+        if count == 0:
+            self.stalled_ms = 0
         self.ring[self.index & (self.ring_capacity - 1)] = <uint32_t>length
         self.index += 1
         return 0
@@ -258,7 +260,7 @@ cdef class PeerLink(Sink):
         """The peer has answered, for all deliveries up to a sequence."""
         if sequence > self.sent_sequence:
             raise FrameError(f"an answer for sequence {sequence}, and {self.sent_sequence} is the last that was sent")
-        self.waited_ms = 0
+        self.waited_ms = self.stalled_ms = 0
         if sequence > self.acknowledged_sequence:
             self.acknowledged_sequence = sequence
             self.owner.acknowledged(self, sequence)
@@ -305,7 +307,7 @@ cdef class PeerLink(Sink):
         """
         if epoch > self.received_epoch and index == 0:
             self.received_epoch = epoch
-            self.expected_index = self.settled_index = 0
+            self.expected_index = self.settled_index = self.unsettled_bytes = 0
             return 1
         if epoch < self.received_epoch:
             return 0
@@ -350,6 +352,7 @@ cdef class PeerLink(Sink):
 
     cdef int settled(self, uint64_t epoch, uint64_t index, uint64_t sequence) except -1:
         """All of a frame, and of those before it, is safe here. In order; of an epoch that was left, too."""
+        cdef uint64_t share
         if epoch >> 32 != self.peer_incarnation:
             return 0
         assert sequence <= self.received_sequence, (sequence, self.received_sequence)
@@ -358,9 +361,9 @@ cdef class PeerLink(Sink):
         if epoch == self.received_epoch:
             assert self.settled_index <= index < self.expected_index, (self.settled_index, index, self.expected_index)
             self.settled_index = index + 1
-            if index + 1 == self.expected_index:
-                self.untold_bytes += self.unsettled_bytes
-                self.unsettled_bytes = 0
+            share = self.unsettled_bytes // (self.expected_index - index)    # near enough, and exact at the last one
+            self.unsettled_bytes -= share
+            self.untold_bytes += share
         return 0
 
     cdef int send_ack(self, uint64_t stamp) except -1:
@@ -414,10 +417,11 @@ cdef class PeerLink(Sink):
             return 0
         self.waited_ms += passed_ms
         self.probed_ms += passed_ms
+        self.stalled_ms += passed_ms
         if self.link_state == LINK_UP and self.waited_ms >= self.silence_ms:
             self.fall_silent(LINK_SILENT)
         if self.probed_ms >= self.heartbeat_ms or (
-                self.link_state == LINK_UP and self.oldest_index < self.index and self.probed_ms >= STALL_MS):
+                self.oldest_index < self.index and self.stalled_ms >= STALL_MS and self.probed_ms >= STALL_MS):
             self.probed_ms = 0
             numbers[0], numbers[1], numbers[2] = self.epoch, self.index, max(self.ledger.now_us, 1)
             self.owner.send(self, frame, header(frame, FRAME_HEARTBEAT, numbers, 3))

@@ -3,10 +3,15 @@
 from typing import Any
 
 import msgpack
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from mesh.frames import KINDS
+from mesh.frames import KINDS, FrameError
+from mesh.link import PeerLink
+from router.ledger import Ledger
+from router.message import message
+from router.router import Router
 
 from tests.support.mesh_ends import WINDOW_BYTES, End, Pair
 
@@ -124,3 +129,270 @@ class LinkMachine(RuleBasedStateMachine):
 
 TestLink = LinkMachine.TestCase
 TestLink.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_nothing_but_heartbeats_is_sent_before_somebody_answers() -> None:
+    pair = Pair()
+    one = pair.ends[0]
+    one.publish()
+    for _ in range(8):
+        pair.turn(0, 250)
+    assert kinds(one.to_peer) == ["heartbeat", "heartbeat"], "one a second"
+    assert (one.link.state, one.link.has_credit, one.session.connected) == ("connecting", False, False)
+    pair.carry(0, False)
+    assert kinds(pair.ends[1].answers) == ["ack", "ack"]
+    pair.turn(0, 3)
+    pair.carry(1, True)
+    assert (one.link.state, one.session.connected, one.changes) == ("up", True, [("connecting", "up")])
+    assert one.link.round_trip_us == 753_000, "of the second one"
+    pair.turn(0)
+    assert kinds(one.to_peer) == ["data"]
+
+
+def test_the_messages_of_a_turn_are_one_frame() -> None:
+    pair = up()
+    one, two = pair.ends
+    for _ in range(20):
+        one.publish()
+        one.hand_over(1, 0)
+    assert not one.to_peer
+    pair.turn(0)
+    assert kinds(one.to_peer) == ["data"]
+    pair.turn(0)
+    assert len(one.to_peer) == 1, "an empty turn sends nothing"
+    pair.carry(0, False)
+    assert two.taken == [pair for number in range(1, 21) for pair in ((1, number), (0, 1))]
+
+
+def test_a_batch_that_has_grown_leaves_before_the_turn_ends() -> None:
+    pair = up()
+    one = pair.ends[0]
+    for _ in range(40):
+        one.publish(size=10_000)
+    assert set(kinds(one.to_peer)) == {"data"}
+    assert max(map(len, one.to_peer)) < 65536 + 11_000
+    assert [numbers_of(frame)[1] for frame in one.to_peer] == list(range(len(one.to_peer)))
+
+
+def test_without_credit_qos_1_waits_and_qos_0_is_dropped_and_counted() -> None:
+    pair = up(window_bytes=WINDOW_BYTES)
+    one, two = pair.ends
+    while one.link.has_credit:
+        one.publish(size=50_000)
+    sent = one.disk.accepted
+    for _ in range(30):
+        one.publish(size=50_000)
+    one.hand_over(7, 0)
+    assert WINDOW_BYTES <= one.link.outstanding < WINDOW_BYTES + 60_000
+    assert one.link.dropped() == {"output_full": 1}
+    pair.turn(0)
+    pair.carry(0, False)
+    pair.turn(1)
+    pair.carry(1, True)
+    assert not one.link.has_credit, "received, but not safe there yet"
+    assert len(two.taken) == sent
+    pair.run(10)
+    assert [number for _, number in two.taken] == list(range(1, sent + 31))
+    assert (one.link.outstanding, one.link.has_credit) == (0, True)
+
+
+def test_credit_for_qos_0_comes_back_in_large_pieces_or_with_a_heartbeat() -> None:
+    pair = up(window_bytes=WINDOW_BYTES)
+    one, two = pair.ends
+    for number in range(30):
+        one.hand_over(number, 0, size=10_000)
+        pair.turn(0)
+        pair.carry(0, False)
+        two.sync()
+        pair.turn(1)
+    assert kinds(two.answers) == ["ack"], "after 256 KiB"
+    assert one.link.outstanding > 300_000
+    pair.carry(1, True)
+    assert 0 < one.link.outstanding < 60_000
+    pair.run(2)
+    assert one.link.outstanding == 0
+
+
+def test_a_gap_is_told_once_and_rewinds_once() -> None:
+    pair = up()
+    one, two = pair.ends
+    one.publish()
+    pair.turn(0)
+    pair.lose(0, False, 1)
+    for _ in range(5):
+        one.publish()
+        pair.turn(0)
+    pair.carry(0, False)
+    assert kinds(two.answers) == ["gap"]
+    two.answers.append(two.answers[0])
+    pair.carry(1, True)
+    assert one.link.rewinds == 1
+    pair.turn(0)
+    pair.carry(0, False)
+    assert [number for _, number in two.taken] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_loss_of_the_last_frame_is_found_by_a_heartbeat() -> None:
+    pair = up()
+    one, two = pair.ends
+    one.publish()
+    pair.turn(0)
+    pair.lose(0, False, 1)
+    pair.turn(0, 250)
+    assert kinds(one.to_peer) == ["heartbeat"]
+    pair.run(1)
+    assert [number for _, number in two.taken] == [1]
+    assert one.link.rewinds == 1
+
+
+def test_what_came_again_is_passed_over() -> None:
+    pair = up()
+    one, two = pair.ends
+    one.publish()
+    one.publish()
+    pair.turn(0)
+    pair.carry(0, False)
+    two.sync()
+    pair.turn(1)
+    pair.lose(1, True, 1)           # the answer is lost, and then a frame
+    one.publish()
+    pair.turn(0)
+    pair.lose(0, False, 1)
+    pair.run(4)
+    assert [number for _, number in two.taken] == [1, 2, 3]
+    assert two.link.repeats == 0 or two.link.repeats == 2
+    assert one.disk.acknowledged == 3
+
+
+def test_a_peer_that_does_not_answer_is_silent_and_probed_one_heartbeat_at_a_time() -> None:
+    pair = up(heartbeat_ms=1000, silence_ms=3000)
+    one, two = pair.ends
+    turns = 0
+    while one.link.state == "up":
+        one.publish()
+        pair.turn(0, 250)
+        turns += 1
+    assert 10 <= turns <= 12
+    assert one.session.connected is False
+    one.to_peer.clear()
+    one.publish()
+    one.hand_over(1, 0)
+    for _ in range(20):
+        pair.turn(0, 250)
+    assert kinds(one.to_peer) == ["heartbeat"] * 5
+    pair.run(5)
+    assert one.changes == [("connecting", "up"), ("up", "silent"), ("silent", "up")]
+    assert [number for qos, number in two.taken if qos] == list(range(1, turns + 2))
+
+
+def test_who_was_stopped_does_not_call_the_peer_silent() -> None:
+    pair = up(silence_ms=3000)
+    pair.turn(0, 60_000)
+    assert pair.ends[0].link.state == "up"
+    pair.run(1)
+    pair.turn(0, 60_000)
+    assert pair.ends[0].link.state == "up"
+
+
+def test_a_peer_that_starts_again_is_told_of_before_anything_else_and_sent_what_it_has_not() -> None:
+    pair = up()
+    one = pair.ends[0]
+    one.publish()
+    pair.run(1)
+    one.publish()
+    pair.turn(0)
+    pair.carry(0, False)            # taken, and not safe
+    pair.kill(1)
+    pair.run(6)
+    assert one.incarnations == [1, 2]
+    assert [number for _, number in pair.ends[1].taken] == [2]
+    assert pair.disks[1].received == [1, 2]
+
+
+def test_a_process_before_the_one_that_is_there_is_not_heard() -> None:
+    pair = up()
+    one, two = pair.ends
+    two.publish()
+    pair.turn(1, 1000)
+    old = list(two.to_peer)
+    pair.turn(0, 1000)
+    pair.carry(0, False)
+    old_answers = list(two.answers)
+    assert kinds(old) == ["heartbeat", "data"]
+    assert kinds(old_answers) == ["ack"]
+    pair.kill(1)
+    pair.run(6)
+    taken, before = list(one.taken), pair.statistics(0)
+    for frame in old + old_answers:
+        assert one.link.receive_frame(frame)
+    assert (one.taken, pair.statistics(0)) == (taken, before)
+    assert not one.answers
+
+
+def test_an_acknowledgement_of_what_was_never_sent_is_refused() -> None:
+    pair = up()
+    link = pair.ends[0].link
+    ack, gap = KINDS.index("ack"), KINDS.index("gap")
+    for wrong, complaint in (
+            ([1, ack, link.epoch, 0, 9, 0, 1], "sequence 9, and 0 is the last"),
+            ([1, ack, link.epoch, 5, 0, 0, 1], "5 frames of 0"),
+            ([1, ack, link.epoch, 0, 0, 0, 2**32], "incarnation 4294967296"),
+            ([1, ack, 1], "kind ack with 1 numbers instead of 5"),
+            ([1, gap, link.epoch, 9, 1], "sequence 9")):
+        with pytest.raises(FrameError, match=complaint):
+            link.receive_frame(msgpack.packb(wrong))
+    assert link.errors == 5
+    assert link.receive_frame(msgpack.packb([1, KINDS.index("gossip"), {}])) is False
+    pair.run(8)
+    assert link.state == "up"
+
+
+def test_a_frame_that_is_bad_half_way_is_sent_again_and_loses_and_repeats_nothing() -> None:
+    pair = up()
+    one, two = pair.ends
+    for _ in range(3):
+        one.publish()
+    pair.turn(0)
+    with pytest.raises(FrameError, match="an entry"):
+        two.link.receive_frame(one.to_peer.popleft()[:-1])
+    assert [number for _, number in two.taken] == [1, 2]
+    for _ in range(5):
+        one.publish()
+        pair.turn(0)
+    pair.carry(0, False)
+    assert kinds(two.answers) == [], "it waits for a heartbeat, lest both go round and round"
+    pair.run(4)
+    assert [number for _, number in two.taken] == list(range(1, 9))
+    assert one.disk.acknowledged == 8
+
+
+def test_who_is_given_up_is_sent_nothing_and_not_heard() -> None:
+    pair = up()
+    one, two = pair.ends
+    two.publish()
+    pair.turn(1)
+    one.link.give_up()
+    one.link.give_up()
+    one.publish()
+    for _ in range(8):
+        pair.turn(0, 1000)
+    pair.carry(1, False)
+    assert (one.link.state, list(one.to_peer), one.taken, one.session.connected) == ("gone", [], [], False)
+    assert one.changes[1:] == [("up", "gone")]
+
+
+def test_a_message_that_has_expired_is_not_sent() -> None:
+    pair = up()
+    one, two = pair.ends
+    for expires_ms in (pair.now_ms, pair.now_ms + 1):
+        one.router.publish_message(message(b"t", b"%d" % expires_ms, 1, now_ms=pair.now_ms, expires_ms=expires_ms))
+    pair.turn(0)
+    pair.carry(0, False)
+    assert two.taken == [(1, pair.now_ms + 1)]
+
+
+def test_the_terms_of_a_link_are_checked() -> None:
+    session, _ = Router(Ledger()).open_session(b"p", True, 1)
+    for wrong in ({"incarnation": 0}, {"incarnation": 1, "window_bytes": 1000}):
+        with pytest.raises(AssertionError):
+            PeerLink(b"n/1", End.__new__(End), session, **wrong)
