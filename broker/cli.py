@@ -84,7 +84,6 @@ def serve(
         banner,
         check_addresses,
         check_packages,
-        check_spread,
         lock_folder,
         summary,
     )
@@ -95,13 +94,13 @@ def serve(
         with ExitStack() as held:
             folder, lock = lock_folder(config.data_dir)
             held.callback(os.close, lock)
-            check_spread(folder, config.workers)
             check_addresses(config)
             try:
                 logs.configure(config.log)
             except OSError as error:
                 raise StartError(f"The log file {config.log.file} cannot be opened: {error.strerror}.") from error
             signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
+            _spread(config, folder, accept_loss)
 
             def ready(addresses: "list[Address]") -> None:
                 _say(banner(config, addresses, folder))
@@ -114,6 +113,28 @@ def serve(
             _say(summary(totals.items(), time.monotonic() - started_s))
     except StartError as error:
         _fail(EXIT_NOT_STARTED, str(error))
+
+
+def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
+    """Spread the sessions over the workers that there are to be, if they are spread over others."""
+    from broker.startup import StartError, note_spread, spread_of
+
+    spread = spread_of(folder)
+    if spread == config.workers or (spread is None and config.workers == 1):
+        return
+    from mesh.node import NodeError, node_of
+
+    try:
+        node = node_of(folder)
+        if spread is not None:
+            from broker.spreading import spread_over
+
+            if spread < 0:
+                spread_over(-spread, config, folder, node, accept_loss)
+            spread_over(config.workers, config, folder, node, accept_loss)
+        note_spread(folder, config.workers)
+    except (NodeError, OSError) as error:
+        raise StartError(str(error)) from error
 
 
 def _serve_alone(
@@ -138,13 +159,12 @@ def _supervise(
     import trio
 
     from broker import logs
-    from broker.startup import StartError, note_spread, run_folder
+    from broker.startup import StartError, run_folder
     from broker.supervisor import Supervisor, WorkersError
     from mesh.node import NodeError, node_of
 
     try:
         node = node_of(folder)
-        note_spread(folder, config.workers)
     except (NodeError, OSError) as error:
         raise StartError(str(error)) from error
     with run_folder(folder) as run_dir:

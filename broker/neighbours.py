@@ -9,6 +9,7 @@ from mesh.mesh import Mesh
 from mesh.transport import Transport
 
 from broker.logs import get
+from broker.place import router_name
 
 if TYPE_CHECKING:
     from broker.place import Place
@@ -18,11 +19,6 @@ log = get("mesh")
 
 READY_S = 10.0                   # for the other workers to say what they want, before clients are let in
 READY_POLL_S = 0.005
-
-
-def router_name(place: Place, number: int) -> bytes:
-    """Return the name of a worker of a node among routers, "node/worker": the same over its restarts."""
-    return f"{place.node.identifier}/{number}".encode()
 
 
 def endpoint(place: Place, number: int) -> str:
@@ -38,9 +34,9 @@ def join(worker: Worker, place: Place) -> Mesh:
     assert worker.store is not None, "a worker of several has a folder"
     incarnation: int = worker.store.log.incarnation
     settings: Any = worker.config.mesh
-    name = router_name(place, place.number)
+    name = router_name(place.node, place.number)
     transport = Transport(b"%b/%d" % (name, incarnation), endpoint(place, place.number))
-    others = {router_name(place, number): endpoint(place, number)
+    others = {router_name(place.node, number): endpoint(place, number)
               for number in range(place.count) if number != place.number}
     mesh = Mesh(worker.router, transport, name, incarnation, others, worker.reactor.wake,
                 interest_timeout_ms=int(settings.interest_timeout_s * 1000), silence_ms=int(settings.silence_s * 1000),

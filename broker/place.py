@@ -11,6 +11,11 @@ from broker.settings import Config
 from mesh.node import Node
 
 
+def router_name(node: Node, number: int) -> bytes:
+    """Return the name of a worker of a node among routers, "node/worker": the same over its restarts."""
+    return f"{node.identifier}/{number}".encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a worker of several knows of itself and the others before it has read its log.

@@ -101,25 +101,21 @@ def lock_folder(data_dir: str) -> tuple[Path, int]:
     return folder, descriptor
 
 
-def check_spread(folder: Path, count: int) -> None:
-    """Raise StartError unless the sessions in a data folder are spread over so many workers, or there are none.
+def spread_of(folder: Path) -> int | None:
+    """Return over how many workers the sessions in a data folder are spread, None if there are none.
 
-    A folder that is new, or has been one worker's only, has no file that says it.
+    Below zero: they were being spread over so many, and that was interrupted. Raises StartError.
     """
     try:
-        text = (folder / SPREAD).read_text(encoding="ascii").strip()
+        return int((folder / SPREAD).read_text(encoding="ascii"))
     except FileNotFoundError:
-        text = "1" if (folder / "worker-0").exists() else str(count)
-    except (OSError, UnicodeDecodeError) as error:
+        return 1 if (folder / "worker-0").exists() else None
+    except (OSError, ValueError) as error:
         raise StartError(f"The file {folder / SPREAD} cannot be read: {error}.") from error
-    if text != str(count):
-        raise StartError(
-            f"The data folder {folder} is kept by {text} workers, not by {count}: start with --workers {text}, or "
-            "choose another folder with --data-dir.")
 
 
 def note_spread(folder: Path, count: int) -> None:
-    """Write down, durably, over how many workers sessions are spread from now on."""
+    """Write down, durably, what spread_of() returns from now on."""
     beside = folder / f"{SPREAD}.new"
     with beside.open("w", encoding="ascii") as file:
         file.write(f"{count}\n")

@@ -47,6 +47,7 @@ class Opened:
         problem_count: of those, all.
         lost_connections: client identifiers of sessions whose connection the log knows no end of.
         forgetful: the last run did not sync, or the log comes from a backup: clients may know more than it.
+        detached_us: client identifier -> when its connection ended, of those whose end the log knows.
     """
 
     log: Log
@@ -56,6 +57,7 @@ class Opened:
     problem_count: int
     lost_connections: list[bytes]
     forgetful: bool
+    detached_us: dict[bytes, int]
 
 
 def snapshot_name(segment: int) -> str:
@@ -212,7 +214,7 @@ def open_log(
         index.incarnation = incarnation
     opened = Opened(
         log, recovery.fed, segments.damages, recovery.problems, recovery.problem_count, lost_connections,
-        durability_before != "fsync",
+        durability_before != "fsync", recovery.detached_us,
     )  # fmt: skip
     # Deadlines count from the router's present, and nobody has told it yet.
     router.ledger.now_us, router.ledger.now_ms = now_us, now_ms

@@ -239,12 +239,14 @@ cdef class RecordBuffer:
         """forwarded() for Python callers."""
         return self.forwarded(time_us, now_ms, message, origin, incarnation, n, picked)
 
-    def add_copy(self, Cursor cursor not None, time_us: int, origin: int, incarnation: int) -> int:
+    def add_copy(self, Cursor cursor not None, time_us: int, origin: int, incarnation: int,
+                 dict origins=None) -> int:
         """Put in the message that a cursor stands at, an accepted one or a copy; returns the new record's number.
 
         Args:
             origin: 0 for this worker, else the number of a `peer` record; a copy keeps its own.
             incarnation: the origin's; a copy keeps its own.
+            origins: of another worker's log: its numbers of origins -> those of this one.
         """
         cdef MessageFields fields
         if decode_message(cursor.kind, cursor.body, cursor.body_length, &fields):
@@ -253,6 +255,8 @@ cdef class RecordBuffer:
             fields.origin = origin
             fields.incarnation = incarnation
             fields.accepted_us = cursor.time_us
+        elif origins is not None:
+            fields.origin = origins[fields.origin]
         return self.copy(time_us, &fields)
 
     def add_stored(self, Cursor cursor not None, incarnation: int) -> int:

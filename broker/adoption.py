@@ -1,0 +1,296 @@
+"""Spreading the sessions in a data folder over another number of workers: `python -m broker.adoption`.
+
+No worker runs meanwhile. Every worker's log is opened, and what is done is written as records of these logs:
+
+1. What workers owe one another is delivered, so that only clients are owed anything.
+2. Each session that is not at home is written into its home's log: what it is, and the messages that wait for it as
+   copies, which keep their ids. When that is durable, the session is ended where it was.
+
+It may be killed at any step: begun anew, it knows what was delivered by its id, and a session that is in two logs
+counts where it is not at home. Workers beyond the new number keep their folders, with their archives, and have no
+session.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from router.forwarding import Forwarding
+from router.records import RecordBuffer
+from router.router import Router
+
+from broker import logs
+from broker.backup import workers_of
+from broker.commit_log import CommitLog, open_index, worker_folder
+from broker.logs import get
+from broker.place import Start, router_name
+from broker.startup import note_spread
+from broker.worker import ledger
+from mesh.home import Homes
+from router.commit_log import Opened, begin, open_log
+from router.disk import Disk
+
+if TYPE_CHECKING:
+    from router.cursor import Cursor
+    from router.session import Session
+
+log = get("adoption")
+
+FLUSH_BYTES: Final = 4_194_304
+DELIVERIES_PER_RECORD: Final = 500
+MAY_BE_SENT: Final = (1, 2)          # states of a delivery whose message may still be needed: queued, sent
+
+
+class AdoptionError(Exception):
+    """Why sessions could not be spread, in one sentence."""
+
+
+class Books:
+    """One worker's log, open, and the router that came out of it."""
+
+    def __init__(self, start: Start, number: int) -> None:
+        storage = start.config.storage
+        folder = worker_folder(start.folder_path, number)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self.number = number
+        self.name = router_name(start.node, number)
+        self.disk = Disk(str(folder))
+        self.router = Router(ledger(start.config), retains=False)       # those are in the index, which all share
+        self.now_us, self.now_ms = time.time_ns() // 1000, time.monotonic_ns() // 1_000_000
+        self.opened: Opened = open_log(
+            self.disk, self.router, worker=number, make_will=lambda *fields: fields,
+            make_mark=lambda: secrets.randbits(32), now_us=self.now_us, now_ms=self.now_ms,
+            accept_loss=start.accept_loss, durability=storage.durability, segment_bytes_max=storage.segment_bytes_max)
+        self.log = self.opened.log
+        self.router.ledger.bodies = self.log
+        self.router.record_into(RecordBuffer(self.log.appended))
+        self.records: RecordBuffer = self.router.ledger.records
+        self.forwarding = Forwarding(self.router)
+        begin(self.router, self.opened)
+
+    def flush(self, at_least: int = 0) -> None:
+        """Make durable what was recorded, if it is so many bytes, and let happen what rests on it."""
+        if self.records.count and self.records.size >= at_least:
+            self.log.append(self.records)
+            while self.log.backlog_bytes:
+                if not self.log.commit() and self.log.trouble is not None:
+                    raise AdoptionError(f"The log in {self.disk.folder} cannot be written: {self.log.trouble}.")
+            self.router.settle(self.log.durable)
+
+    def cursors(self, wanted: set[int]) -> Iterator[tuple[int, Cursor, int]]:
+        """Yield (number, cursor that stands there, the segment's incarnation) of these records, if they are there."""
+        stored = self.log.bodies.stored
+        if stored is not None:
+            for number in sorted(wanted):
+                found = stored.cursor(number)
+                if found is not None:
+                    wanted.discard(number)
+                    yield number, found, 0
+        reader = self.log.reader()
+        ends = [header.first_number for header in reader.headers[1:]] + [self.log.appended + 1]
+        for index, header in enumerate(reader.headers):
+            if any(header.first_number <= number < ends[index] for number in wanted):
+                for cursor in reader.segment_cursors(index):
+                    while cursor.step():
+                        if cursor.number in wanted:
+                            yield cursor.number, cursor, header.incarnation
+
+
+class Adoption:
+    """Spreads the sessions of a data folder over `start.count` workers. Raises SegmentError, AdoptionError, OSError."""
+
+    def __init__(self, start: Start) -> None:
+        self.count = start.count
+        self.homes = Homes(start.node.key, start.count)
+        existing = set(workers_of(start.folder_path))
+        for number in sorted(existing - set(range(start.count))):
+            _apply_retained(start, number)
+        self.books = {number: Books(start, number) for number in sorted(existing | set(range(start.count)))}
+        self._by_name = {books.name: books for books in self.books.values()}
+        self.delivered = self.moved = self.messages = self.lost = 0
+
+    def run(self) -> None:
+        """Do it all; it is durable when this returns."""
+        for books in self.books.values():
+            self._deliver_owed(books)
+        for books in self.books.values():
+            self._move_sessions(books)
+            self._forget_leavers(books)
+            books.flush()
+        for books in self.books.values():
+            if not books.log.close():
+                raise AdoptionError(f"The log in {books.disk.folder} cannot be written: {books.log.trouble}.")
+
+    # What workers owe one another -----------------------------------------------------------------------------------
+
+    def _deliver_owed(self, books: Books) -> None:
+        for peer in sorted(books.router.peers.values(), key=lambda peer: peer.number):
+            there = self._by_name.get(peer.router_identifier)
+            owed = peer.session.owed.deliveries() if there is not None and peer.session.owed is not None else []
+            if there is None or not owed:
+                continue
+            sender = there.forwarding.peer(books.name)
+            for number, record, _, _, _, _, identifiers, _ in owed:
+                try:
+                    message = books.log.bodies.fetch(record, books.now_us, books.now_ms)
+                except LookupError:
+                    self.lost += 1
+                    continue
+                self.delivered += there.forwarding.receive_message(
+                    sender, message, number, books.log.incarnation, record, identifiers)
+                there.flush(FLUSH_BYTES)
+            there.flush()
+            books.records.add("peer_acknowledged", books.now_us, peer.number, max(delivery[1] for delivery in owed))
+        books.flush()
+
+    # Sessions -------------------------------------------------------------------------------------------------------
+
+    def _move_sessions(self, books: Books) -> None:
+        leaving = {client_identifier: self.books[number]
+                   for client_identifier in sorted(books.router.sessions)
+                   if (number := self.homes.home_of(client_identifier)) != books.number}
+        if not leaving:
+            return
+        copies = self._copy_messages(books, leaving)
+        times_us = self._replay_times(books, leaving)
+        # Subscriptions first: a delivery may name a group, which is there once its first member is.
+        for client_identifier, home in leaving.items():
+            _write_session(home, books.router, books.router.sessions[client_identifier], times_us)
+        for client_identifier, home in leaving.items():
+            _write_owed(home, books, books.router.sessions[client_identifier], copies)
+        for other in self.books.values():
+            if other is not books:
+                other.flush()
+        for client_identifier in leaving:
+            books.records.add("ended", books.now_us, client_identifier)
+        self.moved += len(leaving)
+
+    def _copy_messages(self, books: Books, leaving: dict[bytes, Books]) -> dict[tuple[int, int], int]:
+        """Put what these sessions are owed into the logs of their homes; returns (record, home) -> record there."""
+        homes: dict[int, dict[int, Books]] = {}
+        for client_identifier, home in leaving.items():
+            for delivery in _owed(books.router.sessions[client_identifier]):
+                if delivery[4] in MAY_BE_SENT:
+                    homes.setdefault(delivery[1], {})[home.number] = home
+        copies = {}
+        for number, cursor, incarnation in books.cursors(set(homes)):
+            for home in homes[number].values():
+                origins = {peer.number: 0 if peer.router_identifier == home.name
+                           else home.forwarding.peer(peer.router_identifier).number
+                           for peer in books.router.peers.values()}
+                origins[0] = home.forwarding.peer(books.name).number
+                copies[number, home.number] = home.records.add_copy(
+                    cursor, home.now_us, origins[0], incarnation, origins)
+                self.messages += 1
+                home.flush(FLUSH_BYTES)
+        return copies
+
+    def _replay_times(self, books: Books, leaving: dict[bytes, Books]) -> dict[int, int]:
+        """Return record -> its time, for the places that these sessions have come to in stored messages."""
+        wanted = {replay.number for client_identifier in leaving
+                  for replay in (books.router.sessions[client_identifier].replays or {}).values()}
+        return {number: cursor.time_us for number, cursor, _ in books.cursors(wanted)} if wanted else {}
+
+    def _forget_leavers(self, books: Books) -> None:
+        """Workers that are there no more want nothing."""
+        for peer in books.router.peers.values():
+            there = self._by_name.get(peer.router_identifier)
+            if there is not None and there.number >= self.count:
+                for topic_filter, _, _ in books.router.tree.subscriptions_of(peer.session):
+                    books.forwarding.want_no_more(peer, topic_filter)
+
+
+def _owed(session: Session) -> list[list[Any]]:
+    return session.owed.deliveries() if session.owed is not None else []
+
+
+def _write_session(home: Books, router: Router, session: Session, times_us: dict[int, int]) -> None:
+    """Record what a session is in its home's log."""
+    add, now_us, client_identifier = home.records.add, home.now_us, session.client_identifier
+    if client_identifier in home.router.sessions:
+        add("ended", now_us, client_identifier)          # of an adoption that was interrupted
+    add("session", now_us, client_identifier, session.expiry_interval_s)
+    for topic_filter, options, identifier in router.tree.subscriptions_of(session):
+        add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
+    for replay in (session.replays or {}).values():
+        since_us = replay.since_us if replay.since_us is not None else times_us.get(replay.number, now_us)
+        add("replay", now_us, client_identifier, replay.topic_filter, replay.options, replay.identifier, 0, since_us)
+    if session.will is not None:
+        add("will", now_us, client_identifier, *session.will)
+
+
+def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[int, int], int]) -> None:
+    """Record what a session is owed, under the numbers that it had, and that it has no connection."""
+    add, now_us, client_identifier = home.records.add, home.now_us, session.client_identifier
+    next_number = 0
+    if session.owed is not None:
+        next_number, end_number = session.owed.numbers
+        owed = iter([
+            [number, copies.get((record, home.number), 0), *rest] for number, record, *rest in _owed(session)
+            # Whose message is lost is owed no more.
+            if rest[2] not in MAY_BE_SENT or (record, home.number) in copies])
+        some = list(islice(owed, DELIVERIES_PER_RECORD))
+        while True:
+            following = list(islice(owed, DELIVERIES_PER_RECORD))
+            last = some[-1][0] + 1 if following else end_number
+            add("deliveries", now_us, client_identifier, min(next_number, last), last, some)
+            if not following:
+                break
+            some = following
+    if session.incoming_identifiers:
+        add("incoming", now_us, client_identifier, session.incoming_identifiers)
+    for first_number, amount in session.shifts:
+        add("shifted", now_us, client_identifier, first_number, amount)
+    gone_us = books.opened.detached_us.get(client_identifier, now_us)
+    add("detached", gone_us, client_identifier, session.expiry_interval_s, next_number)
+    home.flush(FLUSH_BYTES)
+
+
+def _apply_retained(start: Start, number: int) -> None:
+    """Bring into the index of retained messages what only the log of a worker has that will not run."""
+    router = Router(ledger(start.config), index=open_index(start.folder_path, number))
+    store = CommitLog(start.config.storage, router, _Nobody(), start.folder_path, worker=number,
+                      accept_loss=start.accept_loss)
+    store.close()
+
+
+class _Nobody:
+    """The ACL of those who publish nothing."""
+
+    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+        return False
+
+    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+        return False
+
+
+def main() -> int:
+    """Spread what standard input says, a Start as JSON; returns the exit code, after the reason as the last line."""
+    from router.segments import SegmentError
+
+    start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    logs.configure(start.config.log)
+    started_s = time.monotonic()
+    try:
+        adoption = Adoption(start)
+        adoption.run()
+        note_spread(start.folder_path, start.count)
+    except (SegmentError, AdoptionError, OSError) as error:
+        logs.flush()
+        print(error, file=sys.stderr)
+        return 3
+    log.info("sessions_spread", workers=start.count, sessions_moved=adoption.moved, messages_copied=adoption.messages,
+             messages_delivered=adoption.delivered, messages_lost=adoption.lost,
+             seconds=round(time.monotonic() - started_s, 3))
+    logs.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

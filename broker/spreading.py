@@ -1,0 +1,35 @@
+"""Having the sessions of a data folder spread over another number of workers, by a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from broker.config import Config
+from broker.place import Start
+from broker.startup import StartError, note_spread
+from mesh.node import Node
+
+
+def spread_over(count: int, config: Config, folder: Path, node: Node, accept_loss: bool) -> None:
+    """Have broker.adoption spread the sessions over `count` workers; that it was begun is durable before it begins.
+
+    Raises StartError with what it said last, OSError.
+    """
+    note_spread(folder, -count)
+    start = Start(config=config, folder=str(folder), accept_loss=accept_loss, number=0, count=count, node=node,
+                  run_dir="", listeners=[])
+    package = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "broker.adoption"], input=msgspec.json.encode(start), stderr=subprocess.PIPE,
+        check=False, env={**os.environ, "PYTHONPATH": str(package)})
+    said = done.stderr.decode(errors="replace")
+    if done.returncode:
+        lines, _, last = said.strip().rpartition("\n")
+        sys.stderr.write(lines + "\n" if lines else "")
+        raise StartError(f"The sessions cannot be spread over {count} workers: {last}")
+    sys.stderr.write(said)
