@@ -231,17 +231,6 @@ def test_sighup_opens_the_log_file_anew_in_all_processes(tmp_path: Path) -> None
             assert str(tmp_path / "rotated") not in open_files(pid)
 
 
-def test_other_numbers_of_workers_than_the_folder_has_are_refused(tmp_path: Path) -> None:
-    with Workers(tmp_path, 2):
-        pass
-    for number in ("1", "3"):
-        refused = subprocess.run(
-            [sys.executable, "-m", "broker.cli", "serve", "--workers", number, "--listen", "tcp://127.0.0.1:0",
-             "--data-dir", str(tmp_path / "data")], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-        assert refused.returncode == 3
-        assert f"is kept by 2 workers, not by {number}: start with --workers 2" in refused.stderr
-
-
 def test_process_1_reaps_whoever_has_no_parent_left(tmp_path: Path) -> None:
     if os.getuid() != 0 or not shutil.which("unshare") or not shutil.which("nsenter"):
         pytest.skip("a process namespace needs root, unshare and nsenter")
