@@ -11,7 +11,6 @@ import pytest
 
 from broker.packets import Ack, Disconnect, Publish, Suback, Subscribe, subscription
 from broker.reasons import Reason
-from tests.support.process import ROOT
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers, is_alive
 
