@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ from router.records import RecordBuffer
 from router.router import Router
 
 from broker import logs
+from broker.acl import AllowAll
 from broker.backup import workers_of
 from broker.commit_log import CommitLog, open_index, worker_folder
 from broker.logs import get
@@ -93,9 +95,10 @@ class Books:
                     wanted.discard(number)
                     yield number, found, 0
         reader = self.log.reader()
+        numbers = sorted(wanted)
         ends = [header.first_number for header in reader.headers[1:]] + [self.log.appended + 1]
         for index, header in enumerate(reader.headers):
-            if any(header.first_number <= number < ends[index] for number in wanted):
+            if bisect_left(numbers, header.first_number) < bisect_left(numbers, ends[index]):
                 for cursor in reader.segment_cursors(index):
                     while cursor.step():
                         if cursor.number in wanted:
@@ -255,19 +258,9 @@ def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[
 def _apply_retained(start: Start, number: int) -> None:
     """Bring into the index of retained messages what only the log of a worker has that will not run."""
     router = Router(ledger(start.config), index=open_index(start.folder_path, number))
-    store = CommitLog(start.config.storage, router, _Nobody(), start.folder_path, worker=number,
+    store = CommitLog(start.config.storage, router, AllowAll(), start.folder_path, worker=number,
                       accept_loss=start.accept_loss)
     store.close()
-
-
-class _Nobody:
-    """The ACL of those who publish nothing."""
-
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
-        return False
-
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
-        return False
 
 
 def main() -> int:
