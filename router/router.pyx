@@ -318,10 +318,7 @@ cdef class Router:
         return reached
 
     def announce(self, Message message not None) -> int:
-        """Give a message of the broker's own, one of $SYS, to whoever is connected now, at QoS 0.
-
-        It is not retained, queued, recorded or counted as dropped for those who are not. Returns how many were given it.
-        """
+        """Give a message of $SYS to whoever is connected now, at QoS 0; returns how many. For others nothing is counted."""
         cdef Route route = self.tree.route(message.topic, message.topic_length)
         cdef Receiver receiver
         cdef Target* target
