@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from router.archive cimport ArchiveFilters
 from router.cursor cimport PEERS_MAX
 from router.receiver cimport DISPLACES, DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
-from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_SESSION_ENDED, DROP_UNREADABLE
+from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_PEER_GONE, DROP_SESSION_ENDED, DROP_UNREADABLE
 from router.peers cimport owed_peers
 from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
@@ -129,6 +129,9 @@ cdef class Router:
         cdef uint8_t qos = min(message.qos, target.qos)
         cdef int reason
         if receiver.peer:
+            if qos and receiver.refuses(message) >= 0:
+                self.ledger.dropped_messages[DROP_PEER_GONE] += 1
+                return 0
             receiver.deliver(message, qos, message.retain, target.ids, target.ids_length, NULL)
             return self.effects.await_peer(<Session>receiver) if qos else 0
         if qos and self.recording and receiver.durable:
@@ -174,7 +177,7 @@ cdef class Router:
         """QoS 0 copies leave at once; the others, and whoever is acknowledged after them, wait for the record."""
         cdef Message owned = message.keep()
         cdef Ledger ledger = self.ledger
-        cdef uint32_t index
+        cdef uint32_t index, ids_length = 0
         cdef Target* target
         cdef Target own
         cdef SharedGroup group
@@ -183,7 +186,6 @@ cdef class Router:
         cdef int64_t time_us = ledger.now_us
         cdef int64_t time_ms = ledger.now_ms
         cdef uint8_t[5] ids
-        cdef uint32_t ids_length = 0
         cdef uint32_t[PEERS_MAX] peers
         cdef int peer_count = 0
         cdef uint8_t qos
