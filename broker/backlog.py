@@ -26,13 +26,14 @@ class Backlog:
         scans: those that are not at their end, with the same.
     """
 
+    # As small as can be: when many clients come back at once, each has one of these until its turn to read comes.
     __slots__ = ("_ended", "_router", "messages", "scans")
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self._ended = False
         self.messages: deque[tuple[Message, int, int, RetainedScan | None]] = deque()
-        self.scans: deque[tuple[RetainedScan, int, int]] = deque()
+        self.scans: list[tuple[RetainedScan, int, int]] = []
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.scans)
@@ -44,6 +45,19 @@ class Backlog:
         else:
             self.scans.append((retained, qos, identifier))
 
+    def begin(self) -> None:
+        """Begin to read, the SUBACK having left: now all routers have the subscriptions.
+
+        What is one look-up is read at once.
+        """
+        waiting, self.scans = self.scans, []
+        for scan, qos, identifier in waiting:
+            scan.begin()
+            if scan.is_exact:
+                self._read(scan, qos, identifier)
+            else:
+                self.scans.append((scan, qos, identifier))
+
     def join(self, later: Backlog) -> None:
         """Add what another SUBSCRIBE has asked for."""
         self.messages.extend(later.messages)
@@ -52,11 +66,14 @@ class Backlog:
     def read_on(self) -> None:
         """Read a slice of the first scan; it may give nothing although there is more."""
         scan, qos, identifier = self.scans[0]
+        self._read(scan, qos, identifier)
+        if scan.done:
+            del self.scans[0]
+
+    def _read(self, scan: RetainedScan, qos: int, identifier: int) -> None:
         ledger = self._router.ledger
         messages = scan.next_slice(SLICE_MESSAGES, ledger.now_us, ledger.now_ms, SLICE_BYTES)
         self.messages.extend((message, qos, identifier, scan) for message in messages)
-        if scan.done:
-            self.scans.popleft()
 
     def is_current(self, message: Message, scan: RetainedScan | None) -> bool:
         """Return whether a message is still its topic's; a newer one came live, and this one is passed over."""

@@ -153,12 +153,14 @@ class Controller:
             for replay in replays:
                 if session.replays.get(replay.topic_filter) is replay and self.replays is not None:
                     self.replays.start(connection, replay)
-            if backlog:
-                if connection.backlog is None:
-                    connection.backlog = backlog
-                else:
-                    connection.backlog.join(backlog)
-                self.send_backlog(connection)
+            backlog.begin()
+            if not backlog:
+                return
+            if connection.backlog is None:
+                connection.backlog = backlog
+            else:
+                connection.backlog.join(backlog)
+            self.send_backlog(connection)
 
         return self._answer_everywhere(connection, answer)
 

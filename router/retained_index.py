@@ -277,6 +277,11 @@ class RetainedIndex:
         value = self.newest(key_of(topic_name))
         return int(size_of(value)) if value is not None else 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing matches anything: there is no message, and none is on its way here from another worker."""
+        return self.count == 0 and not self._forwarded.tables()
+
     def scan(self, topic_filter: bytes) -> RetainedScan:
         """Return what reads the messages that a topic filter matches. Raises ValueError if it is malformed."""
         return RetainedScan(self, topic_filter)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from router.message import Message
 from router.retained_keys import KeyFilter, is_cut, key_of
-from router.retained_values import decode, is_tombstone, name_in, stamp_of
+from router.retained_values import decode, is_tombstone, name_in, origin_of, stamp_of
 
 if TYPE_CHECKING:
     from router.retained_index import RetainedIndex
@@ -24,17 +24,35 @@ class RetainedScan:
     since the scan began is left out: it comes live to whoever subscribed before. So are expired messages.
 
     Made by RetainedIndex.scan().
+
+    Attributes:
+        done: there is nothing more.
+        is_exact: the filter has no wildcard: one slice, of one look-up, is all.
     """
+
+    __slots__ = ("_bytes_left", "_filter", "_forwarded", "_from", "_index", "_newer", "_older", "_own_stamp_us",
+                 "_position", "_stamp_us", "_tables", "done", "is_exact")  # fmt: skip
 
     def __init__(self, index: RetainedIndex, topic_filter: bytes) -> None:
         self.done = False
+        self.is_exact = b"+" not in topic_filter and b"#" not in topic_filter
         self._index = index
-        self._filter = KeyFilter(topic_filter)
+        self._filter: KeyFilter | bytes = key_of(topic_filter) if self.is_exact else KeyFilter(topic_filter)
+        self._own_stamp_us = index.look()  # what is newer has come live: of this worker
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin now, nothing having been read: what other workers publish comes live from here on.
+
+        That it does takes some time after a new subscription; what this worker publishes came live since the scan was
+        made.
+        """
+        index = self._index
         self._stamp_us = index.look()
         self._tables = index.tables()  # those that are gone through yet
         self._older, self._newer, *self._forwarded = (changes for changes, _, _ in self._tables)
         self._position = 0  # in the first table
-        self._from: bytes = self._filter.first  # where to go on in LMDB
+        self._from: bytes = b"" if isinstance(self._filter, bytes) else self._filter.first  # where to go on in LMDB
         self._bytes_left = 0  # of the slice that is being read
 
     def next_slice(
@@ -52,6 +70,12 @@ class RetainedScan:
         """
         found: list[Message] = []
         self._bytes_left = bytes_max
+        if isinstance(self._filter, bytes):
+            value = self._index.newest(self._filter)
+            if value is not None and not is_tombstone(value):
+                self._take(found, value, now_us, now_ms)
+            self.done = True
+            return found
         steps = self._read_tables(found, limit, max(limit * STEPS_PER_MESSAGE, STEPS_MIN), now_us, now_ms)
         if not self._tables and len(found) < limit and steps > 0 and self._bytes_left > 0:
             self._index.read(
@@ -63,6 +87,7 @@ class RetainedScan:
 
     def _read_tables(self, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int) -> int:
         """Go through the changes there were at the start; returns how many steps are left."""
+        assert not isinstance(self._filter, bytes)
         while self._tables and len(found) < limit and steps > 0 and self._bytes_left > 0:
             changes, keys, length = self._tables[0]
             if self._position == length:
@@ -85,6 +110,7 @@ class RetainedScan:
         self, cursor: Any, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int
     ) -> None:
         """Go on through LMDB."""
+        assert not isinstance(self._filter, bytes)
         target_of = self._filter.target
         change_of, older, newer = self._index.change, self._older, self._newer
         forwarded = self._forwarded
@@ -115,7 +141,7 @@ class RetainedScan:
 
     def _take(self, found: list[Message], value: bytes, now_us: int, now_ms: int) -> None:
         """Append a message to what was found, unless it is newer than the scan, expired or damaged."""
-        if stamp_of(value) > self._stamp_us:
+        if not self._is_older(value):
             return
         message = decode(value, now_us, now_ms)
         if message is None:
@@ -127,7 +153,14 @@ class RetainedScan:
     def is_current(self, message: Message) -> bool:
         """Return whether a message of a slice is its topic's still: what came after the scan began also came live."""
         index = self._index
-        if index.look() == self._stamp_us:
+        if index.look() == self._own_stamp_us:
             return True
         value = index.newest(key_of(message.topic_name))
-        return value is not None and not is_tombstone(value) and stamp_of(value) <= self._stamp_us
+        return value is not None and not is_tombstone(value) and self._is_older(value)
+
+    def _is_older(self, value: bytes) -> bool:
+        """Return whether a message was there before what came live to whoever subscribed."""
+        stamp_us: int = stamp_of(value)
+        if stamp_us <= self._own_stamp_us:
+            return True
+        return stamp_us <= self._stamp_us and bool(origin_of(value) != self._index.worker)

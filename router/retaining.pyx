@@ -121,7 +121,10 @@ cdef class Retaining:
 
     def match(self, bytes topic_filter not None):
         """Return what a topic filter matches: a list, or a RetainedScan that reads it, where there is an index."""
-        return self.store.match(topic_filter) if self.index is None else self.index.scan(topic_filter)
+        if self.index is None:
+            return self.store.match(topic_filter)
+        # With other workers something may come to be there before the scan begins again.
+        return [] if not self.is_shared and self.index.is_empty else self.index.scan(topic_filter)
 
     def message_of(self, bytes topic_name not None) -> Message | None:
         """Return a topic's message; a new object each time, where there is an index."""

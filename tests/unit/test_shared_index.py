@@ -219,6 +219,31 @@ def test_a_scan_passes_over_what_has_come_live_since(own: IndexCalls, other: Ind
     assert read(scan) == [], "it was published after the scan began"
 
 
+def test_what_another_worker_has_written_goes_before_what_waits_here(own: IndexCalls, other: IndexProcess) -> None:
+    own.publish(b"t", b"older", 1, 1)
+    other.call("publish", b"t", b"newer", 2, 1)
+    other.call("commit_all", 1)
+    assert own.get(b"t") == (b"t", b"newer", 1)
+    assert own.match(b"#") == [(b"t", b"newer", 1)]
+    own.commit_all(1)
+    assert own.get(b"t") == (b"t", b"newer", 1)
+
+
+def test_a_scan_that_begins_again_has_what_others_stored_meanwhile_and_not_what_came_live(
+    own: IndexCalls, other: IndexProcess
+) -> None:
+    for topic_filter in (b"+", b"own"):
+        scan = own.index.scan(topic_filter)
+        stamp_us = own.look() + 1
+        own.publish(b"own", b"live", stamp_us, stamp_us)
+        other.call("publish", b"other", b"1", stamp_us + 1, stamp_us)
+        other.call("commit_all", stamp_us)
+        scan.begin()
+        found = scan.next_slice(10)
+        assert [kept.topic_name for kept in found] == ([b"other"] if topic_filter == b"+" else [])
+        assert all(scan.is_current(kept) for kept in found)
+
+
 def test_what_another_worker_has_written_since_is_no_reason_to_forget_what_is_forwarded(
     own: IndexCalls, other: IndexProcess
 ) -> None:
