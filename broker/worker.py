@@ -108,7 +108,7 @@ class Worker:
             log_store.on_durable = self.reactor.wake
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
         self.mesh: Any = None
-        if place is not None and place.count > 1:
+        if place is not None and place.count > 1 and folder is not None:
             # Here, because it takes ZeroMQ along, which nobody needs who is alone.
             from broker.neighbours import join
 
