@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from broker import logs
+from router.storage import Log
 
 if TYPE_CHECKING:
     from broker.acceptor import Acceptor
@@ -110,6 +111,17 @@ class Metrics(Struct, frozen=True, kw_only=True):
         replays: subscriptions to stored messages of clients that are connected, now.
         replayed_messages: stored messages given to clients.
         replay_gaps: times that a replay found messages removed before it came to them; each is logged.
+        storage_records: records written to the commit log since the start.
+        storage_bytes: of these.
+        storage_syncs: how often it was synced to the disk.
+        storage_errors: how often the disk refused to write or sync.
+        storage_backlog_bytes: of records that wait to be written now.
+        storage_waiting_records: number now that are not durable yet, as far as the settings go.
+        storage_segments: files of the log now.
+        storage_replay_age_ms: of the oldest of them that a restart reads now, behind the newest snapshot.
+        storage_trouble: 1 while the disk refuses, else 0.
+        storage_full: 1 while it does so because there is no room, else 0.
+        retained_pending: changes of retained messages now that the index on disk has not got from the log yet.
         archive_missed: QoS 0 messages of the archive that were not stored, while the log took nothing.
         slow_turns: turns of 10 ms or more; each is logged.
         log_suppressed: log lines held back by the rate limit.
@@ -168,6 +180,17 @@ class Metrics(Struct, frozen=True, kw_only=True):
     replays: int
     replayed_messages: int
     replay_gaps: int
+    storage_records: int
+    storage_bytes: int
+    storage_syncs: int
+    storage_errors: int
+    storage_backlog_bytes: int
+    storage_waiting_records: int
+    storage_segments: int
+    storage_replay_age_ms: int
+    storage_trouble: int
+    storage_full: int
+    retained_pending: int
     archive_missed: int
     slow_turns: int
     log_suppressed: int
@@ -230,6 +253,8 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         replays=replays.count if replays is not None else 0,
         replayed_messages=replays.messages if replays is not None else 0,
         replay_gaps=replays.gaps if replays is not None else 0,
+        **_storage(hub.pump.log, ledger.now_us),
+        retained_pending=router.retaining.index.pending if router.retaining.index is not None else 0,
         archive_missed=ledger.archive_missed,
         slow_turns=controller.slow_turns,
         log_suppressed=log_counters["log_suppressed"],
@@ -237,6 +262,24 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         presence_events_dropped=controller.presence.dropped,
         unraisable=unraisable["count"],
     )
+
+
+def _storage(log: object, now_us: int) -> dict[str, int]:
+    if not isinstance(log, Log):
+        return dict.fromkeys((field for field in Metrics.__struct_fields__ if field.startswith("storage_")), 0)
+    begun_us = log.replayed_from_us()
+    return {
+        "storage_records": log.written - log.started_after,
+        "storage_bytes": log.bytes_written,
+        "storage_syncs": log.syncs,
+        "storage_errors": log.errors,
+        "storage_backlog_bytes": log.backlog_bytes,
+        "storage_waiting_records": max(log.appended - log.durable, 0),
+        "storage_segments": len(log.headers),
+        "storage_replay_age_ms": max(now_us - begun_us, 0) // 1000 if begun_us else 0,
+        "storage_trouble": int(log.trouble is not None),
+        "storage_full": int(log.full),
+    }
 
 
 def flat(metrics: Metrics) -> dict[str, int]:

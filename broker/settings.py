@@ -102,11 +102,12 @@ class Mqtt(Struct, frozen=True, kw_only=True):
     queue_overflow: Annotated[
         Literal["drop_newest", "drop_oldest", "disconnect", "push_back"],
         Meta(
-            description="What becomes of a message for which a session's queue has no room. drop_newest: it is dropped. "
-            "drop_oldest: it waits, and what has waited longest is dropped. disconnect: it is dropped, and its receiver is "
-            "disconnected (0x97, quota exceeded). push_back: it waits, and its publisher is not read from until there is "
-            "room or queue_push_back_s have passed, then as drop_oldest. For a client that is away, disconnect means "
-            "drop_newest and push_back drop_oldest."
+            description="What becomes of a message that a session's queue has no room for. "
+            "drop_newest: it is dropped. drop_oldest: it waits, and what has waited longest is dropped. "
+            "disconnect: it is dropped, and its receiver is disconnected (0x97, quota exceeded). "
+            "push_back: it waits, and its publisher is not read from until there is room or queue_push_back_s have "
+            "passed, then as drop_oldest. "
+            "For a client that is away, disconnect means drop_newest and push_back drop_oldest."
         ),
     ] = "drop_newest"
     queue_rules: Annotated[

@@ -83,6 +83,7 @@ class Log:
         self.trouble: str | None = None  # what the disk said last; None while all is well
         self.full = False  # what it said is that there is no room
         self.failure: BaseException | None = None  # what ended the thread before it was closed: a bug of ours
+        self.started_after: int = segments.last_number  # the newest record before this run
         self.batches = 0  # written, since the start
         self.syncs = 0
         self.bytes_written = 0
@@ -130,6 +131,12 @@ class Log:
     def accepting(self) -> bool:
         """Whether the disk keeps up: False while it refuses or the backlog is over its limit."""
         return self.trouble is None and self.backlog_bytes <= self.backlog_bytes_max
+
+    def replayed_from_us(self) -> int:
+        """Return when the segment was begun that a restart would read first, µs since 1970; 0 of an empty log."""
+        headers = self.headers
+        at = bisect_left(headers, self.snapshot, key=lambda header: header.segment)
+        return headers[min(at, len(headers) - 1)].created_us if headers else 0
 
     def locate(self, number: int) -> Position | None:
         """Return a place at or shortly before a record, from which to read on; None if its segment is gone.

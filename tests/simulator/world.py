@@ -121,7 +121,8 @@ class World:
 
     def must_stay(self, client: Client) -> bool:
         """Return whether the broker had no reason to end this connection."""
-        return client.connection.close_reason not in ("taken_over", "connection_lost", "queue_full") and not self.in_trouble()
+        reason = client.connection.close_reason
+        return reason not in ("taken_over", "connection_lost", "queue_full") and not self.in_trouble()
 
     def in_trouble(self) -> bool:
         """Return whether the broker may refuse what it cannot log now."""

@@ -1,4 +1,4 @@
-"""What a full queue does, where a conversation does not show it: the rules, the log, and numbers that are given again."""
+"""What a full queue does, where no conversation shows it: the rules, the log, and numbers that are given again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.unit.test_outgoing_model import Broker
 LEVELS = st.lists(st.sampled_from((b"a", b"b", b"", b"$a")), min_size=1, max_size=3)
 topic_names = LEVELS.map(b"/".join)
 topic_filters = st.builds(
-    lambda levels, end: b"/".join(levels + end), st.lists(st.sampled_from((b"a", b"b", b"", b"+")), min_size=1, max_size=2),
-    st.sampled_from(([], [b"#"])))
+    lambda levels, end: b"/".join(levels + end),
+    st.lists(st.sampled_from((b"a", b"b", b"", b"+")), min_size=1, max_size=2), st.sampled_from(([], [b"#"])))
 
 
 @given(st.lists(st.tuples(topic_filters, st.sampled_from(POLICIES)), max_size=6), st.sampled_from(POLICIES),
