@@ -125,6 +125,7 @@ cdef class Effects:
             if message.record == 0 or gone is None or receiver.peer:
                 # In a record of its own: who else owes it may be done with it long before. What a peer is owed has
                 # ever higher numbers, or it would take it for a repeat.
+                message = message.twin()         # others may be owed it under the number that it has
                 message.record = records.copy_of(self.ledger.now_us, self.ledger.now_ms, self.ledger.incarnation, message)
             if gone is not None:
                 from_client = gone.client_identifier

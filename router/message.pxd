@@ -52,6 +52,7 @@ cdef class Message:
     cdef Message kept                    # while borrowed, the owned copy that all who keep it share; None before the first
 
     cdef Message keep(self)              # self if owned, else the owned copy
+    cdef Message twin(self)              # an owned copy, always a new one
 
 
 cdef inline uint64_t message_size(Message message) noexcept:

@@ -21,14 +21,17 @@ cdef class Message:
 
     cdef Message keep(self):
         """Return this message owned: itself, or the one exactly sized copy, whose pointers point into one block."""
-        cdef Message copy
-        cdef uint8_t* block
-        cdef size_t size
         if self.owned:
             return self
-        if self.kept is not None:
-            return self.kept
-        copy = Message.__new__(Message)
+        if self.kept is None:
+            self.kept = self.twin()
+        return self.kept
+
+    cdef Message twin(self):
+        """Return an owned copy that nobody else has: what gets a record of its own."""
+        cdef Message copy = Message.__new__(Message)
+        cdef uint8_t* block
+        cdef size_t size
         if self.frame != NULL and self.alias_offset == NO_OFFSET:
             block = <uint8_t*>malloc(self.frame_length)
             if block == NULL:
@@ -70,7 +73,6 @@ cdef class Message:
         copy.record = self.record
         copy.publisher_key = self.publisher_key
         copy.owned = True
-        self.kept = copy
         return copy
 
     @property

@@ -103,9 +103,9 @@ cdef class Router:
 
     cdef int _publish_now(self, Receiver publisher, Message message, Route route) except -1:
         cdef uint32_t index
+        cdef int reached = 0
         cdef Target* target
         cdef Target own
-        cdef int reached = 0
         for index in range(route.target_count):
             target = &route.targets[index]
             if target.no_local and target.receiver == <void*>publisher:
@@ -131,9 +131,9 @@ cdef class Router:
         if receiver.peer:
             if qos and receiver.refuses(message) >= 0:
                 self.ledger.dropped_messages[DROP_PEER_GONE] += 1
-                return 0
-            receiver.deliver(message, qos, message.retain, target.ids, target.ids_length, NULL)
-            return self.effects.await_peer(<Session>receiver) if qos else 0
+            elif receiver.deliver(message, qos, message.retain, target.ids, target.ids_length, NULL) != DROPPED and qos:
+                self.effects.await_peer(<Session>receiver)
+            return 0
         if qos and self.recording and receiver.durable:
             # There would be a record if it had room for this.
             reason = receiver.refuses(message)
@@ -183,8 +183,7 @@ cdef class Router:
         cdef SharedGroup group
         cdef Receiver member
         cdef int reached = 0
-        cdef int64_t time_us = ledger.now_us
-        cdef int64_t time_ms = ledger.now_ms
+        cdef int64_t time_us = ledger.now_us, time_ms = ledger.now_ms
         cdef uint8_t[5] ids
         cdef uint32_t[PEERS_MAX] peers
         cdef int peer_count = 0
@@ -235,6 +234,8 @@ cdef class Router:
             group.terms(member_index, owned, &qos, &retain, ids, &ids_length)
             if qos == 0:
                 member.deliver(owned, 0, retain, ids, ids_length, <void*>group)
+            elif member.peer:            # by a record of its own: it may be owed the message besides
+                self.effects.address(member, owned, qos, retain, ids, ids_length, group, None, 0)
             else:
                 self.effects.deliver(member, owned, qos, retain, ids, ids_length, <void*>group)
         return reached
@@ -266,7 +267,7 @@ cdef class Router:
                     if reason >= 0:
                         receiver.refuse(message, reason)
                         picked = -1
-                    elif receiver.durable:
+                    elif receiver.durable and not receiver.peer:
                         self.ledger.records.add("shared_pick", self.ledger.now_us, group.name,
                                                 (<Session?>receiver).client_identifier)
                 decided.append(picked)
@@ -310,7 +311,7 @@ cdef class Router:
     def publish_message(self, Message message not None, Receiver publisher=None) -> int:
         """Publish an owned message that no connection sent: a will, an in-process client's.
 
-        Topics under $SYS and $replay are the broker's own: such a message is dropped and counted as not authorized.
+        Topics under $SYS and $replay are our own: such a message is dropped and counted as not authorized.
         """
         if is_own_topic(message.topic, message.topic_length):
             self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1

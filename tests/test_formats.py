@@ -63,7 +63,6 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("shifted", [b"client", 2**40, 32_767]),
     ("renumbered", [b"client", 2**40, 2**33]),
     ("peer_acknowledged", [9, 2**40]),
-    ("renumbered", [b"client", 2**40, 2048]),
     ("snapshot", [2**40, TIME_US]),
     (
         "deliveries",

@@ -214,3 +214,21 @@ def test_what_a_peer_is_owed_beyond_its_bound_is_dropped_and_counted() -> None:
     assert host.owed() == [b"one", b"two"]
     assert host.router.ledger.dropped() == {"peer_gone": 1}
     assert restarted(host).owed() == [b"one", b"two"]
+
+
+def test_what_a_peer_is_owed_for_itself_and_for_a_group_is_no_repeat_of_each_other() -> None:
+    sender, receiver = Host(SimulatedDisk()), Host(SimulatedDisk())
+    for name, topic_filter in ((b"plain", b"t"), (b"member", b"$share/g/t"), (b"other", b"$share/h/#")):
+        session, _ = receiver.router.open_session(name, False, NEVER)
+        receiver.router.subscribe(session, topic_filter, 2)
+        sender.forwarding.want(sender.peer, topic_filter, 2, True, 1)
+    sender.publish(b"one", 2)
+    sender.write()
+    for incarnation, host in enumerate((sender, restarted(sender)), 5):
+        for sequence, (_, record, *_, identifiers, _) in enumerate(host.peer.session.owed.deliveries()):
+            receiver.forwarding.receive_message(
+                receiver.peer, incoming(b"one", 2), 1 + sequence, incarnation, record, identifiers)
+    receiver.write()
+    assert receiver.peer.repeats == 3
+    for name in (b"plain", b"member", b"other"):
+        assert len(receiver.router.sessions[name].owed.deliveries()) == 1
