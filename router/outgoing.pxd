@@ -50,7 +50,7 @@ cdef class Outgoing:
     cdef bint starved                     # the last drain() stopped at what the log has not got yet
     cdef uint64_t drop_record             # nothing behind what was dropped leaves before this record is durable; 0: it is
     cdef int64_t push_back_until_ms       # until then a full queue makes publishers wait; 0: none has had to
-    cdef uint32_t dropped_count           # by drop_oldest(), since it last looked for a gap
+    cdef uint32_t dropped_count           # to make room, since a gap was last looked for
     cdef uint32_t pushed_count            # messages let in meanwhile beyond the limits, one of each who waits
     cdef uint64_t pushed_bytes
     cdef int send_quota                   # PUBLISH packets that may still be sent; 0 <= send_quota <= receive_maximum
@@ -86,10 +86,6 @@ cdef class Outgoing:
     cdef int push_back(self, Sink sink, Message message) except -1     # the publisher at hand waits, if that is the policy
     cdef bint pushes_back(self) noexcept                     # whoever was made to wait goes on doing so
     cdef int end_push_back(self) noexcept
-    cdef int make_room(self, Sink sink, Message message, bint logged) except -1
-    cdef int drop_oldest(self, Sink sink, bint logged) except -1
-    cdef int close_gap(self, uint64_t first_number, uint64_t amount) except -1
-    cdef uint64_t _gap_start(self) noexcept
     cdef Message body(self, Delivery* delivery)              # None: it cannot be read back yet; raises LookupError
     cdef uint64_t acknowledged_below(self, uint64_t number) except? 0  # frees what was sent; the highest record among it
     cdef int done_with(self, uint64_t record) except -1        # recovery, of a peer: it has all up to this record
@@ -100,7 +96,6 @@ cdef class Outgoing:
     cdef int assume_sent(self, uint16_t packet_identifier) except -1
     cdef int assume_sent_below(self, uint64_t number) except -1
     cdef int assume_dropped(self, uint64_t number) except -1
-    cdef int assume_renumbered(self, uint64_t first_number, uint64_t amount) except -1
     cdef int _pass_free(self) noexcept
     cdef int assume_window_sent(self) except -1
     cdef int skip_to(self, uint64_t number) except -1

@@ -13,11 +13,11 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from router.ledger cimport (
-    DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_QUEUE_OLDEST, DROP_TOO_LARGE, DROP_UNREADABLE,
+    DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
 )
 from router.identifiers cimport PACKET_IDENTIFIERS, SHIFTED_WINDOW, ShiftedIdentifiers
 from router.message cimport message_size
-from router.overflow cimport DROP_OLDEST, PUSH_BACK
+from router.overflow cimport PUSH_BACK
 from router.receiver cimport DELIVERED, DISPLACES, DROPPED, QUEUED, TOO_LARGE
 from router.shared cimport SharedGroup
 from router.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
@@ -28,12 +28,6 @@ cdef enum:
     RING_MIN = 4
     RING_KEPT_MAX = 256          # a larger ring is given back when it empties
     BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
-
-
-cdef inline uint64_t moved_up(uint64_t number, uint64_t first_number, uint64_t amount) noexcept:
-    if number <= first_number:
-        return number
-    return number - amount if number >= first_number + amount else first_number
 
 
 @cython.final
@@ -89,12 +83,8 @@ cdef class Outgoing:
 
     cdef int _fill(self, Delivery* delivery, Message message, bint kept, uint8_t qos, bint retain,
                    const uint8_t* ids, uint32_t ids_length, void* group, uint8_t state) except -1:
-        """Fill in a slot.
-
-        Args:
-            message: None for one that is in the log and not in memory; the caller sets record and size.
-            kept: whether it may have to be sent again, or to somebody else.
-        """
+        """Fill in a slot. A message that is in the log and not in memory is None, and the caller sets record and size;
+        `kept`: it may have to be sent again, or to somebody else."""
         cdef Message owned
         memset(delivery, 0, sizeof(Delivery))
         delivery.state = DELIVERY_FREE
@@ -174,123 +164,30 @@ cdef class Outgoing:
             self.slot(number).record = message.record
             self.slot(number).size = <uint32_t>size
             self.end_number = number + 1
-        if not self.peer and (
-                self.queued_count > self.ledger.queue_messages_max or self.queued_bytes > self.ledger.queue_bytes_max):
-            self.make_room(sink, message, logged)
-        return QUEUED
-
-    # A queue without room ------------------------------------------------------------------------------------------
+        return QUEUED                    # whoever called makes room, if that is too many (router.displacing)
 
     cdef int push_back(self, Sink sink, Message message) except -1:
-        """A message comes that the queue has no room for: let it in and have its client wait, if that is the policy.
-
-        So while clients wait, the queue holds one message of each of them beyond its limits. A client does not wait for
-        itself, and nobody for a session without a connection.
-        """
+        """The queue has no room: let the message in, and have its client wait, if that is the policy. Nobody waits for
+        itself, or for a session without a connection."""
         if (self.ledger.publisher == NULL or self.ledger.publisher == <void*>self or sink is None
                 or self.ledger.policy_of(message) != PUSH_BACK):
             return 0
         if self.push_back_until_ms == 0:
             self.push_back_until_ms = self.ledger.now_ms + self.ledger.push_back_ms
-        elif self.push_back_until_ms <= self.ledger.now_ms:
-            return 0                     # it has had its time
+        elif self.push_back_until_ms <= self.ledger.now_ms:      # it has had its time
+            return 0
         self.pushed_count += 1
         self.pushed_bytes += message_size(message)
         self.ledger.pushed_by = self
         return 0
 
     cdef bint pushes_back(self) noexcept:
-        return (self.push_back_until_ms > self.ledger.now_ms
-                and (self.queued_count >= self.ledger.queue_messages_max
-                     or self.queued_bytes >= self.ledger.queue_bytes_max))
+        return self.push_back_until_ms > self.ledger.now_ms and (
+            self.queued_count >= self.ledger.queue_messages_max or self.queued_bytes >= self.ledger.queue_bytes_max)
 
     cdef int end_push_back(self) noexcept:
         """There is room again, or nobody who could make any."""
-        self.push_back_until_ms = 0
-        self.pushed_count = 0
-        self.pushed_bytes = 0
-        return 0
-
-    cdef int make_room(self, Sink sink, Message message, bint logged) except -1:
-        """The queue is over its limits by a message that was let in: what has waited longest goes, but in flight nothing.
-
-        Without a log that is at once; with one, when the message has its record. A message that its policy would not have
-        let in is one whose limits were asked before a crash, or before others came.
-        """
-        cdef int policy = self.ledger.policy_of(message)
-        if policy != DROP_OLDEST and policy != PUSH_BACK:
-            return 0
-        if self.push_back_until_ms <= self.ledger.now_ms:
-            self.pushed_count = 0
-            self.pushed_bytes = 0
-        while self.queued_count > 1 and (
-                self.queued_count > <uint64_t>self.ledger.queue_messages_max + self.pushed_count
-                or (self.queued_bytes > self.pushed_bytes
-                    and self.queued_bytes - self.pushed_bytes > self.ledger.queue_bytes_max)):
-            self.drop_oldest(sink, logged)
-        return 0
-
-    cdef int drop_oldest(self, Sink sink, bint logged) except -1:
-        """Drop what has waited longest, QoS 0 first."""
-        cdef uint64_t number, first
-        cdef bint all_resent = self.resend_number == self.next_number
-        cdef Message message
-        count_drop(self.ledger, sink, DROP_QUEUE_OLDEST)
-        if self.waiting_qos0 is not None:
-            message, _, _ = self.waiting_qos0.popleft()
-            if not self.waiting_qos0:
-                self.waiting_qos0 = None
-            self._count_out(message_size(message))
-            return 0
-        self._pass_free()
-        number = self.next_number
-        assert self.slot(number).state == DELIVERY_QUEUED, number
-        self._unqueue(self.slot(number))
-        if logged:
-            self.note_drop(number, DROP_QUEUE_OLDEST)
-        self.free_slot(number)
-        self._pass_free()
-        if all_resent:
-            self.resend_number = self.next_number
-        self.dropped_count += 1
-        if self.dropped_count >= max(self.queued_count, self.ledger.gap_min):
-            self.dropped_count = 0
-            first = self._gap_start()
-            if self.next_number - first >= self.ledger.gap_min:
-                if logged:
-                    self.ledger.records.add("renumbered", self.ledger.now_us, self.client_identifier, first,
-                                            self.next_number - first)
-                self.close_gap(first, self.next_number - first)
-        if logged:
-            self.drop_record = self.ledger.records.last_number
-        return 0
-
-    cdef uint64_t _gap_start(self) noexcept:
-        """Return the first of the numbers right before next_number that no delivery has, within one shift."""
-        cdef uint64_t number = self.next_number
-        cdef uint64_t lowest = self.oldest_open
-        if self.identifiers is not None:
-            lowest = max(lowest, self.identifiers.last_first_number())
-        while number > lowest and self.slot(number - 1).state == DELIVERY_FREE:
-            number -= 1
-        return number
-
-    cdef int close_gap(self, uint64_t first_number, uint64_t amount) except -1:
-        """Give so many numbers again, from a number on, that nobody has: what waits behind them moves up.
-
-        Else one delivery that is never acknowledged would pin a ring that grows with everything dropped behind it.
-        """
-        cdef uint64_t number
-        cdef uint64_t behind = first_number + amount
-        if self.ring != NULL:
-            for number in range(max(behind, self.oldest_open), self.end_number):
-                self.slot(number - amount)[0] = self.slot(number)[0]
-            for number in range(max(self.end_number - amount, self.oldest_open), self.end_number):
-                memset(self.slot(number), 0, sizeof(Delivery))       # moved, or of the gap
-        self.oldest_open = moved_up(self.oldest_open, first_number, amount)
-        self.resend_number = moved_up(self.resend_number, first_number, amount)
-        self.next_number = moved_up(self.next_number, first_number, amount)
-        self.end_number -= amount
+        self.push_back_until_ms = self.pushed_count = self.pushed_bytes = 0
         return 0
 
     cdef int _use_up(self, uint64_t number) except -1:
@@ -349,9 +246,8 @@ cdef class Outgoing:
         return 0
 
     cdef int drain(self, Sink sink, bint durable) except -1:
-        """Resend what an earlier connection was sent, then send what waits, as far as quota and output allow.
-
-        Returns how many packets were sent. It stops where a message cannot be read back from the log yet: then
+        """Resend what an earlier connection was sent, then send what waits, as far as quota and output allow. Returns
+        how many packets were sent. It stops where a message cannot be read back from the log yet: then
         `starved` is set, and whoever drains comes again when the log has moved on.
         """
         cdef Delivery* delivery
@@ -625,15 +521,6 @@ cdef class Outgoing:
                 self._unqueue(self.slot(self.oldest_open))
             self.free_slot(self.oldest_open)
         return self._pass_free()
-    cdef int assume_renumbered(self, uint64_t first_number, uint64_t amount) except -1:
-        """close_gap(), where a hole in the log may have left something in the gap."""
-        cdef uint64_t number
-        if first_number < self.oldest_open or amount > self.end_number or first_number > self.end_number - amount:
-            return 0
-        for number in range(first_number, first_number + amount):
-            if self.slot(number).state != DELIVERY_FREE:
-                self.assume_dropped(number)
-        return self.close_gap(first_number, amount)
 
     cdef int _pass_free(self) noexcept:
         """The first delivery not sent yet is one that is still owed: the same state has the same numbers."""
@@ -657,10 +544,8 @@ cdef class Outgoing:
         return self._pass_free()
 
     cdef int assume_window_sent(self) except -1:
-        """The connection was lost without a record of it: whatever is owed may have been sent.
-
-        Acknowledgements whose records were lost had opened the window further than anybody can tell now.
-        """
+        """The connection was lost without a record of it: whatever is owed may have been sent, since acknowledgements
+        whose records were lost had opened the window further than anybody can tell now."""
         return self.assume_sent_below(min(self.end_number, self.oldest_open + self.window_max()))
 
     cdef int skip_to(self, uint64_t number) except -1:

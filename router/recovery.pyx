@@ -14,6 +14,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcmp, memset
 from router.cursor cimport ACKNOWLEDGED_HEADER, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_COPY, RECORD_RELEASED
 from router.cursor cimport RECORD_FORWARDED, RECORD_STORED, RELEASED_HEADER, get16, get32, message_of
+from router.displacing cimport assume_renumbered
 from router.message cimport topic_hash
 from router.peers cimport Peer
 from router.receiver cimport QOS_MASK
@@ -350,7 +351,7 @@ cdef class Recovery:
             session.outgoing.assume_dropped(fields["number"])
         elif kind == "renumbered":
             if session.outgoing is not None:
-                session.outgoing.assume_renumbered(fields["first_number"], fields["amount"])
+                assume_renumbered(session.outgoing, fields["first_number"], fields["amount"])
         elif kind == "delivery":
             other = self.session_of(fields["from_client"]) if fields["from_client"] else None
             if other is not None and other.outgoing is not None:

@@ -4,7 +4,8 @@ cimport cython
 from libc.stdlib cimport calloc, free
 from router.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_PEER_AWAY, DROP_PEER_GONE, DROP_TOO_LARGE
 from router.identifiers cimport ShiftedIdentifiers
-from router.receiver cimport DELIVERED, DROPPED, TAKES, TOO_LARGE
+from router.displacing cimport make_room
+from router.receiver cimport DELIVERED, DROPPED, QUEUED, TAKES, TOO_LARGE
 from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
 from router.message cimport message_size, topic_hash
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -46,6 +47,7 @@ cdef class Session(Receiver):
     cdef Verdict deliver(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED:
         cdef SinkResult result
+        cdef Verdict verdict
         if self.peer:
             return self.forward(message, qos, retain, ids, ids_length, group)
         if qos == 0 and (self.sink is not None or not self.ledger.queue_qos0 or not self.durable) and (
@@ -62,8 +64,11 @@ cdef class Session(Receiver):
             return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
         if self.outgoing is None:
             self.make_outgoing()
-        return self.outgoing.deliver(self.sink, self.durable, message, qos, retain,
-                                     ids, ids_length, group)
+        verdict = self.outgoing.deliver(self.sink, self.durable, message, qos, retain, ids, ids_length, group)
+        if verdict == QUEUED and (self.outgoing.queued_count > self.ledger.queue_messages_max
+                                  or self.outgoing.queued_bytes > self.ledger.queue_bytes_max):
+            make_room(self.outgoing, self.sink, self.durable, message)
+        return verdict
 
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED:
