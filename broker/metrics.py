@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -264,7 +264,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
     )
 
 
-def _storage(log: object, now_us: int) -> dict[str, int]:
+def _storage(log: object, now_us: int) -> dict[str, Any]:
     if not isinstance(log, Log):
         return dict.fromkeys((field for field in Metrics.__struct_fields__ if field.startswith("storage_")), 0)
     begun_us = log.replayed_from_us()
