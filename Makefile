@@ -41,6 +41,7 @@ help:
 	@echo 'make soak-kill      kill -9 every few seconds under load for SECONDS=600 at RATE=5000 messages/s, and a verdict'
 	@echo 'make capacity       measure what clients, subscriptions and messages cost, and write docs/capacity.md'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
+	@echo 'make admin-turns    how long turns are while an administrator goes through 100,000 clients (a minute)'
 	@echo 'make bench-log      measure what durability costs, and write docs/benchmarks-log.md (10 minutes)'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
@@ -174,7 +175,7 @@ fuzz: test-ready
 test-leaks: test-ready
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/leaks/in_process.py tests/leaks/process.py $(ARGS)
 
-.PHONY: soak soak-kill capacity
+.PHONY: soak soak-kill capacity admin-turns
 soak: test-ready
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
@@ -183,6 +184,9 @@ soak-kill: test-ready
 
 capacity: test-ready
 	@$(BIN)/python -m tests.bench.capacity
+
+admin-turns: test-ready
+	@$(BIN)/python -m tests.bench.admin_turns $(or $(CLIENTS),100000)
 
 .PHONY: lint
 lint: $(TEST_READY)

@@ -41,6 +41,7 @@ cdef inline uint8_t* output_room(Output* output, size_t size) except NULL:
 
 cdef void output_consume(Output* output, size_t size) noexcept     # that many bytes were sent
 cdef void output_clear(Output* output) noexcept
+cdef bytes output_bytes(Output* output, size_t size)               # a copy of the first ones
 
 cdef inline int list_push(PointerList* items, void* item) except -1:
     cdef void** grown

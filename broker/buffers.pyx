@@ -108,6 +108,19 @@ cdef void output_clear(Output* output) noexcept:
     output_consume(output, output.pending)
 
 
+cdef bytes output_bytes(Output* output, size_t size):
+    """Return a copy of the first `size` bytes that are pending, or of all if there are fewer."""
+    cdef Chunk* chunk = output.head
+    cdef size_t part
+    pieces = []
+    while chunk != NULL and size:
+        part = min(size, <size_t>(chunk.end - chunk.start))
+        pieces.append((<const uint8_t*>(chunk_data(chunk) + chunk.start))[:part])
+        size -= part
+        chunk = chunk.next
+    return b"".join(pieces)
+
+
 def chunk_counts() -> dict[str, int]:
     """Chunks in use and their bytes, and bytes that the pools hold ready; of the whole process."""
     cdef uint64_t total = 0

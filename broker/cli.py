@@ -1,4 +1,4 @@
-"""The command `shoal`: serve, check-config, sub, pub, log, backup, restore."""
+"""The command `shoal`: serve, check-config, sub, pub, log, backup, restore, admin, top."""
 
 import importlib
 import os
@@ -31,6 +31,8 @@ ELSEWHERE = {
     "log": "broker.log_cli",
     "backup": "broker.backup_cli",
     "restore": "broker.backup_cli",
+    "admin": "broker.admin_cli",
+    "top": "broker.top",
 }
 
 

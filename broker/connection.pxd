@@ -19,6 +19,7 @@ cdef class Connection(Protocol):
     cdef readonly object close_reason     # CloseReason, None while it is open
     cdef public object transform          # filter between socket and protocol, None for plain TCP
     cdef bytes transformed                # what the filter made of our output and the socket has not taken
+    cdef public object tap                # who sees its packets (broker.taps.Tap), None while nobody looks
     cdef public bint ended                # the controller has dealt with the end
     cdef int64_t heard_ms                 # when bytes last came
     cdef readonly int64_t opened_ms       # when its CONNECT was accepted; 0 before

@@ -1,7 +1,7 @@
 """One client's end: socket, deadlines, close reason. The one place that catches ClientError."""
 
 cimport cython
-from broker.buffers cimport list_push, output_clear, output_consume, chunk_data, Chunk
+from broker.buffers cimport list_push, output_bytes, output_clear, output_consume, chunk_data, Chunk
 from broker.durations cimport monotonic_ns
 from broker.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, Turn, call_for_turn
 from broker.reasons import ClientError, CloseReason, Reason
@@ -9,15 +9,11 @@ from broker.sockets import peer_address
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
+from posix.uio cimport iovec
 from router.message cimport Message
 from router.routes cimport write_identifier
 from router.session cimport Session
 import os
-
-cdef extern from "<sys/uio.h>" nogil:
-    struct iovec:
-        void* iov_base
-        size_t iov_len
 
 cdef extern from "<sys/socket.h>" nogil:
     struct msghdr:
@@ -225,6 +221,7 @@ cdef class Connection(Protocol):
 
     cdef int guarded_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
         """receive() behind the one guard around a connection's parse: what is the client's fault ends the client."""
+        cdef bytes seen = None if self.tap is None else data[:length]
         used[0] = 0
         try:
             used[0] = self.receive(data, length)
@@ -235,6 +232,8 @@ cdef class Connection(Protocol):
             if self.turn.in_router:
                 raise                   # router state cannot be trusted any more: the worker ends
             self.controller.internal_error(self, error)
+        if seen is not None:
+            self.tap.received(seen if self.state == CLOSING else seen[:used[0]])
         return 0
 
     cdef int feed(self, uint8_t* data, size_t length) except -1:
@@ -335,6 +334,8 @@ cdef class Connection(Protocol):
                 else:
                     return self.socket_failed(errno)
             self.turn.bytes_out += sent
+            if self.tap is not None:
+                self.tap.sent(output_bytes(&self.out, sent), <uint64_t>sent == self.out.pending)
             output_consume(&self.out, sent)
             if self.stuffed and sent:
                 self.heard_ms = self.turn.now_ms     # it takes what we send: a sign of life while we do not listen
@@ -392,15 +393,13 @@ cdef class Connection(Protocol):
 
     def take_output(self) -> bytes:
         """Take what is pending out of the output: for filters and tests."""
-        cdef Chunk* chunk = self.out.head
-        pieces = []
-        while chunk != NULL:
-            pieces.append((<const uint8_t*>(chunk_data(chunk) + chunk.start))[:chunk.end - chunk.start])
-            chunk = chunk.next
+        taken = output_bytes(&self.out, self.out.pending)
         output_clear(&self.out)
+        if self.tap is not None:
+            self.tap.sent(taken, True)
         if self.fd == NO_SOCKET and (not self.writable or self.output_awaited):
             self.made_room()
-        return b"".join(pieces)
+        return taken
 
     cdef int update_reading(self) except -1:
         if self.input_ended or self.throttled or self.stuffed or (
@@ -596,10 +595,3 @@ cdef class Connection(Protocol):
     def peer(self) -> str | None:
         """The client's address as text, None if it has none any more."""
         return peer_address(self.fd)
-
-    def counters(self) -> dict[str, int]:
-        """Messages and bytes in and out of this connection, and messages that were dropped, in all and by reason."""
-        dropped = self.dropped()
-        return {"messages_in": self.messages_in, "messages_out": self.messages_out, "bytes_in": self.bytes_in,
-                "bytes_out": self.bytes_out, "messages_dropped": sum(dropped.values()),
-                **{f"dropped_{reason}": count for reason, count in dropped.items()}}

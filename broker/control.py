@@ -28,6 +28,7 @@ from broker.presence import Presence
 from broker.properties import PacketType
 from broker.reasons import BY_CLIENT, ClientError, CloseReason, Reason, disconnect_reason_to_close
 from broker.replay_filters import parse_replay
+from broker.taps import Taps
 from router.replays import REPLAY_PREFIX, ReplaySubscription, remember
 
 if TYPE_CHECKING:
@@ -75,8 +76,10 @@ class Controller:
         self.mesh: Any = None                   # set where there are other workers
         self.acl = acl = FailClosed(acl)
         self.presence = Presence()
+        self.taps = Taps(router)
         self.handshake = Handshake(
             config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail, self.resume_replays)
+        self.handshake.taps = self.taps
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
@@ -405,6 +408,11 @@ class Controller:
         self._last_words(connection, Reason.SERVER_SHUTTING_DOWN if connection.is_open else Reason.SERVER_UNAVAILABLE)
         connection.close(CloseReason.SERVER_SHUTDOWN)
 
+    def kick(self, connection: Connection) -> None:
+        """End a connection because an administrator says so; its will, if it has one, is published."""
+        self._last_words(connection, Reason.ADMINISTRATIVE_ACTION)
+        connection.close(CloseReason.KICKED)
+
     def on_end(self, connection: Connection) -> None:
         """A connection's end was decided: its session goes on without it. Called once or twice per connection."""
         if connection.ended:
@@ -418,6 +426,8 @@ class Controller:
                      clause=error.clause, detail=error.detail)
         elif reason not in QUIET_ENDS:
             log.info("connection_ended", client=Late(client_of, connection), reason=reason)
+        if connection.tap is not None:
+            self.taps.ended(connection)
         session = connection.session
         if session is not None and self.presence.watches:
             self.presence.ended(connection)

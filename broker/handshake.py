@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.handover import Handover
     from broker.presence import Presence
+    from broker.taps import Taps
 
 log = get("handshake")
 
@@ -118,6 +119,7 @@ class Handshake:
         self._end_now = end_now
         self._fail = fail
         self._opened = opened
+        self.taps: Taps | None = None        # who looks at clients; set by the controller
         self._salt = secrets.randbits(64)
         mqtt = config.mqtt
         self._connack: dict[str, Any] = {}
@@ -425,6 +427,8 @@ class Handshake:
         self.open_connections += 1
         if self.router.interest is not None and session.subscription_count:
             self.router.interest.connection_changes(True, self.router.tree.subscriptions_of(session))
+        if self.taps is not None and self.taps.looks:
+            self.taps.opened(connection, connect)
         if keep_alive_s == 0:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
         connection.write_packet(encode(Connack(present, Reason.SUCCESS, properties), connect.version))

@@ -21,6 +21,7 @@ from broker.worker import Worker
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from broker.admin_server import Window
     from broker.config import Address, Config
 
 log = get("worker")
@@ -43,15 +44,33 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None], folder: P
         SegmentError (of router.segments): what is in the folder cannot be used.
     """
     worker = Worker(config, folder=folder, accept_loss=accept_loss)
+    worker.listen()
+    window = open_window(worker, folder) if folder is not None else None
 
     def started() -> None:
         ready(say_listening(worker))
 
     async def serve() -> None:
-        await worker.serve(started)
+        async with trio.open_nursery() as nursery:
+            if window is not None:
+                nursery.start_soon(window.serve)
+            await worker.serve(started)
+            nursery.cancel_scope.cancel()
 
-    worker.listen()
-    return host(worker, serve)
+    try:
+        return host(worker, serve)
+    finally:
+        if window is not None:
+            window.close()
+
+
+def open_window(worker: Worker, folder: Path) -> Window:
+    """Open the admin socket of a broker that has this one worker. Raises OSError."""
+    # Here, because it takes h11 along, which one worker of several does not need.
+    from broker.admin_local import OneWorker
+    from broker.admin_server import Window
+
+    return Window(OneWorker(worker, folder), folder)
 
 
 def say_listening(worker: Worker) -> list[Address]:

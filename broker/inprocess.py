@@ -314,7 +314,7 @@ class InProcess:
             self.presence.tell(Connected(client.describe()))
         return client
 
-    def publish(self, publisher: LocalClient, message: Message) -> tuple[int, bool]:
+    def publish(self, publisher: LocalClient | None, message: Message) -> tuple[int, bool]:
         """Route a message. Returns how many receivers it is for and whether it rests on a record."""
         try:
             reached = self.router.publish_message(message, publisher)

@@ -29,6 +29,7 @@ BATCH_LINES_MAX = 256
 VALUE_LENGTH_MAX = 4096
 FLUSH_S = 1.0
 STDERR = 2
+LEVELS = ("debug", "info", "warning", "error")
 
 Fields = MutableMapping[str, Any]
 
@@ -233,6 +234,21 @@ def configure(config: Log, **everywhere: Any) -> None:
         _writer.close(FLUSH_S)
     _writer = writer
     _level = config.level
+    for logger in _loggers.values():
+        logger.attach(_bound_logger(logger.name))
+
+
+def level() -> str:
+    """Return the least severe level that is written."""
+    return _level
+
+
+def set_level(name: str) -> None:
+    """Write lines from this level on: debug, info, warning or error; nothing happens before `configure`."""
+    global _level
+    if _writer is None:
+        return
+    _level = name
     for logger in _loggers.values():
         logger.attach(_bound_logger(logger.name))
 

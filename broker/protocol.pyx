@@ -145,6 +145,13 @@ cdef class Protocol(Sink):
         call_for_turn(self.turn)
         return 0
 
+    def counters(self) -> dict[str, int]:
+        """Messages and bytes in and out of this connection, and messages that were dropped, in all and by reason."""
+        dropped = self.dropped()
+        return {"messages_in": self.messages_in, "messages_out": self.messages_out, "bytes_in": self.bytes_in,
+                "bytes_out": self.bytes_out, "messages_dropped": sum(dropped.values()),
+                **{f"dropped_{reason}": count for reason, count in dropped.items()}}
+
     # PUBLISH in -----------------------------------------------------------------------------------------------------
 
     cdef int on_publish(self, const uint8_t* frame, uint32_t header_length, uint32_t body_length) except -1:
@@ -294,6 +301,8 @@ cdef class Protocol(Sink):
     cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1:
         """The message goes nowhere: 5.0 is told why, 3.x is acknowledged; both are counted."""
         count_drop(self.router.ledger, self, drop)
+        if self.router.ledger.refusals is not None:
+            self.router.ledger.refusals.refused(self.session.client_identifier, message.topic_name, message.qos, drop)
         if message.qos == 1:
             self.acknowledge(PUBACK, packet_identifier, reason if self.version == 5 else 0)
         elif message.qos == 2:

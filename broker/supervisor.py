@@ -23,6 +23,8 @@ import trio
 
 from broker import logs
 from broker.acceptor import bind_shared, start_listening
+from broker.admin_server import Window
+from broker.admin_workers import ManyWorkers
 from broker.config import Address, Config
 from broker.control_channel import ControlChannel, ControlError, pack
 from broker.limits import memory_available_bytes
@@ -129,6 +131,12 @@ class Supervisor:
         self._failure: WorkersError | None = None
         self._stopping = trio.Event()
         self._by_pid: dict[int, Slot] = {}
+        self._window = Window(ManyWorkers(self), folder)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the broker has been asked to end."""
+        return self._stopping.is_set()
 
     async def run(self) -> dict[str, int]:
         """Run the workers until SIGINT or SIGTERM; returns what they did, in a few numbers.
@@ -140,10 +148,12 @@ class Supervisor:
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._heed, signals)
                 watching.start_soon(self._kill_late)
+                watching.start_soon(self._window.serve)
                 async with trio.open_nursery() as keeping:
                     for slot in self.slots:
                         keeping.start_soon(self._keep, slot)
                 watching.cancel_scope.cancel()
+        self._window.close()
         if self._failure is not None:
             raise self._failure
         totals: Counter[str] = Counter()

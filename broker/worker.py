@@ -168,6 +168,11 @@ class Worker:
         if self.store is not None:
             self.store.close()
 
+    @property
+    def ready(self) -> bool:
+        """Whether clients can connect: it listens and has not been asked to end."""
+        return self.acceptor is not None and bool(self.acceptor.addresses) and not self._stop.is_set()
+
     def stop(self) -> None:
         """Ask serve() to end. From trio's thread."""
         self._stop.set()

@@ -101,6 +101,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
 
 async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.socket]) -> None:
     """Join the others, listen when the supervisor says so, and serve until stop(), or until the supervisor is gone."""
+    from broker.admin_queries import Queries
     from broker.hosting import say_listening
 
     assert worker.store is not None, "a worker of several has a folder"
@@ -126,7 +127,10 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.s
     channel.handle("listen", listen)
     channel.handle("ping", lambda _payload: None)
     channel.handle("reopen_logs", lambda _payload: logs.reopen())
+    queries = Queries(worker, worker.place.number if worker.place is not None else 0)
+    channel.handle("admin", lambda asked: queries.answer(asked["query"], asked["arguments"]))
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(queries.keep_house)
         nursery.start_soon(follow)
         nursery.start_soon(stop_waiting)
         channel.tell("joined", {"incarnation": worker.store.log.incarnation})

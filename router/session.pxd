@@ -30,6 +30,7 @@ cdef class Session(Receiver):
     cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
     cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
     cdef public object will               # Will to publish, None if there is none
+    cdef public object watch              # hears what becomes of what it is delivered (broker.taps.Tap); None: nobody does
     cdef public dict replays              # topic filter as given -> ReplaySubscription; None while there are none
     cdef public uint64_t deadline_sequence   # of its newest deadline in the router; older ones mean nothing
 
@@ -50,3 +51,6 @@ cdef class Session(Receiver):
     cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                  void* group) except -1
     cdef int drain(self) except -1
+    cdef Verdict deliver_watched(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                                 void* group) except? DROPPED
+    cdef int drain_watched(self) except -1

@@ -10,10 +10,19 @@ from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO
 from router.message cimport message_size, topic_hash
 from cpython.bytes cimport PyBytes_AS_STRING
 
+from router.ledger import DROP_REASONS
+
 cdef enum:
     SETTLED = 0x10000            # beside the identifier in an entry of `incoming`
     DOUBTFUL = 0x20000
     INCOMING_MIN = 8
+
+VERDICTS = ("sent", "queued", "dropped", "dropped")
+
+
+def risen(before: dict[str, int], Ledger ledger not None) -> list[str]:
+    """Return the reasons of drops whose counts are higher than they were."""
+    return [reason for reason, count in ledger.dropped().items() if count > before.get(reason, 0)]
 
 
 @cython.final
@@ -50,6 +59,8 @@ cdef class Session(Receiver):
         cdef Verdict verdict
         if self.peer:
             return self.forward(message, qos, retain, ids, ids_length, group)
+        if self.watch is not None:
+            return self.deliver_watched(message, qos, retain, ids, ids_length, group)
         if qos == 0 and (self.sink is not None or not self.ledger.queue_qos0 or not self.durable) and (
                 self.outgoing is None or self.outgoing.waiting_qos0 is None):
             if self.sink is None:
@@ -109,6 +120,8 @@ cdef class Session(Receiver):
         return self.ledger.refuses(message, messages, held_bytes)
 
     cdef int refuse(self, Message message, int reason) except -1:
+        if self.watch is not None:
+            self.watch.refused_delivery(message.topic_name, message.qos, DROP_REASONS[reason])
         return refuse(self.ledger, self.sink, message, reason)
 
     cdef int push_back(self, Message message) except -1:
@@ -162,10 +175,37 @@ cdef class Session(Receiver):
     cdef int drain(self) except -1:
         if self.outgoing is None or self.sink is None:
             return 0
+        if self.watch is not None:
+            return self.drain_watched()
         self.outgoing.drain(self.sink, self.durable)
         if self.outgoing.starved and not self.starved:
             self.starved = True
             self.ledger.starved.append(self)
+        return 0
+
+    cdef Verdict deliver_watched(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
+                                 void* group) except? DROPPED:
+        """deliver(), and tell what came of it: a verdict, and the reason whose count has risen."""
+        cdef Verdict verdict
+        watch, self.watch = self.watch, None
+        before = self.ledger.dropped()
+        try:
+            verdict = self.deliver(message, qos, retain, ids, ids_length, group)
+        finally:
+            self.watch = watch
+        watch.delivered(message.topic_name, qos, message.record, VERDICTS[<int>verdict], risen(before, self.ledger))
+        return verdict
+
+    cdef int drain_watched(self) except -1:
+        """drain(), and tell what was dropped of what had waited."""
+        watch, self.watch = self.watch, None
+        before = self.ledger.dropped()
+        try:
+            self.drain()
+        finally:
+            self.watch = watch
+        for reason in risen(before, self.ledger):
+            watch.dropped_waiting(reason)
         return 0
 
     # QoS 2 identifiers that this client has sent and not released [MQTT-4.3.3-10]: open addressing, linear probing.

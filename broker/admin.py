@@ -1,0 +1,421 @@
+"""The admin socket: HTTP/1.1 with JSON over a Unix socket in the data folder, for whoever may open it.
+
+What is asked goes to the workers by one call, `backend.ask`; what several of them answer is put together here. With one
+worker the backend is that worker itself, with more the supervisor, which asks them over their control channels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+import trio
+
+from broker.listings import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
+from broker.version import VERSION
+
+WORKER_S: Final = 20.0               # that a worker may take for its answer
+LOOK_WAIT_S: Final = 1.0
+
+
+class Backend(Protocol):
+    """Whom the admin socket asks."""
+
+    def workers(self) -> list[int]:
+        """Return the numbers of the workers that can be asked, ascending."""
+
+    async def ask(self, worker: int, query: str, arguments: Row) -> Row:
+        """Return a worker's answer (broker.admin_queries.Queries.answer). Raises QueryError if it gives none."""
+
+    def describe(self) -> Row:
+        """Return what is known of the broker as a whole: at least `ready` and `workers_wanted`."""
+
+    async def drain(self) -> Row:
+        """Begin to end the broker in order."""
+
+    async def keep_house(self) -> None:
+        """Tidy up now and then, until cancelled."""
+
+
+class Request(NamedTuple):
+    """What was asked: the parts of the path that stand for something, and the arguments, by name."""
+
+    method: str
+    path: tuple[str, ...]
+    arguments: Row
+
+
+class Streamed(NamedTuple):
+    """An answer that goes on: one JSON object a line."""
+
+    lines: AsyncIterator[Row]
+
+
+Handler = Callable[[Request], Awaitable["Row | Streamed | tuple[int, Row]"]]
+
+
+class Route(NamedTuple):
+    """A method and a path, `*` standing for one part, with the arguments that it takes and who answers."""
+
+    method: str
+    path: tuple[str, ...]
+    arguments: dict[str, type]
+    required: tuple[str, ...]
+    handler: Handler
+
+
+PAGED: Final[dict[str, type]] = {"limit": int, "cursor": str}
+
+
+class Admin:
+    """What the paths of the admin socket answer.
+
+    Args:
+        backend: whom it asks.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._routes: list[Route] = []
+        route = self._route
+        route("GET", "/live", self._live)
+        route("GET", "/ready", self._ready)
+        route("GET", "/status", self._status)
+        route("GET", "/workers", self._rows_of("workers"))
+        route("GET", "/peers", self._rows_of("peers"))
+        route("GET", "/slowest", self._slowest, {"limit": int})
+        route("GET", "/clients", self._paged("clients"), {**PAGED, "prefix": str})
+        route("GET", "/clients/*", self._of_client("client"))
+        route("POST", "/clients/*/kick", self._of_client("kick"), {"session": bool})
+        route("GET", "/clients/*/trace", self._trace)
+        route("GET", "/clients/*/why", self._why, {"topic": str, "last": int, "watch": bool}, "topic")
+        route("GET", "/sessions", self._paged("sessions"), {**PAGED, "prefix": str, "connected": bool})
+        route("GET", "/subscriptions", self._paged("subscriptions"), {**PAGED, "client": str, "filter": str})
+        route("GET", "/routes", self._reach,
+              {**PAGED, "topic": str, "qos": int, "retain": bool, "publisher": str}, "topic")
+        route("GET", "/retained", self._retained, {**PAGED, "filter": str})
+        route("POST", "/publish", self._publish,
+              {"topic": str, "payload": str, "payload_base64": str, "qos": int, "retain": bool}, "topic")
+        route("POST", "/drain", self._drain)
+        route("GET", "/log-level", self._log_level)
+        route("PUT", "/log-level", self._log_level, {"level": str}, "level")
+
+    def _route(self, method: str, path: str, handler: Handler, arguments: dict[str, type] | None = None,
+               *required: str) -> None:
+        self._routes.append(Route(method, tuple(path.strip("/").split("/")), arguments or {}, required, handler))
+
+    async def answer(self, method: str, target: str, body: bytes) -> tuple[int, Row] | Streamed:
+        """Return the status and the JSON of a request's answer, or what is to be streamed. Raises QueryError."""
+        raw_path, _, query = target.partition("?")
+        parts = tuple(unquote(part) for part in raw_path.strip("/").split("/"))
+        found = [route for route in self._routes if _fits(route.path, parts)]
+        if not found:
+            raise QueryError(404, "unknown_path", f"There is nothing at {raw_path}; the paths are "
+                             f"{', '.join(dict.fromkeys('/' + '/'.join(route.path) for route in self._routes))}.")
+        asked = "GET" if method == "HEAD" else method
+        route = next((route for route in found if route.method == asked), None)
+        if route is None:
+            methods = ", ".join(route.method for route in found)
+            raise QueryError(405, "method_not_allowed", f"{raw_path} takes {methods}, not {method}.")
+        arguments = _arguments(route, query, body)
+        path = tuple(part for part, pattern in zip(parts, route.path, strict=True) if pattern == "*")
+        answer = await route.handler(Request(method, path, arguments))
+        if isinstance(answer, Streamed):
+            return answer
+        return answer if isinstance(answer, tuple) else (200, answer)
+
+    # Asking workers -------------------------------------------------------------------------------------------------
+
+    async def _ask(self, worker: int, query: str, arguments: Row) -> Row:
+        """Return one worker's answer. Raises QueryError."""
+        answer: Row | None = None
+        with trio.move_on_after(WORKER_S):
+            answer = await self.backend.ask(worker, query, arguments)
+        if answer is None:
+            raise QueryError(504, "worker_silent", f"Worker {worker} has not answered in {WORKER_S:.0f} s.")
+        error = answer.get("error")
+        if error is not None:
+            raise QueryError(error["status"], error["reason"], error["text"])
+        return answer
+
+    async def _ask_all(self, query: str, arguments: Row) -> dict[int, Row | QueryError]:
+        """Return every worker's answer, or why there is none, by number."""
+        answers: dict[int, Row | QueryError] = {}
+
+        async def ask(worker: int) -> None:
+            try:
+                answers[worker] = await self._ask(worker, query, arguments)
+            except QueryError as error:
+                answers[worker] = error
+
+        async with trio.open_nursery() as nursery:
+            for worker in self.backend.workers():
+                nursery.start_soon(ask, worker)
+        return dict(sorted(answers.items()))
+
+    async def _ask_who_knows(self, query: str, arguments: Row) -> Row:
+        """Return the answer of the one worker that knows the client."""
+        answers = await self._ask_all(query, arguments)
+        return _known(answers, arguments.get("client", ""))
+
+    # Health ---------------------------------------------------------------------------------------------------------
+
+    async def _live(self, request: Request) -> Row:
+        return {"live": True}
+
+    async def _ready(self, request: Request) -> tuple[int, Row]:
+        ready = bool(self.backend.describe()["ready"])
+        return 200 if ready else 503, {"ready": ready}
+
+    # The broker -----------------------------------------------------------------------------------------------------
+
+    async def _status(self, request: Request) -> Row:
+        known = self.backend.describe()
+        answers = await self._ask_all("status", {})
+        rows = [answer for answer in answers.values() if not isinstance(answer, QueryError)]
+        totals = {name: sum(row[name] for row in rows) for name in (
+            "clients", "sessions", "subscriptions", "queued", "messages_in", "messages_out", "dropped",
+            "memory_bytes")}
+        return {
+            "version": VERSION, "pid": os.getpid(), **known, "workers": len(rows),
+            "uptime_s": max((row["uptime_s"] for row in rows), default=0.0),
+            "listening": sorted({address for row in rows for address in row["listening"]}),
+            "log_level": rows[0]["log_level"] if rows else None,
+            "durability": rows[0]["durability"] if rows else None,
+            "troubles": [row["trouble"] for row in rows if row["trouble"]], **totals,
+            "retained": max((row["retained"] for row in rows), default=0),       # one index, which all of them read
+        }  # fmt: skip
+
+    def _rows_of(self, query: str) -> Handler:
+        """Return who answers with the rows of all workers."""
+        async def handle(request: Request) -> Row:
+            rows: list[Row] = []
+            for worker, answer in (await self._ask_all(query, request.arguments)).items():
+                if isinstance(answer, QueryError):
+                    rows.append({"worker": worker, "error": answer.text})
+                else:
+                    rows += answer["rows"]
+            return {"rows": rows}
+
+        return handle
+
+    async def _slowest(self, request: Request) -> Row:
+        answers = await self._ask_all("slowest", request.arguments)
+        rows = [row for answer in answers.values() if not isinstance(answer, QueryError) for row in answer["rows"]]
+        rows.sort(key=lambda row: -row["behind_bytes"])
+        return {"rows": rows[:request.arguments.get("limit", LIMIT_DEFAULT)]}
+
+    async def _drain(self, request: Request) -> tuple[int, Row]:
+        return 202, await self.backend.drain()
+
+    async def _log_level(self, request: Request) -> Row:
+        answers = await self._ask_all("log_level", request.arguments)
+        for answer in answers.values():
+            if isinstance(answer, QueryError):
+                raise answer
+        return {"level": next(iter(answers.values()))["level"]}          # type: ignore[index]
+
+    # Listings -------------------------------------------------------------------------------------------------------
+
+    def _paged(self, query: str) -> Handler:
+        """Return who answers with one page of the listings of all workers, one worker after the other."""
+        async def handle(request: Request) -> Row:
+            return await self._page(query, request.arguments, self.backend.workers())
+
+        return handle
+
+    async def _page(self, query: str, arguments: Row, workers: list[int]) -> Row:
+        arguments = dict(arguments)
+        limit = arguments.get("limit", LIMIT_DEFAULT)
+        if not 1 <= limit <= LIMIT_MAX:
+            raise QueryError(400, "bad_argument", f"limit is 1 to {LIMIT_MAX}, not {limit}.")
+        worker, place = _cursor(arguments.pop("cursor", None), workers)
+        page: Row = {"rows": []}
+        unknown: QueryError | None = None
+        known = False
+        while worker is not None and len(page["rows"]) < limit:
+            asked = {**arguments, "limit": limit - len(page["rows"])}
+            if place:
+                asked["cursor"] = place
+            try:
+                answer = await self._ask(worker, query, asked)
+            except QueryError as error:
+                if error.reason != "unknown_client":
+                    raise
+                unknown, answer = error, {"rows": [], "cursor": None}
+            else:
+                known = True
+            _join(page, answer)
+            place = answer["cursor"] or ""
+            if not place:
+                worker = next((other for other in workers if other > worker), None)
+        if unknown is not None and not known and not page["rows"]:
+            raise unknown
+        page["cursor"] = None if worker is None else f"{worker}:{place}"
+        return page
+
+    async def _reach(self, request: Request) -> Row:
+        publisher = request.arguments.get("publisher")
+        if publisher is not None and "cursor" not in request.arguments:
+            await self._ask_who_knows("client", {"client": publisher})
+        return await self._page("routes", request.arguments, self.backend.workers())
+
+    async def _retained(self, request: Request) -> Row:
+        # Every worker reads the same index.
+        return await self._page("retained", request.arguments, self.backend.workers()[:1])
+
+    # Clients --------------------------------------------------------------------------------------------------------
+
+    def _of_client(self, query: str) -> Handler:
+        """Return who answers a question about the client in the path."""
+        async def handle(request: Request) -> Row:
+            return await self._ask_who_knows(query, {**request.arguments, "client": request.path[0]})
+
+        return handle
+
+    async def _publish(self, request: Request) -> Row:
+        if not 0 <= request.arguments.get("qos", 0) <= 2:
+            raise QueryError(400, "bad_argument", "qos is 0, 1 or 2.")
+        workers = self.backend.workers()
+        if not workers:
+            raise QueryError(503, "no_worker", "No worker is ready.")
+        return await self._ask(workers[0], "publish", request.arguments)
+
+    async def _why(self, request: Request) -> Row | Streamed:
+        arguments = {**request.arguments, "client": request.path[0]}
+        if arguments.pop("watch", False):
+            return Streamed(self._look({"client": arguments["client"], "topic": arguments["topic"]}))
+        return await self._ask_who_knows("why", arguments)
+
+    async def _trace(self, request: Request) -> Streamed:
+        return Streamed(self._look({"client": request.path[0]}))
+
+    async def _look(self, arguments: Row) -> AsyncIterator[Row]:
+        """Yield what all workers see of a client, until whoever asked has gone."""
+        answers = await self._ask_all("look", arguments)
+        looks = {worker: answer["look"] for worker, answer in answers.items() if not isinstance(answer, QueryError)}
+        if not looks:
+            raise next(error for error in answers.values() if isinstance(error, QueryError))
+        known = [worker for worker in looks if answers[worker]["known"]]         # type: ignore[index]
+        try:
+            yield {"event": "tracing", **arguments, "session": bool(known)}
+            while looks:
+                found: list[Row] = []
+                missed = 0
+
+                async def look_on(worker: int, into: list[Row]) -> None:
+                    nonlocal missed
+                    try:
+                        answer = await self._ask(worker, "look_on", {"look": looks[worker], "wait_s": LOOK_WAIT_S})
+                    except QueryError as error:
+                        del looks[worker]
+                        into.append({"event": "worker_lost", "worker": worker, "text": error.text})
+                        return
+                    into += answer["events"]
+                    missed += answer["missed"]
+
+                async with trio.open_nursery() as nursery:
+                    for worker in looks:
+                        nursery.start_soon(look_on, worker, found)
+                for event in found:
+                    yield event
+                if missed:
+                    yield {"event": "missed", "count": missed}
+                if not found:
+                    yield {}             # nothing to say, and a chance to notice that nobody listens any more
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
+                for worker, look in looks.items():
+                    try:
+                        await self._ask(worker, "look_away", {"look": look})
+                    except QueryError:
+                        continue
+
+
+def _known(answers: dict[int, Row | QueryError], client: str) -> Row:
+    """Return the answer of the worker that knows a client; else the weightiest error. Raises QueryError."""
+    errors = []
+    for answer in answers.values():
+        if not isinstance(answer, QueryError):
+            return answer
+        errors.append(answer)
+    if not errors:
+        raise QueryError(503, "no_worker", "No worker is ready.")
+    raise next((error for error in errors if error.reason != "unknown_client"), errors[0])
+
+
+def _join(page: Row, answer: Row) -> None:
+    """Add a worker's answer to a page: lists go behind one another, anything else stays as the first one said it."""
+    for name, value in answer.items():
+        if isinstance(value, list):
+            page[name] = [*page.get(name, ()), *value]
+        elif name != "cursor" and page.get(name) is None:
+            page[name] = value
+
+
+def _cursor(cursor: str | None, workers: list[int]) -> tuple[int | None, str]:
+    """Return which worker is to be asked next, None without any, and that worker's cursor. Raises QueryError."""
+    if cursor is None:
+        return (workers[0] if workers else None), ""
+    number, colon, place = cursor.partition(":")
+    if not colon or not number.isascii() or not number.isdigit() or int(number) not in workers:
+        raise QueryError(400, "bad_cursor", f"{cursor!r} is no cursor that this listing gave.")
+    return int(number), place
+
+
+def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    return len(pattern) == len(parts) and all(
+        wanted in ("*", part) and part != "" for wanted, part in zip(pattern, parts, strict=True))
+
+
+def _arguments(route: Route, query: str, body: bytes) -> Row:
+    """Return the arguments of a request, from its query and, if it may have one, its JSON body. Raises QueryError."""
+    arguments: Row = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        wanted = route.arguments.get(name)
+        if wanted is not None:
+            arguments[name] = _converted(name, text, wanted)
+        else:
+            raise _unknown(route, name)
+    if body.strip():
+        try:
+            given = msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise QueryError(400, "bad_json", f"The body is no JSON: {error}.") from None
+        if not isinstance(given, dict):
+            raise QueryError(400, "bad_json", "The body is a JSON object.")
+        for name, value in given.items():
+            wanted = route.arguments.get(name)
+            if wanted is None:
+                raise _unknown(route, name)
+            if type(value) is not wanted:
+                raise QueryError(400, "bad_argument", f"{name} is {_TYPE_NAMES[wanted]}, not {value!r}.")
+            arguments[name] = value
+    for name in route.required:
+        if name not in arguments:
+            raise QueryError(400, "missing_argument", f"The argument {name} is missing.")
+    return arguments
+
+
+_TYPE_NAMES: Final = {int: "a whole number", str: "text", bool: "true or false"}
+
+
+def _unknown(route: Route, name: str) -> QueryError:
+    known = ", ".join(route.arguments) or "none"
+    return QueryError(400, "unknown_argument", f"There is no argument {name!r} here; there are: {known}.")
+
+
+def _converted(name: str, text: str, wanted: type) -> Any:
+    if wanted is bool:
+        known = {"true": True, "1": True, "": True, "false": False, "0": False}
+        if text.lower() in known:
+            return known[text.lower()]
+    elif wanted is int:
+        if text.isascii() and text.isdigit() and len(text) < 10:
+            return int(text)
+    else:
+        return text
+    raise QueryError(400, "bad_argument", f"{name} is {_TYPE_NAMES[wanted]}, not {text!r}.")

@@ -1,0 +1,425 @@
+"""What `shoal admin` prints for people: tables and descriptions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Row = dict[str, Any]
+
+WIDE: Final = 10_000                 # columns where no terminal sets a width: nothing is cut
+VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0", None: "-"}
+NEVER_S: Final = 0xFFFFFFFF
+MIN_WIDTH: Final = 10                # of a column that may be cut
+
+
+class Column(NamedTuple):
+    """A column: its heading, its text, and whether it may be cut where the terminal is narrow."""
+
+    heading: str
+    text: Callable[[Row], object]
+    right: bool = True
+    cut: bool = False
+
+
+def count(number: float | None) -> str:
+    """Return a number with thousands apart."""
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def size(number: float | None) -> str:
+    """Return bytes in the largest unit that keeps them above 1."""
+    if number is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(number) < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in its two largest units."""
+    if seconds is None:
+        return "-"
+    if seconds >= NEVER_S:
+        return "for ever"
+    whole = int(seconds)
+    for unit, length, smaller, smaller_length in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60),
+                                                  ("min", 60, "s", 1)):
+        if whole >= length:
+            return f"{whole // length} {unit} {whole % length // smaller_length} {smaller}"
+    return f"{whole} s" if whole >= 10 else f"{seconds:.1f} s"
+
+
+def yes(value: object) -> str:
+    """Return a truth as a word."""
+    return "-" if value is None else "yes" if value else "no"
+
+
+def payload(row: Row) -> str:
+    """Return as much of a payload as was shown."""
+    if "payload" in row:
+        text = repr(row["payload"])[1:-1]
+        return text + (" …" if len(row["payload"].encode()) < row["payload_bytes"] else "")
+    return f"base64:{row.get('payload_base64', '')}"
+
+
+def options(row: Row) -> str:
+    """Return the options of a subscription in words."""
+    words = [name.replace("_", " ") for name in ("no_local", "retain_as_published") if row.get(name)]
+    if "retain_handling" in row:
+        words.append(f"retain handling {row['retain_handling']}")
+    if "subscription_identifier" in row:
+        words.append(f"identifier {row['subscription_identifier']}")
+    return ", ".join(words)
+
+
+def who(row: Row | None) -> str:
+    """Return the name of a receiver."""
+    if row is None:
+        return "nobody"
+    if "peer" in row:
+        return f"worker {row['peer']}"
+    return str(row["client"]) + (" (in process)" if row.get("in_process") else "")
+
+
+def filters(row: Row) -> str:
+    """Return the topic filters that matched, with their QoS."""
+    return ", ".join(f"{found['topic_filter']} (QoS {found['qos']}"
+                     + (f", {options(found)}" if options(found) else "") + ")" for found in row["filters"])
+
+
+TABLES: Final[dict[str, tuple[Column, ...]]] = {
+    "workers": (
+        Column("worker", lambda row: row["worker"]),
+        Column("pid", lambda row: row.get("pid", "-")),
+        Column("clients", lambda row: count(row.get("sessions_connected"))),
+        Column("sessions", lambda row: count(row.get("sessions"))),
+        Column("in", lambda row: count(row.get("messages_in"))),
+        Column("out", lambda row: count(row.get("messages_out"))),
+        Column("dropped", lambda row: count(sum(row.get("dropped", {}).values()))),
+        Column("queued", lambda row: count(row.get("queued_messages"))),
+        Column("memory", lambda row: size(row.get("resident_bytes"))),
+        Column("turn p99", lambda row: f"{row['turns']['p99_us']:,} µs" if "turns" in row else row.get("error", "")),
+    ),
+    "peers": (
+        Column("worker", lambda row: row.get("worker", "-")),
+        Column("peer", lambda row: row.get("peer", "-"), False),
+        Column("state", lambda row: row.get("state", row.get("error", "-")), False),
+        Column("on its way", lambda row: size(row.get("outstanding_bytes"))),
+        Column("window", lambda row: size(row.get("window_bytes"))),
+        Column("lag", lambda row: count(row.get("lag"))),
+        Column("round trip", lambda row: f"{row['round_trip_us']:,.0f} µs" if row.get("round_trip_us") else "-"),
+    ),
+    "clients": (
+        Column("client", lambda row: who(row), False, True),
+        Column("version", lambda row: VERSIONS.get(row["version"], row["version"]), False),
+        Column("address", lambda row: row["address"] or "-", False, True),
+        Column("since", lambda row: duration(row["connected_s"])),
+        Column("subs", lambda row: count(row["subscriptions"])),
+        Column("in", lambda row: count(row["messages_in"])),
+        Column("out", lambda row: count(row["messages_out"])),
+        Column("dropped", lambda row: count(row["messages_dropped"])),
+        Column("queued", lambda row: count(row["queued"])),
+    ),
+    "sessions": (
+        Column("client", lambda row: row["client"], False, True),
+        Column("connected", lambda row: yes(row["connected"]), False),
+        Column("kept", lambda row: duration(row["session_expiry_interval_s"])),
+        Column("ends in", lambda row: duration(row["expires_in_s"])),
+        Column("subs", lambda row: count(row["subscriptions"])),
+        Column("queued", lambda row: count(row["queued"])),
+        Column("bytes", lambda row: size(row["queued_bytes"])),
+        Column("in flight", lambda row: count(row["in_flight"])),
+    ),
+    "subscriptions": (
+        Column("client", lambda row: who(row), False, True),
+        Column("topic filter", lambda row: row["topic_filter"], False, True),
+        Column("QoS", lambda row: row["qos"]),
+        Column("options", lambda row: options(row), False, True),
+    ),
+    "routes": (
+        Column("receiver", lambda row: who(row), False, True),
+        Column("connected", lambda row: yes(row["connected"]), False),
+        Column("matched", lambda row: filters(row), False, True),
+        Column("QoS", lambda row: "-" if row["qos"] is None else row["qos"]),
+        Column("outcome", lambda row: row["outcome"], False),
+    ),
+    "retained": (
+        Column("topic", lambda row: row["topic"], False, True),
+        Column("QoS", lambda row: row["qos"]),
+        Column("expires in", lambda row: duration(row["expires_in_s"])),
+        Column("bytes", lambda row: count(row["payload_bytes"])),
+        Column("payload", lambda row: payload(row), False, True),
+    ),
+    "deliveries": (
+        Column("number", lambda row: row["number"]),
+        Column("state", lambda row: row["state"], False),
+        Column("id", lambda row: row["packet_identifier"]),
+        Column("QoS", lambda row: row["qos"]),
+        Column("bytes", lambda row: count(row["bytes"])),
+        Column("topic", lambda row: row["topic"] or "-", False, True),
+    ),
+    "messages": (
+        Column("time", lambda row: row["time"], False),
+        Column("record", lambda row: row["record"]),
+        Column("QoS", lambda row: row["qos"]),
+        Column("what became of it", lambda row: fate(row), False, True),
+        Column("payload", lambda row: payload(row), False, True),
+    ),
+}
+
+NOTHING: Final = {
+    "peers": "There is one worker, so there are no peers.",
+    "clients": "No client is connected.",
+    "sessions": "There is no session.",
+    "subscriptions": "There is no subscription.",
+    "retained": "No retained message matches.",
+    "workers": "No worker is running.",
+}
+
+FATES: Final = {
+    "queued": "waits in the queue",
+    "sent_not_acknowledged": "sent, not acknowledged",
+    "received_not_complete": "PUBREC came, PUBCOMP has not",
+    "acknowledged": "acknowledged",
+    "refused": "refused by the client",
+    "dropped": "dropped",
+    "skipped": "dropped",
+    "other_member": "another member of the shared subscription got it",
+    "no_local": "published by the client itself, with No Local",
+    "not_subscribed": "no subscription matches",
+    "earlier": "before the last SUBSCRIBE: finished, or not wanted yet",
+    "unknown": "no record tells",
+    "qos0_not_recorded": "at QoS 0, which leaves no trace",
+    "finished": "sent and finished",
+}
+
+
+def fate(row: Row) -> str:
+    """Return in words what became of a message."""
+    text: str = FATES.get(row["fate"]) or row["fate"]
+    if "reason" in row:
+        text += f": {row['reason']}"
+    if "packet_identifier" in row:
+        text += f" (packet identifier {row['packet_identifier']})"
+    return text
+
+
+def console() -> Console:
+    """Return where tables go: as wide as the terminal, or COLUMNS, or as they need to be."""
+    wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else WIDE
+    return Console(width=wide, highlight=False, soft_wrap=False)
+
+
+def table(name: str, rows: list[Row]) -> Table:
+    """Return the table of a listing."""
+    return columns_of(TABLES[name], rows)
+
+
+def columns_of(columns: tuple[Column, ...], rows: list[Row]) -> Table:
+    """Return a table. Where the terminal is narrow, the columns that may be are cut, and the others stay whole."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        made.add_column(
+            Text(column.heading, no_wrap=True), justify="right" if column.right else "left", no_wrap=not column.cut,
+            overflow="ellipsis", min_width=MIN_WIDTH if column.cut else None)
+    for row in rows:
+        made.add_row(*(Text(str(column.text(row)), no_wrap=True, overflow="ellipsis") for column in columns))
+    return made
+
+
+def described(pairs: list[tuple[str, object]]) -> Table:
+    """Return names and values, one pair a line; those without a value are left out."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(no_wrap=True, style="bold")
+    made.add_column(overflow="fold")
+    for name, value in pairs:
+        if value not in (None, "", "-", [], {}):
+            made.add_row(name, Text(str(value)))
+    return made
+
+
+def show(name: str, value: Row) -> None:
+    """Print an answer."""
+    parts: list[RenderableType]
+    if name in DESCRIPTIONS:
+        parts = DESCRIPTIONS[name](value)
+    elif not value["rows"]:
+        parts = [Text(NOTHING[name])]
+    else:
+        parts = [table(name, value["rows"])]
+    if value.get("more"):
+        parts.append(Text(f"There are more: --limit sets how many are shown, here {len(value['rows']):,}."))
+    put(Group(*parts))
+
+
+def put(shown: RenderableType) -> None:
+    """Print to a terminal as it is, and to anything else without blanks at the ends of lines."""
+    to = console()
+    if sys.stdout.isatty():
+        to.print(shown)
+        return
+    with to.capture() as captured:
+        to.print(shown)
+    sys.stdout.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
+
+
+def _status(value: Row) -> list[RenderableType]:
+    state = "ready" if value["ready"] else "not ready"
+    return [described([
+        ("Shoal", f"{value['version']}, {state}, process {value['pid']}, up {duration(value['uptime_s'])}"),
+        ("listening", ", ".join(value["listening"])),
+        ("data folder", value["data_folder"]),
+        ("durability", value["durability"]),
+        ("workers", f"{value['workers']} of {value['workers_wanted']}"),
+        ("clients", f"{count(value['clients'])} connected, {count(value['sessions'])} sessions"),
+        ("subscriptions", count(value["subscriptions"])),
+        ("messages", f"{count(value['messages_in'])} in, {count(value['messages_out'])} out, "
+                     f"{count(value['dropped'])} dropped"),
+        ("waiting", f"{count(value['queued'])} queued"),
+        ("retained", count(value["retained"])),
+        ("memory", size(value["memory_bytes"])),
+        ("log level", value["log_level"]),
+        ("trouble", "; ".join(value["troubles"])),
+    ])]
+
+
+def _client(value: Row) -> list[RenderableType]:
+    will = value["will"]
+    connected = value["connected"]
+    parts: list[RenderableType] = [described([
+        ("client", value["client"]),
+        ("worker", value["worker"]),
+        ("connected", f"{value['address']}, MQTT {VERSIONS[value['version']]}, for {duration(value['connected_s'])}, "
+                      f"keep alive {duration(value['keep_alive_s']) if value['keep_alive_s'] else 'none'}"
+         if connected else "no"),
+        ("identity", value.get("identity")),
+        ("session", f"kept {duration(value['session_expiry_interval_s'])}"
+         if value["session_expiry_interval_s"] else "ends with its connection"),
+        ("ends in", duration(value["expires_in_s"])),
+        ("received", f"{count(value['messages_in'])} messages, {size(value['bytes_in'])}" if connected else None),
+        ("sent", f"{count(value['messages_out'])} messages, {size(value['bytes_out'])}, "
+                 f"{size(value['output_bytes'])} not sent yet" if connected else None),
+        ("owed", f"{count(value['queued'])} queued ({size(value['queued_bytes'])}), "
+                 f"{count(value['in_flight'])} in flight"),
+        ("window", f"{count(value['send_quota'])} more may be sent" if connected else None),
+        ("dropped", ", ".join(f"{name} {count(number)}" for name, number in value.get("dropped", {}).items())),
+        ("throttled", "yes, it is over its rate" if value.get("throttled") else None),
+        ("QoS 2 received", ", ".join(map(str, value["incoming"]))),
+        ("will", f"{will['topic']}, QoS {will['qos']}{', retained' if will['retain'] else ''}, delay "
+                 f"{duration(will['delay_interval_s'])}: {payload(will)}" if will else None),
+        ("replays", ", ".join(value["replays"])),
+        ("subscriptions", count(value["subscriptions"])),
+    ])]
+    if value["topic_filters"]:
+        parts += [Text(), columns_of(TABLES["subscriptions"][1:], value["topic_filters"])]
+        if value["subscriptions"] > len(value["topic_filters"]):
+            parts.append(Text(f"All {value['subscriptions']:,}: shoal admin subscriptions --client …"))
+    if value["deliveries"]:
+        parts += [Text(), table("deliveries", value["deliveries"])]
+    return parts
+
+
+def _routes(value: Row) -> list[RenderableType]:
+    parts: list[RenderableType] = [described([
+        ("topic", value["topic"]),
+        ("publish", f"QoS {value['qos']}{', retain' if value['retain'] else ''}"),
+        ("publisher", _publisher(value["publisher"])),
+        ("filters", "\n".join(f"{row['topic_filter']}  ({count(row['subscribers'])})" for row in value["filters"])),
+        ("archived", "yes, it is kept for $replay" if value["archived"] else None),
+    ])]
+    if value["rows"]:
+        parts += [Text(), table("routes", value["rows"])]
+    elif not value["groups"]:
+        parts += [Text(), Text("Nobody would receive it.")]
+    for group in value["groups"]:
+        picked = f"{who(group['picked'])} would get it at QoS {group['qos']}: {group['outcome']}" if (
+            group["picked"]) else "nobody would get it: no_member"
+        parts += [Text(), Text(f"shared subscription {group['group']} on {group['topic_filter']}, "
+                               f"{group['strategy'].replace('_', ' ')}, {count(group['members'])} members: {picked}"),
+                  Text("  " + ", ".join(map(who, group["shown"])), overflow="fold")]
+    return parts
+
+
+def _publisher(value: Row | None) -> str | None:
+    if value is None:
+        return None
+    if not value["connected"]:
+        return f"{value['client']}, not connected"
+    return f"{value['client']}, " + ("allowed" if value["allowed"] else "not allowed: not_authorized")
+
+
+WOULD_BE: Final = {
+    "no_subscription": "dropped: no subscription of the client matches",
+    "shared_subscription": "one for a member of the shared subscription",
+    "sent": "sent at once",
+    "queued": "queued",
+}
+
+
+def _why(value: Row) -> list[RenderableType]:
+    would_be = value["would_be"]
+    parts: list[RenderableType] = [described([
+        ("client", f"{value['client']}, {'connected' if value['connected'] else 'not connected'}, session "
+         + (f"kept {duration(value['session_expiry_interval_s'])}" if value["session_expiry_interval_s"]
+            else "ends with its connection")),
+        ("topic", value["topic"]),
+        ("matched by", filters(value) or "no topic filter of this client"),
+        ("a message now", WOULD_BE.get(would_be, f"dropped: {would_be}")),
+        ("owed in all", f"{count(value['queued'])} queued, {count(value['in_flight'])} in flight"),
+        ("dropped in all", ", ".join(f"{name} {count(number)}" for name, number in value["dropped"].items())),
+    ]), Text()]
+    if value["messages"]:
+        parts.append(table("messages", value["messages"]))
+    else:
+        parts.append(Text("The log has no message on this topic." if value["log"] else "There is no log."))
+    return parts + [Text(f"In memory only: {fate(row)}, QoS {row['qos_granted']}") for row in value["unlogged"]]
+
+
+DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
+    "status": _status,
+    "client": _client,
+    "routes": _routes,
+    "why": _why,
+    "drain": lambda value: [Text("The broker is ending.")],
+    "log_level": lambda value: [Text(value["level"])],
+    "kick": lambda value: [Text(f"{value['client']}: " + " and ".join(
+        (["disconnected"] if value["disconnected"] else []) + (["session ended"] if value["session_ended"] else [])))],
+    "publish": lambda value: [Text(f"{value['topic']}: {count(value['receivers'])} receivers"
+                                   + (", in the log" if value["recorded"] else ""))],
+}
+
+_LEFT_OUT: Final = frozenset({"time", "direction", "packet", "event", "payload", "payload_base64", "payload_bytes"})
+
+
+def event_line(event: Row) -> str:
+    """Return the line of a trace that says what was seen."""
+    if event.get("event") == "tracing":
+        state = "has a session" if event["session"] else "has no session yet"
+        return f"Looking at {event['client']}, which {state}. Ctrl-C ends it."
+    time = event.get("time", "")[11:23] or "            "
+    arrow = {"in": "->", "out": "<-"}.get(event.get("direction", ""), "--")
+    words: list[str] = [time, arrow, event.get("packet") or event.get("event") or "?"]
+    for name, value in event.items():
+        if name in _LEFT_OUT or value is False or value == "" or value == {} or value is None:
+            continue
+        words.append(f"{name}={_value(value)}")
+    if "payload_bytes" in event:
+        words.append(f"{event['payload_bytes']} B: {payload(event)}")
+    return " ".join(words)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}={_value(item)}" for name, item in value.items() if item) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return str(value)

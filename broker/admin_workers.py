@@ -1,0 +1,57 @@
+"""The admin socket of a broker with several workers: the supervisor serves it and asks them over their channels."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import trio
+
+from broker.control_channel import ControlError
+from broker.listings import QueryError, Row
+from broker.logs import LEVELS, set_level
+
+if TYPE_CHECKING:
+    from broker.supervisor import Supervisor
+
+
+class ManyWorkers:
+    """The backend of a broker whose workers are processes of their own."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+
+    def workers(self) -> list[int]:
+        """Return the numbers of the workers that serve clients now."""
+        return [slot.number for slot in self.supervisor.slots if slot.state == "listening"]
+
+    async def ask(self, worker: int, query: str, arguments: Row) -> Row:
+        """Return a worker's answer. Raises QueryError if it is away or ends meanwhile."""
+        if query == "log_level" and arguments.get("level") in LEVELS:
+            set_level(arguments["level"])        # of this process's own lines
+        channel = self.supervisor.slots[worker].channel
+        if channel is None:
+            raise QueryError(503, "worker_away", f"Worker {worker} is being restarted.")
+        try:
+            answer: Row = await channel.ask("admin", {"query": query, "arguments": arguments})
+        except ControlError as error:
+            raise QueryError(503, "worker_away", f"Worker {worker} gave no answer: {error}") from None
+        return answer
+
+    def describe(self) -> Row:
+        """Return what is known of the broker as a whole: it is ready while every worker serves clients."""
+        slots = self.supervisor.slots
+        return {
+            "ready": not self.supervisor.stopping and all(slot.state == "listening" for slot in slots),
+            "workers_wanted": len(slots), "data_folder": str(self.supervisor.folder), "pid": os.getpid(),
+            "restarts": sum(slot.restarts for slot in slots),
+        }  # fmt: skip
+
+    async def drain(self) -> Row:
+        """Begin to end the broker, as SIGTERM does."""
+        self.supervisor.stop()
+        return {"draining": True}
+
+    async def keep_house(self) -> None:
+        """Do nothing: each worker tidies up for itself."""
+        await trio.sleep_forever()

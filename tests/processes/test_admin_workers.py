@@ -1,0 +1,67 @@
+"""The admin socket of a broker with several workers: the supervisor asks them all."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from tests.processes.test_admin import asked, client, shoal
+from tests.support.raw_client import wait_until
+from tests.support.workers import Workers
+
+
+def test_the_answers_of_all_workers_are_one(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker:
+        names = [broker.names(home)[0] for home in range(3)]
+        with (client(broker, names[0], "-t", "a/#", "-q", "1", "--session-expiry-interval", "100"),
+              client(broker, names[1], "-t", "a/+", "-q", "1"), client(broker, names[2], "-t", "b")):
+            status = asked(broker, "/status")[1]
+            assert (status["ready"], status["workers"], status["clients"], status["sessions"]) == (True, 3, 3, 3)
+            assert [row["worker"] for row in asked(broker, "/workers")[1]["rows"]] == [0, 1, 2]
+            found: list[tuple[str, int]] = []
+            cursor = ""
+            while True:                  # one row a page, so that pages cross from worker to worker
+                page = asked(broker, f"/clients?limit=1{cursor}")[1]
+                found += [(row["client"], row["worker"]) for row in page["rows"]]
+                if page["cursor"] is None:
+                    break
+                cursor = f"&cursor={page['cursor']}"
+            assert found == list(zip(names, range(3), strict=True))
+            assert len(shoal(broker, "admin", "subscriptions", "--json").splitlines()) == 3
+            assert json.loads(shoal(broker, "admin", "client", names[2], "--json"))["worker"] == 2
+            rows = asked(broker, f"/routes?topic=a/1&qos=1&publisher={names[2]}")[1]["rows"]
+            assert {row["client"]: row["outcome"] for row in rows if "client" in row} == {
+                names[0]: "sent", names[1]: "sent"}
+            assert {row["state"] for row in asked(broker, "/peers")[1]["rows"]} == {"up"}
+            assert len(shoal(broker, "admin", "peers").splitlines()) == 1 + 3 * 2
+            assert asked(broker, "/clients/nobody")[0] == 404
+            assert asked(broker, "/routes?topic=a&publisher=nobody")[0] == 404
+            assert asked(broker, f"/clients/{names[1]}/kick", "POST")[0] == 200
+
+
+def test_why_knows_what_came_from_another_worker(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker:
+        (name,) = broker.names(2)        # what the socket publishes comes to worker 0
+        with client(broker, name, "-t", "a", "-q", "1", "--session-expiry-interval", "100",
+                    "--no-clean-start") as program:
+            shoal(broker, "admin", "publish", "a", "first", "-q", "1")
+            assert program.stdout is not None
+            assert program.stdout.readline() == "first\n"
+            wait_until(lambda: "acknowledged (packet identifier 1)" in shoal(broker, "admin", "why", name, "a"),
+                       "the acknowledgement is not told of")
+
+
+def test_a_broker_is_ready_again_when_a_killed_worker_is_back(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker:
+        assert asked(broker, "/ready") == (200, {"ready": True})
+        broker.kill_worker(1, signal.SIGKILL)
+        wait_until(lambda: asked(broker, "/status")[1]["restarts"] == 1, "no restart is told of")
+        wait_until(lambda: asked(broker, "/ready")[0] == 200, "it is not ready again")
+        assert [row["worker"] for row in asked(broker, "/workers")[1]["rows"]] == [0, 1, 2]
+        assert asked(broker, "/drain", "POST") == (202, {"draining": True})
+        assert broker.process is not None
+        assert broker.process.wait(60) == 0
+        assert broker.process.stdout is not None
+        broker.process.stdout.close()
+    assert not (tmp_path / "data" / "admin.sock").exists()
