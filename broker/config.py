@@ -136,7 +136,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_queue_rule(text: str) -> tuple[bytes, str]:
-    """Return the topic filter and the policy of `FILTER: POLICY`; ValueError with what was expected if it is not that."""
+    """Return the topic filter and the policy of `FILTER: POLICY`. Raises ValueError."""
     topic_filter, _, policy = text.rpartition(":")
     if policy.strip() not in POLICIES:
         raise ValueError("a topic filter, a colon and one of " + ", ".join(POLICIES))

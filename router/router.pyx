@@ -243,8 +243,7 @@ cdef class Router:
     cdef list _decide(self, Receiver publisher, Message message, Route route):
         """Decide what an accepted record does not imply, and record it.
 
-        Returns None if there is nothing; else the members picked by their index, one per group of the route (-1: none),
-        then the receivers that have no room.
+        Returns None if there is nothing; else an index of a member per group of the route (-1: none), and who has no room.
         """
         cdef list decided = None
         cdef uint32_t index

@@ -2,7 +2,7 @@
 
     python -m tests.bench.mesh_link [--messages N] [--size BYTES]
 
-Two processes over ipc://, each with a router, a link and a transport, and nothing else of a broker. The sender publishes
+Two processes over ipc://, each with a router, a link and a transport and no more. The sender publishes
 so many messages a turn; a turn is one frame. What the receiver does with a message is nothing.
 """
 
