@@ -38,7 +38,7 @@ def join(worker: Worker, place: Place) -> Mesh:
     transport = Transport(b"%b/%d" % (name, incarnation), endpoint(place, place.number))
     others = {router_name(place.node, number): endpoint(place, number)
               for number in range(place.count) if number != place.number}
-    mesh = Mesh(worker.router, transport, name, incarnation, others, worker.reactor.wake,
+    mesh = Mesh(worker.router, transport, name, incarnation, others, worker.reactor.wake, log,
                 interest_timeout_ms=int(settings.interest_timeout_s * 1000), silence_ms=int(settings.silence_s * 1000),
                 window_bytes=settings.window_bytes)
     worker.reactor.join_mesh(mesh)

@@ -36,6 +36,8 @@ cdef class Mesh(MeshSeam):
     cdef readonly dict neighbours        # name -> Neighbour
     cdef list links                      # of these, PeerLink
     cdef object wake                     # called when there is something for flush() to do outside of a turn
+    cdef object log                      # info(event, **fields), warning(...)
+    cdef object indexing                 # deque of (record, action): until the index of retained messages has it
     cdef object waiting                  # deque of (version, due ms, action): until the peers have installed it
     cdef LinkOwner owner
     cdef FrameHandler inbox

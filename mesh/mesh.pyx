@@ -14,7 +14,6 @@ from mesh.frames cimport FRAME_INTEREST, FRAME_INTEREST_INSTALLED, FRAME_VERSION
 from router.router cimport Router
 
 import msgpack
-import structlog
 
 from mesh.frames import FrameError
 from mesh.interest import Interest, Wish
@@ -23,8 +22,6 @@ cdef enum:
     PART_MAX = 500               # filters in one frame: so many are installed in a few milliseconds
     AGAIN_MS = 1000              # until what was not confirmed is sent again
     FILTER_BYTES_MAX = 65535 + 65535 + 16
-
-log = structlog.get_logger("mesh")
 
 
 @cython.final
@@ -73,7 +70,7 @@ cdef class Owner(LinkOwner):
     def changed(self, link: PeerLink, before: str) -> None:
         """A link came up, or nobody answers any more."""
         cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
-        log.info("peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
+        self.mesh.log.info("peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
         if link.state == "up":
             self.mesh.tell_all(neighbour)
         elif before == "up":
@@ -114,12 +111,13 @@ cdef class Mesh(MeshSeam):
         peers: name -> endpoint of every other router; its public key behind it, (endpoint, key), where links are
             encrypted.
         wake: makes the reactor turn; from this thread.
+        log: where links are told of, a structlog logger.
         interest_timeout_ms: how long a SUBACK waits for peers at most.
         link_options: heartbeat_ms, silence_ms, window_bytes of mesh.link.PeerLink.
     """
 
     def __init__(self, Router router not None, Transport transport not None, bytes name not None, incarnation: int,
-                 peers: dict, wake, *, interest_timeout_ms: int = 1000, **link_options):
+                 peers: dict, wake, log, *, interest_timeout_ms: int = 1000, **link_options):
         cdef Neighbour neighbour
         cdef Owner owner = Owner()
         cdef Inbox inbox = Inbox()
@@ -127,6 +125,8 @@ cdef class Mesh(MeshSeam):
         self.transport = transport
         self.name = name
         self.wake = wake
+        self.log = log
+        self.indexing = deque()
         self.interest_timeout_ms = interest_timeout_ms
         self.forwarding = Forwarding(router)
         self.interest = Interest()
@@ -175,6 +175,8 @@ cdef class Mesh(MeshSeam):
 
     cdef int flush(self) except -1:
         cdef PeerLink link
+        if self.indexing:
+            self.call_indexed()
         if self.interest.due(self.router.ledger.now_ms):
             self.announce()
         for link in self.links:
@@ -212,7 +214,7 @@ cdef class Mesh(MeshSeam):
                 self.on_other(neighbour, PyBytes_FromStringAndSize(<const char*>frame, <Py_ssize_t>length))
         except FrameError as error:
             self.errors += 1
-            log.warning("bad_frame", peer=name.decode(errors="replace"), what=str(error))
+            self.log.warning("bad_frame", peer=name.decode(errors="replace"), what=str(error))
         return 0
 
     def on_other(self, Neighbour neighbour not None, bytes frame not None) -> None:
@@ -331,7 +333,19 @@ cdef class Mesh(MeshSeam):
                     self.forwarding.want_no_more(neighbour.peer, name)
             neighbour.listed = None
         neighbour.wants = version
-        self.forwarding.when_durable(neighbour.peer, partial(self.confirm, neighbour, incarnation, version))
+        confirm = partial(self.confirm, neighbour, incarnation, version)
+        if self.router.retaining.is_shared and self.router.retaining.index.pending:
+            # What was retained here before was not sent there, so whoever subscribes there must find it in the index.
+            number = self.router.last_record
+            self.router.retaining.index.pass_over(number)
+            confirm = partial(self.indexing.append, (number, confirm))
+        self.forwarding.when_durable(neighbour.peer, confirm)
+
+    def call_indexed(self) -> None:
+        """Do what has waited for the index of retained messages."""
+        applied = self.router.retaining.index.applied
+        while self.indexing and self.indexing[0][0] <= applied:
+            self.indexing.popleft()[1]()
 
     def confirm(self, Neighbour neighbour not None, incarnation: int, version: int) -> None:
         """What a peer wants is installed, and as durable as it must be."""

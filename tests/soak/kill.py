@@ -8,7 +8,9 @@ out of order, and no session may have been lost.
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -23,7 +25,8 @@ from tests.support.process import BrokerProcess
 
 PUBLISHERS = 16
 CATCH_UP_S = 120.0
-SETTINGS = {"SHOAL_MQTT__QUEUE_MESSAGES_MAX": "10000000", "SHOAL_MQTT__QUEUE_BYTES_MAX": str(1 << 38)}
+SETTINGS = {"SHOAL_MQTT__QUEUE_MESSAGES_MAX": "10000000", "SHOAL_MQTT__QUEUE_BYTES_MAX": str(1 << 38),
+            "SHOAL_PROCESSES__RESTARTS_MAX": "1000"}
 
 
 class Killer:
@@ -31,12 +34,14 @@ class Killer:
 
     Args:
         every_s: between two ends, on the average; 0: it is let live, to see that the clients are right.
+        workers: that it has; with several, mostly one of them is killed, and the others go on.
     """
 
-    def __init__(self, scene: Scene, broker: BrokerProcess, every_s: float) -> None:
+    def __init__(self, scene: Scene, broker: BrokerProcess, every_s: float, workers: int = 1) -> None:
         self.scene = scene
         self.broker = broker
         self.every_s = every_s
+        self.workers = workers
         self.draw = scene.draw("killer")
         self.restarts_s: list[float] = []
 
@@ -82,6 +87,15 @@ class Killer:
         assert self.broker.process.stdout is not None
         self.broker.process.stdout.close()
 
+    def kill_worker(self) -> None:
+        """Kill one worker; the supervisor starts it again."""
+        assert self.broker.process is not None
+        pid = self.broker.process.pid
+        workers = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        if workers:                      # else the one that was killed last is not there again yet
+            os.kill(int(self.draw.choice(workers)), signal.SIGKILL)
+            self.scene.counts["kills of a worker"] += 1
+
     async def run(self, cast: Cast, seconds: float) -> None:
         """Kill and start until the time is up; it runs at the end."""
         scene, draw = self.scene, self.draw
@@ -97,6 +111,9 @@ class Killer:
                 if (code := self.broker.process.poll()) is not None:
                     scene.fault(f"the broker ended by itself with exit code {code}")
                     return
+                if self.workers > 1 and draw.random() < 0.75:
+                    self.kill_worker()
+                    continue
                 if draw.random() < 0.1:
                     scene.port = 0
                     await trio.to_thread.run_sync(self.broker.stop)
@@ -112,10 +129,10 @@ class Killer:
 
 
 async def kill_again_and_again(broker: BrokerProcess, seconds: float, rate: float, every_s: float, seed: int,
-                               publishers: int) -> list[str]:
+                               publishers: int, workers: int) -> list[str]:
     """Run it all; returns what was wrong, in words."""
     scene = Scene(seed, rate)
-    killer = Killer(scene, broker, every_s)
+    killer = Killer(scene, broker, every_s, workers)
     cast = Cast(scene, publishers)
     await killer.start()
     begun_s = time.monotonic()
@@ -141,11 +158,12 @@ async def kill_again_and_again(broker: BrokerProcess, seconds: float, rate: floa
 
 
 def run(folder: Path, *, seconds: float, rate: float, every_s: float, seed: int, publishers: int = PUBLISHERS,
-        settings: dict[str, str] | None = None) -> list[str]:
+        settings: dict[str, str] | None = None, workers: int = 1) -> list[str]:
     """Start a broker in a folder, kill it again and again; returns what was wrong, in words. Prints what was done."""
-    broker = BrokerProcess(folder, "--log-level", "warning", environment={**SETTINGS, **(settings or {})})
+    broker = BrokerProcess(folder, "--log-level", "warning", "--workers", str(workers),
+                           environment={**SETTINGS, **(settings or {})})
     try:
-        faults = trio.run(kill_again_and_again, broker, seconds, rate, every_s, seed, publishers)
+        faults = trio.run(kill_again_and_again, broker, seconds, rate, every_s, seed, publishers, workers)
         assert broker.process is not None
         if broker.process.poll() is None:
             broker.stop()
@@ -158,7 +176,7 @@ def run(folder: Path, *, seconds: float, rate: float, every_s: float, seed: int,
     size = sum(file.stat().st_size for file in (folder / "data").rglob("*") if file.is_file())
     print(f"{size / 1e6:.1f} MB in the data folder")
     errors = [line for line in broker.errors.read_text(errors="replace").splitlines()
-              if '"level":"error"' in line or "Traceback" in line]
+              if ('"level":"error"' in line and "SIGKILL" not in line) or "Traceback" in line]
     for line in errors[:5]:
         faults.append(f"the broker logged: {line[:500]}")
         print(f"FAULT: {faults[-1]}")
@@ -171,6 +189,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--rate", type=float, default=5000.0, help="messages published in a second")
     parser.add_argument("--every", type=float, default=4.0, help="seconds between two kills, on the average")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--set", action="append", default=[], metavar="SHOAL_...=VALUE", help="a setting of the broker")
     arguments = parser.parse_args()
@@ -178,7 +197,7 @@ def main() -> None:
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
         faults = run(Path(folder), seconds=arguments.seconds, rate=arguments.rate, every_s=arguments.every, seed=seed,
-                     settings=dict(setting.split("=", 1) for setting in arguments.set))
+                     settings=dict(setting.split("=", 1) for setting in arguments.set), workers=arguments.workers)
     print(f"make soak-kill: {arguments.seconds:g} s, seed {seed}: {'FAILED' if faults else 'held'}")
     sys.exit(1 if faults else 0)
 
