@@ -1,4 +1,4 @@
-/* Preloaded into a broker: its first ACCEPT_FAILURES calls of accept4 fail with ACCEPT_ERRNO, and its first WATCH_FAILURES
+/* Preloaded into a broker: its first ACCEPT_FAILURES calls of accept4 for clients, which come by TCP, fail with ACCEPT_ERRNO, and its first WATCH_FAILURES
    calls of epoll_ctl that watch what was accepted last fail with WATCH_ERRNO; then all go as they do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,6 +22,11 @@ static int fails(int *failures, const char *count, const char *number) {
 int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags) {
     static int failures = -1;
     int (*real)(int, struct sockaddr *, socklen_t *, int) = dlsym(RTLD_NEXT, "accept4");
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
+    if (domain == AF_UNIX)
+        return real(fd, address, length, flags);
     if (fails(&failures, "ACCEPT_FAILURES", "ACCEPT_ERRNO"))
         return -1;
     return accepted = real(fd, address, length, flags);
