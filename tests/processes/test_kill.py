@@ -11,7 +11,3 @@ from tests.soak import kill
 def test_nothing_acknowledged_is_lost_though_it_is_killed(tmp_path: Path, seed: int) -> None:
     faults = kill.run(tmp_path, seconds=9, rate=1500, every_s=1.5, seed=seed, publishers=8)
     assert faults == []
-
-
-def test_nothing_acknowledged_is_lost_though_workers_are_killed_one_by_one_and_all_at_once(tmp_path: Path) -> None:
-    assert kill.run(tmp_path, seconds=12, rate=1000, every_s=1.5, seed=3, publishers=8, workers=3) == []
