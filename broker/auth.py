@@ -28,7 +28,7 @@ class Accepted:
             bytes.
     """
 
-    identity: object = None
+    identity: str | None = None
     authentication_data: bytes | None = None
 
     def __post_init__(self) -> None:

@@ -95,7 +95,7 @@ class CommitLog:
         self.home.mkdir(mode=0o700, exist_ok=True)
         started_s = time.monotonic()
         self.opened = open_log(
-            Disk(str(self.home)), of_router, worker=worker, make_will=partial(PendingWill, acl, None),
+            Disk(str(self.home)), of_router, worker=worker, make_will=partial(PendingWill.recovered, acl),
             make_mark=lambda: secrets.randbits(32), now_us=time.time_ns() // 1000,
             now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
             durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)

@@ -50,7 +50,7 @@ class PendingWill:
 
     Args:
         acl: is asked when it is published.
-        identity: whose will it is.
+        identity: whose will it is: a user name, or None for an anonymous client.
         topic, payload, qos, retain: of the message.
         properties: of it, encoded, without their length.
         delay_interval_s: will delay interval.
@@ -61,7 +61,7 @@ class PendingWill:
     __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "identity", "payload", "properties",
                  "qos", "retain", "topic")
 
-    def __init__(self, acl: Acl, identity: object, topic: bytes, payload: bytes, properties: bytes, qos: int,
+    def __init__(self, acl: Acl, identity: str | None, topic: bytes, payload: bytes, properties: bytes, qos: int,
                  retain: bool, delay_interval_s: int, expiry_offset: int, expiry_interval_s: int) -> None:
         self.acl = acl
         self.identity = identity
@@ -75,16 +75,24 @@ class PendingWill:
         self.expiry_interval_s = expiry_interval_s
 
     @classmethod
-    def of(cls, will: Will, acl: Acl, identity: object) -> PendingWill:
+    def of(cls, will: Will, acl: Acl, identity: str | None) -> PendingWill:
         """Return the will of a CONNECT."""
         properties, expiry_offset = encode_message_block(will.properties) if will.properties else (b"", -1)
         return cls(acl, identity, will.topic, will.payload, properties, will.qos, will.retain, will.delay_interval_s,
                    expiry_offset, will.properties.get("message_expiry_interval", -1))
 
-    def fields(self) -> tuple[bytes, bytes, bytes, int, bool, int, int, int]:
+    @classmethod
+    def recovered(cls, acl: Acl, topic: bytes, payload: bytes, properties: bytes, qos: int, retain: bool,
+                  delay_interval_s: int, expiry_offset: int, expiry_interval_s: int, identity: bytes,
+                  anonymous: bool) -> PendingWill:
+        """Return the will that the log keeps so."""
+        return cls(acl, None if anonymous else identity.decode(), topic, payload, properties, qos, retain,
+                   delay_interval_s, expiry_offset, expiry_interval_s)
+
+    def fields(self) -> tuple[bytes, bytes, bytes, int, bool, int, int, int, bytes, bool]:
         """Return what the log keeps of it, in the order of the record's fields behind the client identifier."""
         return (self.topic, self.payload, self.properties, self.qos, self.retain, self.delay_interval_s,
-                self.expiry_offset, self.expiry_interval_s)
+                self.expiry_offset, self.expiry_interval_s, (self.identity or "").encode(), self.identity is None)
 
     def message(self, now_ms: int) -> Message | None:
         """Return the will as an application message that is published now; its expiry counts from here.
@@ -255,8 +263,12 @@ class Handshake:
             raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no AUTH fits the Maximum Packet Size")
         connection.identity = outcome.identity
         connection.renew_salt(self._new_salt())
-        if connection.session.will is not None:
-            connection.session.will.identity = outcome.identity
+        will = connection.session.will
+        if will is not None and will.identity != outcome.identity:
+            will.identity = outcome.identity
+            if self.router.recording:
+                ledger = self.router.ledger
+                ledger.records.add("will", ledger.now_us, connection.session.client_identifier, *will.fields())
         connection.write_packet(success)
         return False
 

@@ -54,7 +54,7 @@ KINDS: Final = (
     _kind(
         21, "will", False,
         "client_identifier:bin topic_name:bin payload:bin properties:bin qos:int retain:bool delay_interval_s:int "
-        "expiry_offset:int expiry_interval_s:int",
+        "expiry_offset:int expiry_interval_s:int identity:bin anonymous:bool",
     ),
     _kind(22, "will_removed", False, "client_identifier:bin"),
     _kind(24, "dropped", False, "client_identifier:bin number:int reason:str"),

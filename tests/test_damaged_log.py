@@ -5,82 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from broker.hub import Hub
-from router.router import Router
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config, Limits
-from broker.control import Controller
 from broker.packets import Ack, Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
-from broker.properties import PacketType
-from broker.worker import ledger, terms
-from router.commit_log import begin
 from router.segments import RECORDS_AT, Segments, segment_name
 from router.storage import Durability
-from tests.simulator.machine import Machine
 from tests.support.disk import SimulatedDisk
+from tests.support.disk_broker import Broker
 
-NOW_MS = 1_000_000
 MESSAGES = 8
 LAST_BYTES = 700            # at least the last ten records
-
-
-class Broker:
-    """A broker in memory on a simulated disk."""
-
-    def __init__(self, disk: SimulatedDisk, incarnation: int = 1, durability: Durability = "fsync") -> None:
-        self.machine = Machine.quiet(disk, incarnation)
-        self.machine.durability = durability
-        config = Config(limits=Limits(connect_timeout_s=10_000))
-        self.router = Router(ledger(config))
-        controller = Controller(config, self.router, Anonymous(), AllowAll())
-        pump, opened = self.machine.start(self.router, controller, NOW_MS)
-        self.hub = Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(config))
-        begin(self.router, opened)
-
-    def turn(self) -> None:
-        """A turn, what it has recorded made durable, and another one in which that leaves."""
-        self.hub.run_turn(NOW_MS)
-        while self.machine.log.commit():
-            self.hub.run_turn(NOW_MS)
-
-    def connect(self, name: bytes, will: Will | None = None) -> Client:
-        """Connect a client with a durable session."""
-        return Client(self, name, will)
-
-
-class Client:
-    """A client of 3.1.1 that answers what it is sent."""
-
-    def __init__(self, broker: Broker, name: bytes, will: Will | None) -> None:
-        self.broker = broker
-        self.connection = broker.hub.connect()
-        self.got: list[bytes] = []
-        self.say(Connect(4, name, False, 0, will))
-
-    def say(self, packet: object) -> list[object]:
-        """Send a packet, and return what comes; deliveries are answered, and are in `got`."""
-        self.connection.feed_bytes(encode(packet, 4))       # type: ignore[arg-type]
-        came: list[object] = []
-        while True:
-            self.broker.turn()
-            output = bytearray(self.connection.take_output())
-            if not output:
-                return came
-            while (frame := next_frame(output)) is not None:
-                packet = decode(*frame, 4)
-                came.append(packet)
-                if isinstance(packet, Publish):
-                    self.got.append(packet.payload)
-                    answer = Ack(PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC, packet.packet_identifier)
-                elif isinstance(packet, Ack) and packet.type == PacketType.PUBREL:
-                    answer = Ack(PacketType.PUBCOMP, packet.packet_identifier)
-                elif isinstance(packet, Ack) and packet.type == PacketType.PUBREC:
-                    answer = Ack(PacketType.PUBREL, packet.packet_identifier)
-                else:
-                    continue
-                self.connection.feed_bytes(encode(answer, 4))
 
 
 def written() -> tuple[SimulatedDisk, int, list[tuple[int, bytes]]]:

@@ -52,7 +52,7 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("ended", [b"client"]),
     ("subscribe", [b"client", b"$share/g/a/#", 0x2E, 268_435_455]),
     ("unsubscribe", [b"client", b"a/+"]),
-    ("will", [b"client", b"gone", b"\x00", b"\x01\x01", 2, True, 30, -1, -1]),
+    ("will", [b"client", b"gone", b"\x00", b"\x01\x01", 2, True, 30, -1, -1, b"ann", False]),
     ("will_removed", [b"client"]),
     ("dropped", [b"client", 2**40, "queue_full"]),
     ("shared_pick", [b"g/a/#", b"client"]),

@@ -202,7 +202,7 @@ class Machine:
     def open(self, disk: SimulatedDisk, router: Router, controller: Controller, now_ms: int) -> Opened:
         """Read a log into a router, as a worker does."""
         return open_log(
-            disk, router, worker=WORKER, make_will=partial(PendingWill, controller.handshake.acl, None),
+            disk, router, worker=WORKER, make_will=partial(PendingWill.recovered, controller.handshake.acl),
             now_us=now_ms * 1000, now_ms=now_ms,
             make_mark=lambda: self.random.getrandbits(32), durability=self.durability,
             segment_bytes_max=self.segment_bytes_max)

@@ -56,7 +56,7 @@ def put(records: RecordBuffer, time_us: int, step: tuple[Any, ...]) -> None:
     elif kind == "released":
         records.add_released(time_us, client, *rest)
     elif kind == "will":
-        records.add(kind, time_us, client, rest[0], b"gone", b"", 1, False, 5, -1, -1)
+        records.add(kind, time_us, client, rest[0], b"gone", b"", 1, False, 5, -1, -1, b"ann", False)
     elif kind == "detached":
         records.add(kind, time_us, client, 60, *rest)
     elif kind == "dropped":
