@@ -156,11 +156,14 @@ test-ready:
 	@$(MAKE) test-machine
 	@$(MAKE) $(TEST_READY) $(BUILT) $(MQTT_JS)/node_modules/mqtt
 
+# The tests run in so many processes at once; more than four only wait for one another's brokers.
+TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
+
 .PHONY: test
 test: test-ready
 	@$(MAKE) lint
 	@echo '--- tests'
-	@if $(BIN)/python -m pytest $(ARGS); then echo 'make test: lint and tests passed'; \
+	@if $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=loadgroup $(ARGS); then echo 'make test: lint and tests passed'; \
 	else echo 'make test: FAILED, see above' >&2; exit 1; fi
 
 .PHONY: simulate

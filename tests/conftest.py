@@ -11,6 +11,10 @@ from hypothesis import HealthCheck, settings
 # would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What a terminal once said of its size: programs whose output we read would wrap it.
+for _of_a_terminal in ("COLUMNS", "LINES"):
+    os.environ.pop(_of_a_terminal, None)
+
 IN_CI = os.environ.get("CI") == "true"
 
 settings.register_profile("default", max_examples=100, deadline=None)
