@@ -14,13 +14,13 @@ cdef class Forwarding:
     cdef dict group_names        # group identifier -> names of shared subscriptions that it may be
     cdef readonly uint64_t received     # messages from peers, repeats included, since the start
 
-    # A message from a peer, borrowed or owned; `incarnation` is the peer's. True: it was new.
+    # A message from a peer, borrowed or owned; `incarnation` is the peer's. Sequence 0: at QoS 0. True: it was new.
     cdef bint receive(self, Peer peer, Message message, uint64_t sequence, uint32_t incarnation, uint64_t n,
                       const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except? False
     # The peer has all deliveries up to this one.
     cdef int acknowledged(self, Peer peer, uint64_t sequence) except -1
 
     cdef bint rests_on_record(self, Message message, Route route) except -1
-    cdef int deliver(self, Receiver receiver, Message message, Target* target, bint waits) except -1
-    cdef int pick_members(self, Message message, const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key,
-                          list picked) except -1
+    cdef int deliver(self, Receiver receiver, Message message, uint8_t qos_max, Target* target, bint waits) except -1
+    cdef int pick_members(self, Message message, uint8_t qos, const uint8_t* ids, uint32_t ids_length,
+                          uint64_t publisher_key, list picked) except -1

@@ -93,8 +93,11 @@ cdef class Forwarding:
         cdef list skipped = None
         cdef int reason
         cdef bint waits
+        # Without a sequence it comes beside the queue and once, at QoS 0, whatever it was published at: it overtakes what
+        # waits for its record there, so its numbers say nothing of what came before.
+        cdef uint8_t qos = message.qos if sequence else 0
         self.received += 1
-        if message.qos:
+        if qos:
             if incarnation < peer.heard_incarnation or (
                     incarnation == peer.heard_incarnation and sequence <= peer.heard_sequence) or (n and n <= peer.heard):
                 peer.repeats += 1
@@ -109,11 +112,11 @@ cdef class Forwarding:
         route = router.tree.route(message.topic, message.topic_length)
         if ids_length:
             picked = []
-            self.pick_members(message, ids, ids_length, publisher_key, picked)
+            self.pick_members(message, qos, ids, ids_length, publisher_key, picked)
         # What stands behind a record of the same peer leaves behind it, so that order holds [MQTT-4.6.0-5].
         if message.retain:
             router.retaining.forwarded(message, peer.worker, incarnation, n, ledger.now_us)
-        waits = message.qos != 0 and router.recording and (
+        waits = qos != 0 and router.recording and (
             peer.session.waiting_records != 0 or (
                 self.rests_on_record(message, route) if picked is None else
                 any([(<Receiver>member).durable for _, member in picked])))
@@ -142,13 +145,13 @@ cdef class Forwarding:
                                                       picked is not None)
         if picked is not None:
             for group, member in picked:
-                self.hand_over(<SharedGroup>group, <Receiver>member, message, waits)
+                self.hand_over(<SharedGroup>group, <Receiver>member, message, qos, waits)
             return True
         for index in range(route.target_count):
             target = &route.targets[index]
             receiver = <Receiver>target.receiver
             if not receiver.peer and (skipped is None or receiver not in skipped):
-                self.deliver(receiver, message, target, waits)
+                self.deliver(receiver, message, qos, target, waits)
         return True
 
     def receive_message(self, Peer peer not None, Message message not None, sequence: int, incarnation: int, n: int,
@@ -156,7 +159,7 @@ cdef class Forwarding:
         """Take a message that a peer sent; whether it was new.
 
         Args:
-            sequence: the number of the delivery there; rising within an incarnation. Of no meaning at QoS 0.
+            sequence: the number of the delivery there; rising within an incarnation. 0: it is delivered at QoS 0.
             incarnation: of the peer.
             n: its record there, 0 if it has none.
             ids: encoded identifiers of the shared subscriptions that it is for; empty: for all others.
@@ -179,8 +182,8 @@ cdef class Forwarding:
                 return True
         return False
 
-    cdef int deliver(self, Receiver receiver, Message message, Target* target, bint waits) except -1:
-        cdef uint8_t qos = min(message.qos, target.qos)
+    cdef int deliver(self, Receiver receiver, Message message, uint8_t qos_max, Target* target, bint waits) except -1:
+        cdef uint8_t qos = min(qos_max, target.qos)
         cdef bint retain = message.retain and target.retain_as_published
         cdef int reason
         if qos and waits:
@@ -193,8 +196,8 @@ cdef class Forwarding:
         receiver.deliver(message, qos, retain, target.ids, target.ids_length, NULL)
         return 0
 
-    cdef int pick_members(self, Message message, const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key,
-                          list picked) except -1:
+    cdef int pick_members(self, Message message, uint8_t qos, const uint8_t* ids, uint32_t ids_length,
+                          uint64_t publisher_key, list picked) except -1:
         """Append (group, member) for each shared subscription that a peer chose this router for.
 
         While the message was under way the last member here may have gone: then it goes to a member elsewhere.
@@ -220,15 +223,16 @@ cdef class Forwarding:
                     group = <SharedGroup>route.groups[index]
                     break
             member = group.choose(publisher_key, None, message, True) if group is not None else -1
-            if member < 0 and group is not None and message.qos:
+            if member < 0 and group is not None and qos:
                 member = group.choose(publisher_key, None, message, False)
-            if member < 0 or (message.qos and (<Receiver>group.members[member].partner).refuses(message) >= 0):
+            if member < 0 or (qos and (<Receiver>group.members[member].partner).refuses(message) >= 0):
                 self.router.ledger.dropped_messages[DROP_NO_MEMBER] += 1
                 continue
             picked.append((group, <Receiver>group.members[member].partner))
         return 0
 
-    def hand_over(self, SharedGroup group not None, Receiver member not None, Message message not None, bint waits):
+    def hand_over(self, SharedGroup group not None, Receiver member not None, Message message not None, qos_max: int,
+                  bint waits):
         """Deliver to the member that was picked."""
         cdef uint8_t[5] ids
         cdef uint32_t ids_length = 0
@@ -236,6 +240,7 @@ cdef class Forwarding:
         cdef bint retain
         cdef int index = group.index_of(member)
         group.terms(index, message, &qos, &retain, ids, &ids_length)
+        qos = min(qos, <uint8_t>qos_max)
         if qos and waits:
             self.router.effects.deliver(member, message, qos, retain, ids, ids_length, <void*>group)
         else:

@@ -7,6 +7,7 @@ from typing import Any
 from broker.pump import Pump
 from router.forwarding import Forwarding
 from router.ledger import Ledger
+from router.local import LocalClient
 from router.message import message
 from router.router import Router
 
@@ -232,3 +233,26 @@ def test_what_a_peer_is_owed_for_itself_and_for_a_group_is_no_repeat_of_each_oth
     assert receiver.peer.repeats == 3
     for name in (b"plain", b"member", b"other"):
         assert len(receiver.router.sessions[name].owed.deliveries()) == 1
+
+
+def test_what_overtakes_at_qos_0_does_not_make_repeats_of_what_comes_behind() -> None:
+    host = Host(SimulatedDisk())
+    session, _ = host.router.open_session(b"c", False, NEVER)
+    host.router.subscribe(session, b"t", 2)
+    glance = LocalClient(b"glance")
+    host.router.subscribe(glance, b"t", 0)
+    host.write()
+    # Published at QoS 2 and wanted here at QoS 0 only: it left at once, and these wait for their records there.
+    for number in (20, 21):
+        assert host.forwarding.receive_message(host.peer, incoming(b"hasty", 2), 0, 5, number)
+    assert host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 5, 18)
+    assert host.forwarding.receive_message(host.peer, incoming(b"hasty", 2), 0, 5, 22)
+    host.write()
+    assert [(taken.body, qos) for taken, qos, _, _ in glance.take()] == [
+        (b"hasty", 0), (b"hasty", 0), (b"one", 0), (b"hasty", 0)]
+    # Nor after a crash here: what has no number in the queue there is in no record here.
+    host = restarted(host)
+    assert host.forwarding.receive_message(host.peer, incoming(b"two", 2), 1, 6, 19)
+    host.write()
+    owed = host.router.sessions[b"c"].owed.deliveries()
+    assert [host.log.fetch(delivery[1], 0, 0).body for delivery in owed] == [b"one", b"two"]
