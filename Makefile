@@ -220,6 +220,7 @@ test-checked: test-ready
 	@rm -f build/checked/sanitizer.*
 	@cd build/checked && $(SANITIZED) LD_PRELOAD="$(call LIBRARY,libasan.so) $(call LIBRARY,libubsan.so)" \
 		PYTHONPATH=$(CURDIR)/build/checked $(CURDIR)/$(BIN)/python -m pytest \
+		-n $(TEST_PROCESSES) --dist=loadgroup \
 		-m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py -p no:cacheprovider $(ARGS) \
 		|| { cat sanitizer.* 2>/dev/null || true; echo 'make test-checked: FAILED, see above' >&2; exit 1; }
 	@# What was found in a process that a test started, and which that test did not notice.
