@@ -61,6 +61,8 @@ class BuildCompiledModules(build_ext):
         sources = {module.name: module.sources for module in generated}
         for module in self.extensions:
             module.sources = sources[module.name]
+            # For the sdist. What follows from a changed .pxd Cython knows better: it has just translated that anew.
+            module.depends = []
         self.parallel = self.parallel or JOBS
         super().run()
 

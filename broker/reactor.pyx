@@ -273,9 +273,10 @@ cdef class Reactor(Hub):
         count = self.wait(block)
         started_ns = monotonic_ns()
         if count:
-            # Ready since the last turn's look, at most. A wait that blocked, or a driver that waited, is no lag.
+            # Ready since the last turn's look, at most. A wait that blocked, or a driver that waited, is no lag; before
+            # the first turn nobody looked.
             note_duration(&self.turn_lags, (started_ns - self.started_ns) // 1000
-                          if self.at_once and (block or self.busy) else 0)
+                          if self.at_once and self.started_ns and (block or self.busy) else 0)
             self.turn.sampled = self.turn_lags.count % SAMPLE_TURNS == 0
         self.started_ns = self.mark_ns = started_ns
         memcpy(self.phase_start_ns, self.phase_ns, sizeof(self.phase_ns))

@@ -22,7 +22,7 @@ from broker.metrics import Durations, Metrics, collect, flat
 from broker.packets import Ack, Connect, Disconnect, Pingreq, Publish, Subscribe, Unsubscribe, encode, subscription
 from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
-from broker.worker import CONNECTIONS_BEYOND, open_broker
+from broker.worker import CONNECTIONS_BEYOND, Worker, open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
 
@@ -201,6 +201,17 @@ async def test_turns_their_phases_and_their_lags_are_measured() -> None:
         assert 0 < metrics.resident_bytes <= metrics.resident_bytes_max
     closed = worker.metrics()
     assert closed.resident_bytes == 0 < closed.resident_bytes_max
+
+
+def test_the_first_turn_is_late_for_nobody() -> None:
+    worker = Worker(Config(listen=("tcp://127.0.0.1:0",)))
+    worker.listen()
+    assert worker.acceptor is not None
+    with socket.create_connection(("127.0.0.1", worker.acceptor.addresses[0].port)):
+        worker.reactor.turn_once(True)
+        lags = worker.metrics().turn_lags
+    worker.close()
+    assert (lags.count, lags.max_us) == (1, 0)
 
 
 async def test_pauses_of_accepting_are_counted_by_reason() -> None:
