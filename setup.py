@@ -11,6 +11,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
+from setuptools.modified import newer_group
 
 PACKAGES = ("router", "mesh", "broker")
 CHECKED = bool(os.environ.get("SHOAL_CHECKED"))
@@ -67,7 +68,8 @@ class BuildCompiledModules(build_ext):
         super().run()
 
     def build_extension(self, module: Extension) -> None:
-        sys.stdout.write(f"  compiling {module.name}\n")  # in one piece, as several threads do it at once
+        if self.force or newer_group(module.sources, self.get_ext_fullpath(module.name), "newer"):
+            sys.stdout.write(f"  compiling {module.name}\n")  # in one piece, as several threads do it at once
         super().build_extension(module)
 
 
