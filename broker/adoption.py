@@ -161,10 +161,9 @@ class Adoption:
         if not leaving:
             return
         copies = self._copy_messages(books, leaving)
-        times_us = self._replay_times(books, leaving)
         # Subscriptions first: a delivery may name a group, which is there once its first member is.
         for client_identifier, home in leaving.items():
-            _write_session(home, books.router, books.router.sessions[client_identifier], times_us)
+            _write_session(home, books.router, books.router.sessions[client_identifier])
         for client_identifier, home in leaving.items():
             _write_owed(home, books, books.router.sessions[client_identifier], copies)
         for other in self.books.values():
@@ -194,12 +193,6 @@ class Adoption:
                 home.flush(FLUSH_BYTES)
         return copies
 
-    def _replay_times(self, books: Books, leaving: dict[bytes, Books]) -> dict[int, int]:
-        """Return record -> its time, for the places that these sessions have come to in stored messages."""
-        wanted = {replay.number for client_identifier in leaving
-                  for replay in (books.router.sessions[client_identifier].replays or {}).values()}
-        return {number: cursor.time_us for number, cursor, _ in books.cursors(wanted)} if wanted else {}
-
     def _forget_leavers(self, books: Books) -> None:
         """Workers that are there no more want nothing."""
         for peer in books.router.peers.values():
@@ -213,7 +206,7 @@ def _owed(session: Session) -> list[list[Any]]:
     return session.owed.deliveries() if session.owed is not None else []
 
 
-def _write_session(home: Books, router: Router, session: Session, times_us: dict[int, int]) -> None:
+def _write_session(home: Books, router: Router, session: Session) -> None:
     """Record what a session is in its home's log."""
     add, now_us, client_identifier = home.records.add, home.now_us, session.client_identifier
     if client_identifier in home.router.sessions:
@@ -222,8 +215,7 @@ def _write_session(home: Books, router: Router, session: Session, times_us: dict
     for topic_filter, options, identifier in router.tree.subscriptions_of(session):
         add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
     for replay in (session.replays or {}).values():
-        since_us = replay.since_us if replay.since_us is not None else times_us.get(replay.number, now_us)
-        add("replay", now_us, client_identifier, replay.topic_filter, replay.options, replay.identifier, 0, since_us)
+        add("replay_in_logs", now_us, client_identifier, *replay.fields())
     if session.will is not None:
         add("will", now_us, client_identifier, *session.will)
 

@@ -131,7 +131,7 @@ class Controller:
                 asked.identifier = identifier
                 existing = (session.replays or {}).get(asked.topic_filter)
                 if existing is not None and asked.options & RETAIN_HANDLING_BITS == KEEP_EXISTING:
-                    asked.number, asked.since_us = existing.number, existing.since_us
+                    asked.numbers, asked.since_us = existing.numbers, existing.since_us
                 remember(self.router, session, asked)
                 replays.append(asked)
             elif reason is None:
@@ -261,7 +261,7 @@ class Controller:
         if self.replays is None:
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR, None        # nothing is stored here
         try:
-            asked = parse_replay(topic_filter, self.router.ledger.now_us, self.replays.worker)
+            asked = parse_replay(topic_filter, self.router.ledger.now_us)
         except ValueError:
             return Reason.TOPIC_FILTER_INVALID, None
         if not self.mqtt.wildcard_subscriptions_available and (

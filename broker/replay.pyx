@@ -1,50 +1,48 @@
 """Replays: what is stored in the log is given to those who subscribed to $replay, and what is logged from then on.
 
-A replay reads the log and nothing else, also when it has caught up: it never joins the live path, so nothing is missed
-or comes twice where stored messages end. It sends as far as its client takes what it is sent; nothing of it waits in a
-queue. All replays together get a small part of each turn, in turns.
+A replay reads the logs of all workers and nothing else, also when it has caught up: it never joins the live path, so
+nothing is missed or comes twice where stored messages end. It sends as far as its client takes what it is sent; nothing
+of it waits in a queue. All replays together get a small part of each turn, in turns.
 """
 
 cimport cython
 from collections import deque
 from broker.durations cimport monotonic_ns
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 from router.crc32c cimport crc32c
 from router.message cimport Message
 from router.receiver cimport NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from router.routes cimport write_identifier
-from router.tail cimport TAIL_BUDGET, TAIL_END, TAIL_MESSAGE, LogTail, TailStep
+from router.tail cimport TAIL_BUDGET, TAIL_END, LogTail, MergedTail, TailStep
 from router.cursor cimport lend_message
 from cpython.bytes cimport PyBytes_AS_STRING
 
 from broker.logs import get
 from router.replays import note
-from router.windows import LogWindows
 
 log = get("replay")
 
 cdef const uint8_t* BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
-cdef uint32_t write_position(uint8_t* to, uint32_t worker, uint64_t number) noexcept nogil:
-    """Write the token of a position in one log, as router.positions.encode_position does; returns its length."""
-    cdef uint8_t[24] content
-    cdef uint32_t length = 1
+cdef uint32_t put_variable(uint8_t* to, uint64_t value) noexcept nogil:
+    cdef uint32_t length = 0
+    while value > 0x7F:
+        to[length] = <uint8_t>(value | 0x80)
+        value >>= 7
+        length += 1
+    to[length] = <uint8_t>value
+    return length + 1
+
+
+cdef uint32_t write_token(uint8_t* to, uint8_t* content, uint32_t length) noexcept nogil:
+    """Write the token of a position, as router.positions.encode_position does; returns its length.
+
+    Its content is a 1, and of each log the worker and the number of a record, as put_variable() writes them.
+    """
     cdef uint32_t check, index, group
     cdef uint8_t* start = to
-    content[0] = 1
-    while worker > 0x7F:
-        content[length] = <uint8_t>(worker | 0x80)
-        worker >>= 7
-        length += 1
-    content[length] = <uint8_t>worker
-    length += 1
-    while number > 0x7F:
-        content[length] = <uint8_t>(number | 0x80)
-        number >>= 7
-        length += 1
-    content[length] = <uint8_t>number
-    length += 1
     check = crc32c(0, content, length)
     for index in range(4):
         content[length] = <uint8_t>(check >> (8 * index))
@@ -83,19 +81,27 @@ cdef class Replays:
 
     Args:
         router: the worker's.
-        commit_log: router.storage.Log, read while it is written.
-        worker: the number under which position tokens name this log.
+        logs: broker.replay_logs.ReplayLogs, read while they are written.
     """
 
-    def __init__(self, Router router not None, commit_log, worker: int = 0):
+    def __init__(self, Router router not None, logs):
         self.router = router
-        self.windows = LogWindows(commit_log)
+        self.logs = logs
         self.message = Message.__new__(Message)
         self.of_sessions = {}
         self.ready = deque()
         self.following = []
         self.failed = []
-        self.worker = worker
+        self.beginning = []
+        room = 16 + POSITION_BYTES * len(logs.windows)
+        self.content = <uint8_t*>malloc(room)
+        self.room = <uint8_t*>malloc(EXTRAS_BYTES + room // 3 * 4 + 8)
+        if self.content == NULL or self.room == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.content)
+        free(self.room)
 
     # Who replays ----------------------------------------------------------------------------------------------------
 
@@ -107,17 +113,16 @@ cdef class Replays:
         replay.subscription = subscription
         replay.connection = connection
         replay.session = connection.session
-        replay.tail = LogTail(self.windows, subscription.inner_filter, subscription.number, subscription.since_us)
         replay.qos = min(options & QOS_MASK, 1)
         replay.no_local = (options & NO_LOCAL) != 0
         replay.retain_as_published = (options & RETAIN_AS_PUBLISHED) != 0
         if subscription.identifier:
             replay.identifiers_length = <uint32_t>(
                 write_identifier(replay.identifiers, subscription.identifier) - replay.identifiers)
-        replay.noted_number = subscription.number
         replay.noted_ms = self.router.ledger.now_ms
         self.of_sessions.setdefault(connection.session, {})[subscription.topic_filter] = replay
-        self.ready.append(replay)
+        self.beginning.append(replay)
+        self.logs.ask()
         self.more = True
 
     def resume(self, Connection connection not None) -> None:
@@ -132,6 +137,7 @@ cdef class Replays:
             (<Replay>replays.pop(topic_filter)).state = REPLAY_ENDED
             if not replays:
                 del self.of_sessions[session]
+                self.leave()
 
     def pause(self, Session session not None) -> None:
         """A client is gone: its session remembers how far it came."""
@@ -139,6 +145,12 @@ cdef class Replays:
         for replay in self.of_sessions.pop(session, {}).values():
             self.note(replay, True)
             replay.state = REPLAY_ENDED
+        self.leave()
+
+    def leave(self) -> None:
+        """Whoever replayed may have been the last one."""
+        if not self.of_sessions:
+            self.logs.leave()
 
     def take_up(self, Connection connection not None) -> None:
         """A client takes more than it did."""
@@ -157,7 +169,7 @@ cdef class Replays:
 
     def close(self) -> None:
         """Let go of files."""
-        self.windows.close()
+        self.logs.close()
 
     # A turn ---------------------------------------------------------------------------------------------------------
 
@@ -172,17 +184,23 @@ cdef class Replays:
         cdef int64_t left = TURN_BYTES_BUSY if busy else TURN_BYTES
         cdef int64_t budget, ends_ns
         cdef ReplayState state
+        self.more = False
+        if not (self.ready or self.following or self.beginning or self.failed):
+            return 0
+        if self.failed_ms and self.router.ledger.now_ms < self.failed_ms + RETRY_MS:
+            pass                             # nothing is tried again yet, and who can go on does
+        elif self.failed or self.beginning or self.following:
+            self.failed_ms = 0
+            self.get_ready(self.failed)
+            self.begin_replays()
         if self.following:
-            readable = self.windows.readable
+            readable = self.logs.readable
             if readable > self.readable:
                 self.readable = readable
                 self.get_ready(self.following)
-        if self.failed and self.router.ledger.now_ms >= self.failed_ms + RETRY_MS:
-            self.get_ready(self.failed)
-        self.more = False
         if not self.ready:
             return 0
-        self.readable = self.windows.readable
+        self.readable = self.logs.readable
         ends_ns = monotonic_ns() + (TURN_NS_BUSY if busy else TURN_NS)
         while self.ready and left > 0:
             replay = self.ready.popleft()
@@ -216,6 +234,30 @@ cdef class Replays:
         self.more = len(self.ready) != 0
         return 0
 
+    cdef int begin_replays(self) except -1:
+        """Take in how far the logs reach, and let begin who has waited for that."""
+        cdef Replay replay
+        try:
+            if not self.logs.is_ready():
+                return 0
+        except OSError as error:
+            log.warning("replay_failed", error=str(error))
+            self.failed_ms = self.router.ledger.now_ms
+            return 0
+        for replay in self.beginning:
+            if replay.state == REPLAY_ENDED:
+                continue
+            subscription = replay.subscription
+            since_us = subscription.since_us
+            replay.tail = MergedTail([
+                LogTail(windows, subscription.inner_filter, subscription.numbers.get(worker, 0),
+                        None if worker in subscription.numbers else since_us)
+                for worker, windows in self.logs.windows.items()])
+            replay.noted = replay.tail.progress()
+            self.ready.append(replay)
+        self.beginning.clear()
+        return 0
+
     def get_ready(self, list replays not None) -> None:
         """What waited for something else than its client goes on."""
         cdef Replay replay
@@ -227,14 +269,15 @@ cdef class Replays:
 
     cdef ReplayState slice(self, Replay replay, int64_t* budget) except? REPLAY_ENDED:
         """Give one client some messages: as far as the budget allows, it takes them, and there are any."""
-        cdef LogTail tail = replay.tail
+        cdef MergedTail tail = replay.tail
         cdef TailStep step
+        tail.begin()
         while True:
             if not replay.connection.has_room(replay.qos):
                 return REPLAY_BLOCKED
             step = tail.step(budget)
-            if tail.missing_first:
-                self.take_gap(replay)
+            if tail.missing:
+                self.take_gaps(replay)
             if step == TAIL_END:
                 return REPLAY_FOLLOWING
             if step == TAIL_BUDGET:
@@ -245,9 +288,8 @@ cdef class Replays:
 
     cdef int deliver(self, Replay replay) except -1:
         """Give the message that the tail stands at, unless it has expired or is the client's own and not wanted."""
-        cdef LogTail tail = replay.tail
+        cdef LogTail tail = replay.tail.current
         cdef bytes own = replay.session.client_identifier
-        cdef uint8_t[EXTRAS_BYTES_MAX] extras
         cdef uint32_t length = 0
         if tail.fields.expires_us and tail.fields.expires_us <= self.router.ledger.now_us:
             return 0
@@ -255,27 +297,34 @@ cdef class Replays:
                 tail.fields.publisher, PyBytes_AS_STRING(own), len(own)) == 0:
             return 0                         # [MQTT-3.8.3-3]
         if replay.connection.version == 5:
-            length = self.extras(replay, extras)
+            length = self.extras(replay)
         lend_message(self.message, &tail.fields, self.router.ledger.now_us, self.router.ledger.now_ms)
         self.messages += 1
         replay.given = True
         replay.missing = 0
         self.router.deliver_replayed(
             replay.session, self.message, min(replay.qos, tail.fields.qos),
-            tail.fields.retain and replay.retain_as_published, extras, length)
+            tail.fields.retain and replay.retain_as_published, self.room, length)
         return 0
 
-    cdef uint32_t extras(self, Replay replay, uint8_t* to) noexcept:
-        """Write the properties that a stored message comes with: subscription identifier, position, gap."""
-        cdef uint8_t* at = to
+    cdef uint32_t extras(self, Replay replay) noexcept:
+        """Put the properties that a stored message comes with into `room`: subscription identifier, position, gap."""
+        cdef uint8_t* at = self.room
+        cdef LogTail tail
+        cdef uint32_t length = 1
         cdef uint8_t[20] digits
         cdef uint32_t count = 0
         cdef uint64_t missing = replay.missing
         memcpy(at, replay.identifiers, replay.identifiers_length)
         at = write_user_property(at + replay.identifiers_length, b"shoal-position", 14)
-        at[0] = 0
-        at[1] = <uint8_t>write_position(at + 2, self.worker, replay.tail.number)
-        at += 2 + at[1]
+        self.content[0] = 1
+        for tail in replay.tail.tails:
+            length += put_variable(self.content + length, tail.worker)
+            length += put_variable(self.content + length, tail.passed())
+        length = write_token(at + 2, self.content, length)
+        at[0] = <uint8_t>(length >> 8)
+        at[1] = <uint8_t>length
+        at += 2 + length
         if missing:
             at = write_user_property(at, b"shoal-replay-gap", 16)
             while missing:
@@ -289,16 +338,16 @@ cdef class Replays:
                 count -= 1
                 at[0] = digits[count]
                 at += 1
-        return <uint32_t>(at - to)
+        return <uint32_t>(at - self.room)
 
-    cdef int take_gap(self, Replay replay) except -1:
+    cdef int take_gaps(self, Replay replay) except -1:
         """Retention has overtaken a replay, or damage has: say so."""
-        first, missing = replay.tail.take_gap()
-        replay.missing += missing
-        self.gaps += 1
-        self.records_missing += missing
-        log.warning("replay_gap", client=name_of(replay), topic_filter=filter_of(replay), first_record=first,
-                    records=missing)
+        for worker, first, missing in replay.tail.take_gaps():
+            replay.missing += missing
+            self.gaps += 1
+            self.records_missing += missing
+            log.warning("replay_gap", client=name_of(replay), topic_filter=filter_of(replay), of_worker=worker,
+                        first_record=first, records=missing)
         return 0
 
     cdef int note(self, Replay replay, bint at_once) except -1:
@@ -306,20 +355,27 @@ cdef class Replays:
 
         Behind the deliveries in the log: after a crash some may come again, and none is left out.
         """
-        cdef uint64_t number = replay.tail.seen
+        cdef uint64_t progress
         cdef int64_t now_ms = self.router.ledger.now_ms
-        if replay.tail.waits_for_time:
+        if replay.tail is None:
             return 0
-        replay.subscription.number = number
-        replay.subscription.since_us = None
-        if number == replay.noted_number or not replay.session.durable:
+        progress = replay.tail.progress()
+        if progress == replay.noted:
             return 0
-        if at_once or number - replay.noted_number >= NOTE_RECORDS or (
+        positions = replay.tail.positions()
+        # What is known of a log that is not there now may be of use when it is back.
+        replay.subscription.numbers = replay.subscription.numbers | positions
+        if len(positions) == len(self.logs.windows):
+            replay.subscription.since_us = None
+        if not replay.session.durable:
+            return 0
+        if not at_once and progress - replay.noted < NOTE_RECORDS and not (
                 replay.given and (replay.qos or now_ms - replay.noted_ms >= NOTE_MS)):
-            note(self.router, replay.session, replay.subscription)
-            replay.noted_number = number
-            replay.noted_ms = now_ms
-            replay.given = False
+            return 0
+        note(self.router, replay.session, replay.subscription)
+        replay.noted = progress
+        replay.noted_ms = now_ms
+        replay.given = False
         return 0
 
 
@@ -331,8 +387,14 @@ cdef object filter_of(Replay replay):
     return replay.subscription.topic_filter.decode("utf-8", "replace")
 
 
-def position_token(worker: int, number: int) -> str:
-    """write_position() for tests."""
-    cdef uint8_t[64] token
-    cdef uint32_t length = write_position(token, worker, number)
+def position_token(numbers: dict) -> str:
+    """write_token() for tests."""
+    cdef uint8_t[1024] content
+    cdef uint8_t[2048] token
+    cdef uint32_t length = 1
+    content[0] = 1
+    for worker, number in sorted(numbers.items()):
+        length += put_variable(content + length, worker)
+        length += put_variable(content + length, number)
+    length = write_token(token, content, length)
     return token[:length].decode()

@@ -8,13 +8,12 @@ from router.replays import ReplaySubscription, split_replay
 NOT_OF_LOG_PREFIXES = ("$share", "$replay")
 
 
-def parse_replay(topic_filter: bytes, now_us: int, worker: int = 0) -> ReplaySubscription:
+def parse_replay(topic_filter: bytes, now_us: int) -> ReplaySubscription:
     """Return what a topic filter that begins with `$replay/` asks for, without its options.
 
     Args:
         topic_filter: as it was sent.
         now_us: the present, µs since 1970, for times that count from it.
-        worker: whose log is read, among those that a position token names.
 
     Raises ValueError with one sentence.
     """
@@ -28,5 +27,5 @@ def parse_replay(topic_filter: bytes, now_us: int, worker: int = 0) -> ReplaySub
     if inner_filter.split(b"/", 1)[0].decode() in NOT_OF_LOG_PREFIXES:
         raise ValueError("a topic filter of messages follows the start")
     if is_position(start):
-        return ReplaySubscription(topic_filter, inner_filter, 0, 0, decode_position(start).get(worker, 0))
-    return ReplaySubscription(topic_filter, inner_filter, 0, 0, 0, parse_time(start, now_us))
+        return ReplaySubscription(topic_filter, inner_filter, 0, 0, decode_position(start))
+    return ReplaySubscription(topic_filter, inner_filter, 0, 0, since_us=parse_time(start, now_us))

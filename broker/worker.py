@@ -30,6 +30,7 @@ from broker.presence import ClientInfo, Watch, describe
 from broker.pump import Pump
 from broker.reactor import Reactor
 from broker.replay import Replays
+from broker.replay_logs import ReplayLogs
 from broker.sys_topics import SysTopics
 from mesh.home import Homes
 
@@ -103,7 +104,6 @@ class Worker:
         if self.store is not None:
             self.reactor.look_at_clock()
             self.store.begin(self.reactor.wake)
-            self.reactor.replays = self.controller.replays = Replays(self.router, self.store.log)
         elif log_store is not None:
             log_store.on_durable = self.reactor.wake
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
@@ -114,6 +114,9 @@ class Worker:
 
             self.router.ledger.peer_bytes_max = config.mesh.owed_bytes_max
             self.mesh = join(self, place)
+        if self.store is not None:
+            logs = ReplayLogs(self.store.log, 0 if place is None else place.number, folder, self.mesh)
+            self.reactor.replays = self.controller.replays = Replays(self.router, logs)
         self.acceptor: Acceptor | None = None
         self.handover: Handover | None = None
         self.sys_topics: SysTopics | None = None

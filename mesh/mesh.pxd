@@ -24,7 +24,14 @@ cdef class Neighbour:
     # What it wants, as far as we know it.
     cdef readonly uint64_t wants         # its version; 0: its first snapshot has not been heard
     cdef public set listed               # filters of the snapshot that is coming in; None while none is
-    cdef public dict counters            # what it said of itself last
+    # What it says of itself.
+    cdef readonly dict counters          # of the broker's counters, as it said last; of its process that is there now
+    cdef readonly object reach           # how far its log can be read (router.places.Reach); None: not said yet
+    cdef readonly uint64_t answered      # up to which question of ours it has said that
+    # What we say to it.
+    cdef readonly bint follows           # it reads our log
+    cdef readonly uint64_t asked         # its last question that was heard
+    cdef object told                     # the reach that it was told last
 
 
 cdef class Mesh(MeshSeam):
@@ -37,6 +44,13 @@ cdef class Mesh(MeshSeam):
     cdef list links                      # of these, PeerLink
     cdef object wake                     # called when there is something for flush() to do outside of a turn
     cdef object log                      # info(event, **fields), warning(...)
+    cdef public object log_reach         # returns how far our own log can be read; None: there is none
+    cdef public object on_reach          # called with the name of a peer that said how far its log has come, or fell silent
+    cdef readonly bint following         # we read the peers' logs
+    cdef readonly uint64_t question      # our last one
+    cdef bint followed                   # some peer follows
+    cdef dict own_counters               # as they were gossiped last
+    cdef int64_t gossiped_ms
     cdef object indexing                 # deque of (record, action): until the index of retained messages has it
     cdef object waiting                  # deque of (version, due ms, action): until the peers have installed it
     cdef LinkOwner owner

@@ -10,17 +10,20 @@ from itertools import islice
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from mesh.frames cimport FRAME_INTEREST, FRAME_INTEREST_INSTALLED, FRAME_VERSION
+from mesh.frames cimport FRAME_GOSSIP, FRAME_INTEREST, FRAME_INTEREST_INSTALLED, FRAME_VERSION
 from router.router cimport Router
 
 import msgpack
 
 from mesh.frames import FrameError
 from mesh.interest import Interest, Wish
+from router.places import Reach
 
 cdef enum:
     PART_MAX = 500               # filters in one frame: so many are installed in a few milliseconds
     AGAIN_MS = 1000              # until what was not confirmed is sent again
+    ASK_AGAIN_MS = 250           # until a question is asked again
+    COUNTERS_MAX = 1000          # in one gossip
     FILTER_BYTES_MAX = 65535 + 65535 + 16
 
 
@@ -73,9 +76,11 @@ cdef class Owner(LinkOwner):
         self.mesh.log.info("peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
         if link.state == "up":
             self.mesh.tell_all(neighbour)
+            self.mesh.gossip_to(neighbour)
         elif before == "up":
             self.mesh.forwarding.link_lost(neighbour.peer)
             self.mesh.call_ready()
+            self.mesh.say_reach(neighbour)
 
     def restarted(self, link: PeerLink, incarnation: int) -> None:
         """Another process than before: it knows nothing of what we want, and wants what it will tell."""
@@ -84,9 +89,14 @@ cdef class Owner(LinkOwner):
         neighbour.sent = neighbour.installed = neighbour.wants = 0
         neighbour.sent_ms = 0
         neighbour.listed = None
+        neighbour.answered = neighbour.asked = 0
+        neighbour.follows = False
+        neighbour.reach = neighbour.told = None
+        neighbour.counters = {}
         self.mesh.forwarding.restarted(neighbour.peer)
         if link.state == "up":
             self.mesh.tell_all(neighbour)
+            self.mesh.gossip_to(neighbour)
 
 
 @cython.final
@@ -179,6 +189,8 @@ cdef class Mesh(MeshSeam):
             self.call_indexed()
         if self.interest.due(self.router.ledger.now_ms):
             self.announce()
+        if self.followed:
+            self.tell_reach()
         for link in self.links:
             link.flush()
         return 0
@@ -190,6 +202,11 @@ cdef class Mesh(MeshSeam):
             if (neighbour.link.state == "up" and neighbour.installed < self.interest.version
                     and now_ms - neighbour.sent_ms >= AGAIN_MS):
                 self.tell_all(neighbour)         # a connection that broke took it along
+        if self.following and now_ms - self.gossiped_ms >= ASK_AGAIN_MS:
+            self.gossiped_ms = now_ms
+            for neighbour in self.neighbours.values():
+                if neighbour.answered < self.question:
+                    self.gossip_to(neighbour)
         self.call_ready()
         return 0
 
@@ -229,6 +246,8 @@ cdef class Mesh(MeshSeam):
                 if incarnation == neighbour.link.incarnation and neighbour.installed < version <= neighbour.sent:
                     neighbour.installed = version
                     self.call_ready()
+            elif kind == FRAME_GOSSIP:
+                self.on_gossip(neighbour, *fields[2:8])
             else:
                 raise FrameError(f"a frame of kind {kind!r}, which this version does not know")
         except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
@@ -352,3 +371,77 @@ cdef class Mesh(MeshSeam):
         if neighbour.identity is not None and incarnation == neighbour.link.peer_incarnation:
             self.transport.answer_frame(neighbour.identity, msgpack.packb(
                 [FRAME_VERSION, FRAME_INTEREST_INSTALLED, incarnation, version]))
+
+    # What routers say of themselves ----------------------------------------------------------------------------------
+
+    def follow(self) -> int:
+        """Ask all peers how far their logs can be read, and to say so whenever that changes. Returns the question.
+
+        Who has answered has `answered` there or beyond: its `reach` is no older than the question.
+        """
+        self.following = True
+        self.question += 1
+        self.gossip()
+        return self.question
+
+    def unfollow(self) -> None:
+        """Nobody here reads the peers' logs any more."""
+        self.following = False
+        self.gossip()
+
+    def tell_counters(self, dict counters not None) -> None:
+        """Tell all peers what we count, name -> number; each has it under `counters` of its neighbour then."""
+        self.own_counters = counters
+        self.gossip()
+
+    def gossip(self) -> None:
+        """Tell every peer that is there what we say of ourselves."""
+        cdef Neighbour neighbour
+        self.gossiped_ms = self.router.ledger.now_ms
+        for neighbour in self.neighbours.values():
+            self.gossip_to(neighbour)
+        self.wake()
+
+    def gossip_to(self, Neighbour neighbour not None, full: bool = True) -> None:
+        """Tell one peer. What is lost is said again: counters soon, a question when there was no answer."""
+        if neighbour.link.state != "up":
+            return
+        reach = None
+        if neighbour.follows and self.log_reach is not None:
+            reach = neighbour.told = self.log_reach()
+        self.transport.send_frame(neighbour.channel, msgpack.packb(
+            [FRAME_VERSION, FRAME_GOSSIP, neighbour.link.incarnation, self.question if self.following else 0,
+             neighbour.asked, reach, self.own_counters if full else None]))
+
+    def tell_reach(self) -> None:
+        """Tell the peers that read our log how far it has come."""
+        cdef Neighbour neighbour
+        reach = self.log_reach()
+        for neighbour in self.neighbours.values():
+            if neighbour.follows and neighbour.told != reach:
+                self.gossip_to(neighbour, False)
+
+    def on_gossip(self, Neighbour neighbour not None, incarnation: int, asked: int, answered: int, reach,
+                  counters) -> None:
+        """A peer says how it is; `reach` and `counters` may be None. Raises ValueError, TypeError for what cannot be."""
+        if incarnation != neighbour.link.peer_incarnation:
+            return                       # the next heartbeat tells of it, and what matters is said again
+        if counters is not None:
+            if len(counters) > COUNTERS_MAX or not all(
+                    [isinstance(name, str) and isinstance(value, (int, float)) for name, value in counters.items()]):
+                raise TypeError("counters are numbers by their names")
+            neighbour.counters = counters
+        neighbour.follows = asked != 0
+        self.followed = self.log_reach is not None and any([other.follows for other in self.neighbours.values()])
+        if asked > neighbour.asked:
+            neighbour.asked = asked
+            self.gossip_to(neighbour, False)
+        if reach is not None and answered:
+            neighbour.reach = Reach(*map(int, reach))
+            neighbour.answered = max(neighbour.answered, answered)
+            self.say_reach(neighbour)
+
+    def say_reach(self, Neighbour neighbour not None) -> None:
+        """Tell whoever reads a peer's log that there is something to know."""
+        if self.on_reach is not None:
+            self.on_reach(neighbour)

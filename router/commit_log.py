@@ -179,7 +179,7 @@ def open_log(
     Cost: some 1.5 s per GB on a machine of 2024, beside reading it.
     """
     router.ledger.now_us, router.ledger.now_ms = now_us, now_ms
-    recovery = Recovery(router, make_will, now_us, now_ms)
+    recovery = Recovery(router, make_will, now_us, now_ms, worker)
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
     segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment, accept_loss=accept_loss)
     start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None

@@ -92,7 +92,7 @@ def compact(disk: Storage, worker: int, make_mark: Callable[[], int]) -> Snapsho
     Memory: as the worker itself, without connections. Time: as a restart, and to copy the messages that wait.
     """
     router = Router(Ledger(), retains=False)    # those have an index of their own
-    recovery = Recovery(router, lambda *fields: fields, 0, 0)
+    recovery = Recovery(router, lambda *fields: fields, 0, 0, worker)
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
     segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment)
     if not segments.headers or segments.headers[-1].segment <= max(first_segment, segments.headers[0].segment):
@@ -149,7 +149,7 @@ def _write_sessions(writer: _Writer, router: Router, recovery: Recovery, now_us:
         for topic_filter, options, identifier in router.tree.subscriptions_of(session):
             add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
         for replay in (session.replays or {}).values():
-            add("replay", now_us, client_identifier, *replay.fields())
+            add("replay_in_logs", now_us, client_identifier, *replay.fields())
         if session.will is not None:
             add("will", now_us, client_identifier, *session.will)
         writer.flush(FLUSH_BYTES)

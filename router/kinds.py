@@ -73,6 +73,10 @@ KINDS: Final = (
     _kind(30, "shifted", False, "client_identifier:bin first_number:int amount:int"),
     _kind(31, "renumbered", False, "client_identifier:bin first_number:int amount:int"),
     _kind(32, "peer_acknowledged", False, "peer:int record:int"),
+    _kind(
+        33, "replay_in_logs", False,
+        "client_identifier:bin topic_filter:bin options:int identifier:int since_us:int positions:array",
+    ),
     _kind(40, "snapshot", False, "first_number:int stamp_us:int"),
     _kind(41, "deliveries", False, "client_identifier:bin next_number:int end_number:int deliveries:array"),
     _kind(42, "incoming", False, "client_identifier:bin packet_identifiers:array"),

@@ -20,6 +20,7 @@ cdef class Recovery:
     cdef object make_will
     cdef int64_t now_us
     cdef int64_t now_ms
+    cdef uint32_t worker
     cdef Message topic                   # borrows the topic of the record at hand
     cdef dict peers                      # number of its `peer` record -> Peer
     cdef list picks                      # (group name, client identifier) that stand before their accepted record

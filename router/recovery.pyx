@@ -37,13 +37,15 @@ cdef class Recovery:
         router: empty, or as earlier records have left it.
         make_will: makes a session's will of the fields of its record behind the client identifier.
         now_us, now_ms: the same moment, since 1970 and monotonic.
+        worker: whose log it is.
     """
 
-    def __init__(self, Router router not None, make_will, now_us: int, now_ms: int):
+    def __init__(self, Router router not None, make_will, now_us: int, now_ms: int, worker: int = 0):
         self.router = router
         self.make_will = make_will
         self.now_us = now_us
         self.now_ms = now_ms
+        self.worker = worker
         self.topic = Message.__new__(Message)
         self.peers = {}
         self.picks = []
@@ -328,9 +330,15 @@ cdef class Recovery:
                 session.outgoing.assume_sent_below(fields["next_number"])
         elif kind == "ended":
             self.forget(session)
-        elif kind == "replay":
+        elif kind == "replay_in_logs":
             remember(self.router, session, ReplaySubscription.restored(
-                fields["topic_filter"], fields["options"], fields["identifier"], fields["number"], fields["since_us"]))
+                fields["topic_filter"], fields["options"], fields["identifier"], fields["since_us"],
+                fields["positions"]))
+        elif kind == "replay":
+            # As it was written while a replay read its own worker's log and no other.
+            remember(self.router, session, ReplaySubscription.restored(
+                fields["topic_filter"], fields["options"], fields["identifier"], fields["since_us"],
+                [] if fields["since_us"] >= 0 else [self.worker, fields["number"]]))
         elif kind == "subscribe":
             self.router.tree.subscribe(session, fields["topic_filter"], fields["options"], fields["identifier"])
         elif kind == "unsubscribe":

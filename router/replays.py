@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,37 +15,40 @@ REPLAY_PREFIX: Final = b"$replay/"
 
 @dataclass(slots=True)
 class ReplaySubscription:
-    """How far a session has been given what a topic filter matches in the log.
+    """How far a session has been given what a topic filter matches in the logs of all workers.
 
     Args:
         topic_filter: as it was given, which is its name.
         inner_filter: what stored messages have to match.
         options: Subscription Options byte (3.8.3.1); the granted QoS is 0 or 1.
         identifier: subscription identifier, 0 for none.
-        number: the number of the record behind which it goes on.
-        since_us: it goes on with the first record of this time or later instead, µs since 1970; None: `number` counts.
+        numbers: worker -> the number of the record of its log behind which it goes on.
+        since_us: in a log that is not among `numbers` it goes on with the first record of this time or later, µs since
+            1970; None: with its beginning.
     """
 
     topic_filter: bytes
     inner_filter: bytes
     options: int
     identifier: int
-    number: int = 0
+    numbers: dict[int, int] = field(default_factory=dict)
     since_us: int | None = None
 
-    def fields(self) -> tuple[bytes, int, int, int, int]:
-        """Return what the log keeps of it, in the order of the record's fields behind the client identifier."""
-        return (self.topic_filter, self.options, self.identifier, self.number,
-                -1 if self.since_us is None else self.since_us)  # fmt: skip
+    def fields(self) -> tuple[bytes, int, int, int, list[int]]:
+        """Return what the log keeps of it: the fields of `replay_in_logs` behind the client identifier."""
+        return (self.topic_filter, self.options, self.identifier, -1 if self.since_us is None else self.since_us,
+                list(chain.from_iterable(sorted(self.numbers.items()))))  # fmt: skip
 
     @classmethod
     def restored(
-        cls, topic_filter: bytes, options: int, identifier: int, number: int, since_us: int
+        cls, topic_filter: bytes, options: int, identifier: int, since_us: int, positions: list[int]
     ) -> ReplaySubscription:
-        """Return what fields() was made of."""
+        """Return what fields() was made of. Raises ValueError if nothing was."""
         split = split_replay(topic_filter)
-        assert split is not None, topic_filter
-        return cls(topic_filter, split[1], options, identifier, number, None if since_us < 0 else since_us)
+        if split is None or len(positions) % 2 or not all(type(number) is int for number in positions):
+            raise ValueError(f"{topic_filter!r} at {positions!r} is no place in stored messages")
+        numbers = dict(zip(islice(positions, 0, None, 2), islice(positions, 1, None, 2), strict=True))
+        return cls(topic_filter, split[1], options, identifier, numbers, None if since_us < 0 else since_us)
 
 
 def split_replay(topic_filter: bytes) -> tuple[str, bytes] | None:
@@ -72,4 +76,4 @@ def note(router: Router, session: Session, subscription: ReplaySubscription) -> 
     """Record how far a session's subscription has come: after a restart it goes on from there."""
     if router.recording and session.durable:
         ledger = router.ledger
-        ledger.records.add("replay", ledger.now_us, session.client_identifier, *subscription.fields())
+        ledger.records.add("replay_in_logs", ledger.now_us, session.client_identifier, *subscription.fields())

@@ -7,15 +7,16 @@ disk but the thread. What could not be written stays in memory and is tried agai
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from router.bodies import Bodies, Stored
-from router.disk import Storage, is_full
+from router.disk import is_full
+from router.places import Places, Reach
 from router.records import RecordBuffer, sealed
-from router.segments import RECORDS_AT, Header, Position, Segments, create_segment, segment_name, segment_of
+from router.segments import RECORDS_AT, Header, Segments, create_segment, segment_name, segment_of
 
 if TYPE_CHECKING:
     from router.message import Message
@@ -41,7 +42,7 @@ class _OpenSegment:
     index: list[list[int]] = field(default_factory=list)  # [number, offset, time in µs], ascending
 
 
-class Log:
+class Log(Places):
     """The log of one worker, from where `segments` ended.
 
     `on_durable` is called, from the thread, whenever `durable` or `trouble` has changed; it must only wake somebody.
@@ -68,9 +69,7 @@ class Log:
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
         retry_s: float = RETRY_S,
     ) -> None:
-        self.disk: Storage = segments.disk
-        self.worker = segments.worker
-        self.rules = segments.rules
+        super().__init__(segments.disk, segments.worker, segments.rules)
         self.incarnation = incarnation
         self.durability = durability
         self.segment_bytes_max = segment_bytes_max
@@ -90,12 +89,11 @@ class Log:
         self.snapshot = 0  # the first segment that the newest snapshot needs beside it; 0: there is none
         self.errors = 0
         self.read_errors = 0
-        self.headers = list(segments.headers)  # of all segments there are, in order
+        self.headers = list(segments.headers)
         self._make_mark = make_mark
         self._next_segment = segments.next_segment
         self._segment: _OpenSegment | None = None
         self._unused: int | None = None  # a segment that may have a file and holds nothing durable
-        self._indexes: dict[int, list[list[int]]] = {}  # of segments written in this run
         self._gathering = RecordBuffer(self.appended)
         self._writing = RecordBuffer(self.appended)
         self._discard_before = 0
@@ -132,44 +130,20 @@ class Log:
         """Whether the disk keeps up: False while it refuses or the backlog is over its limit."""
         return self.trouble is None and self.backlog_bytes <= self.backlog_bytes_max
 
+    def reach(self) -> Reach:
+        """Return how far this log can be read: what whoever reads it from another process must know."""
+        # The number first: what it counts is in the segments that are there then.
+        readable = min(self.durable, self.written)
+        headers = self.headers
+        if not headers:
+            return Reach(readable, 0, 0, 0)
+        return Reach(readable, headers[0].segment, headers[-1].segment, headers[-1].mark)
+
     def replayed_from_us(self) -> int:
         """Return when the segment was begun that a restart would read first, µs since 1970; 0 of an empty log."""
         headers = self.headers
         at = bisect_left(headers, self.snapshot, key=lambda header: header.segment)
         return headers[min(at, len(headers) - 1)].created_us if headers else 0
-
-    def locate(self, number: int) -> Position | None:
-        """Return a place at or shortly before a record, from which to read on; None if its segment is gone.
-
-        Cost: two bisections, and one read of a file the first time for a segment of an earlier run. At most 64 KiB or
-        one batch of records lie between the place and the record; in a segment that was never sealed, all of it.
-        """
-        headers = self.headers
-        at = bisect_right(headers, number, key=lambda header: header.first_number) - 1
-        return self._place(headers[at], number, 0) if at >= 0 else None
-
-    def locate_time(self, time_us: int) -> Position | None:
-        """Return a place at or shortly before the first record of this time or later; None of an empty log.
-
-        Times are those of the clock as it was; where it was set back, the last such place is returned. Cost: as of
-        locate(), and one step for each segment that is younger.
-        """
-        headers = self.headers
-        for header in reversed(headers):
-            if header.created_us < time_us:
-                return self._place(header, time_us, 2)
-        return Position(headers[0].segment, RECORDS_AT, headers[0].first_number) if headers else None
-
-    def _place(self, header: Header, value: int, column: int) -> Position:
-        index = self._indexes.get(header.segment)
-        if index is None:
-            seal = self.reader().seal(header)
-            index = self._indexes[header.segment] = seal["index"] if seal else []
-        # Not the entry that has just this time: records of the same time may lie before it.
-        place = (bisect_right if column == 0 else bisect_left)(index, value, key=lambda entry: entry[column]) - 1
-        if place < 0:
-            return Position(header.segment, RECORDS_AT, header.first_number)
-        return Position(header.segment, index[place][1], index[place][0])
 
     def fetch(self, number: int, now_us: int, now_ms: int) -> Message | None:
         """Return the message of a record; None if it cannot be read now, but perhaps later.
@@ -187,10 +161,6 @@ class Log:
         except OSError:
             self.read_errors += 1
             return None  # it may pass: too many open files, a disk that comes back
-
-    def reader(self) -> Segments:
-        """Return what reads this log from any position on; records after `durable` are not to be relied on."""
-        return Segments(self.disk, worker=self.worker, rules=self.rules, headers=self.headers)
 
     def adopt(self, name: str, segment: int, end_offset: int) -> None:
         """Read messages from a new snapshot from here on, where it has them. Raises ValueError, OSError.

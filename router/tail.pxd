@@ -15,6 +15,9 @@ cdef enum TailStep:              # what a step came to
 
 cdef class LogTail:
     cdef readonly object windows         # LogWindows
+    cdef readonly uint32_t worker        # whose log it is
+    cdef bint held                       # of MergedTail: the message that it stands at has not been given yet
+    cdef bint ended                      # of MergedTail: there was no more when it was asked last
     cdef readonly bytes topic_filter
     cdef const uint8_t* filter
     cdef size_t filter_length
@@ -40,3 +43,15 @@ cdef class LogTail:
     cdef bint next_segment(self, object headers) except -1
     cdef bint resynchronize(self, object headers, int64_t* budget) except -1
     cdef int miss(self, uint64_t through) except -1
+    cdef int put_back(self) noexcept
+    cdef uint64_t passed(self) noexcept  # the number up to which nothing is still to come
+
+
+cdef class MergedTail:
+    cdef readonly list tails             # LogTail, by worker
+    cdef readonly LogTail current        # the one whose message step() came to
+    cdef readonly bint missing           # some tail has a gap to tell of
+
+    cdef TailStep step(self, int64_t* budget) except? TAIL_END
+    cdef int begin(self) noexcept        # what had ended may have grown
+    cdef uint64_t progress(self) noexcept

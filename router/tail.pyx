@@ -1,4 +1,4 @@
-"""Reading one log from a place on, while it grows: the messages that a topic filter matches.
+"""Reading logs from a place on, while they grow: the messages that a topic filter matches.
 
 A tail never looks beyond what is durable, reads in windows, and does no more in one step than it is allowed to. What
 is not there any more, or is damaged, it passes over and counts. It holds no file; at rest it holds no window either.
@@ -34,6 +34,7 @@ cdef class LogTail:
 
     def __init__(self, windows, bytes topic_filter not None, after: int = 0, since_us: int | None = None):
         self.windows = windows
+        self.worker = windows.log.worker
         self.topic_filter = topic_filter
         self.filter = <const uint8_t*>PyBytes_AS_STRING(topic_filter)
         self.filter_length = len(topic_filter)
@@ -211,6 +212,18 @@ cdef class LogTail:
         self.number = through
         return 0
 
+    cdef int put_back(self) noexcept:
+        """The message that it stands at is still to come."""
+        self.offset = self.cursor.base + self.cursor.start
+        self.number -= 1
+        self.cursor = None
+        self.held = False
+        return 0
+
+    cdef uint64_t passed(self) noexcept:
+        cdef uint64_t number = self.number - 1 if self.held else self.number
+        return number if number > self.skip_number else self.skip_number
+
     # For Python callers ---------------------------------------------------------------------------------------------
 
     def read(self, messages_max: int, bytes_max: int, now_us: int = 0, now_ms: int = 0) -> list:
@@ -231,7 +244,7 @@ cdef class LogTail:
     @property
     def seen(self) -> int:
         """The number up to which nothing is still to come: where another tail goes on."""
-        return max(self.number, self.skip_number)
+        return self.passed()
 
     def at_end(self) -> bool:
         """Return whether all that is durable has been looked at."""
@@ -239,6 +252,8 @@ cdef class LogTail:
 
     def rest(self) -> None:
         """Let go of the memory of what was read and not used: it is read again."""
+        if self.held:
+            self.put_back()
         self.cursor = None
         self.window_bytes = WINDOW_BYTES_MIN
 
@@ -249,3 +264,94 @@ cdef class LogTail:
         gap = self.missing_first, self.missing_count
         self.missing_first = self.missing_count = 0
         return gap
+
+
+@cython.final
+cdef class MergedTail:
+    """Several tails as one: always the oldest message of those that they stand at, by (time, worker, number).
+
+    Each log keeps its order. Between logs, the order is that of their times as far as all of them have been read: what
+    becomes durable in one log while another one is further comes when it is there.
+
+    Args:
+        tails: one of each log, by worker; one or more.
+    """
+
+    def __init__(self, list tails not None):
+        assert tails, "no log to be read"
+        self.tails = tails
+
+    cdef int begin(self) noexcept:
+        cdef LogTail tail
+        for tail in self.tails:
+            tail.ended = False
+        return 0
+
+    cdef TailStep step(self, int64_t* budget) except? TAIL_END:
+        """Go to the next message; as LogTail.step(). Raises OSError."""
+        cdef LogTail tail
+        cdef LogTail oldest = None
+        cdef TailStep step
+        for tail in self.tails:
+            if not tail.held:
+                if tail.ended:
+                    continue
+                step = tail.step(budget)
+                if tail.missing_first:
+                    self.missing = True
+                if step == TAIL_BUDGET:
+                    return TAIL_BUDGET
+                if step == TAIL_END:
+                    tail.ended = True
+                    continue
+                tail.held = True
+            if oldest is None or tail.time_us < oldest.time_us:
+                oldest = tail
+        if oldest is None:
+            return TAIL_END
+        oldest.held = False
+        self.current = oldest
+        return TAIL_MESSAGE
+
+    cdef uint64_t progress(self) noexcept:
+        """Return a number that rises whenever what is known of the way behind has changed."""
+        cdef LogTail tail
+        cdef uint64_t total = 0
+        for tail in self.tails:
+            if not tail.waits_for_time:
+                total += tail.passed() + 1
+        return total
+
+    def positions(self) -> dict:
+        """Return worker -> the number up to which nothing is still to come, of the logs where that is known.
+
+        Where it is not, no message has been as young as was asked for.
+        """
+        cdef LogTail tail
+        return {tail.worker: tail.passed() for tail in self.tails if not tail.waits_for_time}
+
+    def rest(self) -> None:
+        """As LogTail.rest()."""
+        for tail in self.tails:
+            tail.rest()
+
+    def take_gaps(self) -> list:
+        """Return (worker, first, how many) of the records that were not there any more, once."""
+        cdef LogTail tail
+        self.missing = False
+        gaps = []
+        for tail in self.tails:
+            gap = tail.take_gap()
+            if gap is not None:
+                gaps.append((tail.worker, *gap))
+        return gaps
+
+    def read(self, messages_max: int, bytes_max: int, now_us: int = 0, now_ms: int = 0) -> list:
+        """Return the next messages as (worker, number, time in µs, Message), as LogTail.read()."""
+        cdef int64_t budget = bytes_max
+        cdef list found = []
+        self.begin()
+        while len(found) < messages_max and self.step(&budget) == TAIL_MESSAGE:
+            found.append((self.current.worker, self.current.number, self.current.time_us,
+                          message_of(&self.current.fields, now_us, now_ms)))
+        return found

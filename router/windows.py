@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
+from router.followed import FollowedLog
 from router.segments import Header
 from router.storage import Log
 
@@ -17,7 +18,7 @@ class LogWindows:
         log: whose segments are read.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log | FollowedLog) -> None:
         self.log = log
         self.reads = 0  # that went to a file
         self._files: OrderedDict[int, int] = OrderedDict()  # segment -> file
@@ -34,7 +35,7 @@ class LogWindows:
         Who follows the log wants what the last one wanted: that is read once. Raises FileNotFoundError if the segment
         was removed, OSError.
         """
-        if header.segment < self.log.headers[0].segment:
+        if not self.log.headers or header.segment < self.log.headers[0].segment:
             raise FileNotFoundError(header.name)
         readable = self.readable
         key = (header.segment, offset, length)

@@ -35,6 +35,8 @@ steps = st.one_of(
     st.tuples(st.just("unsubscribe"), clients, st.sampled_from((*FILTERS, REPLAYS[0]))),
     st.tuples(st.just("replay"), clients, st.sampled_from(REPLAYS), st.integers(0, 1), st.sampled_from((0, 7)),
               st.integers(0, 50), st.sampled_from((-1, 5))),
+    st.tuples(st.just("replay_in_logs"), clients, st.sampled_from(REPLAYS), st.integers(0, 1), st.sampled_from((0, 7)),
+              st.sampled_from((-1, 5)), st.sampled_from(([], [0, 7], [0, 0, 3, 50]))),
     st.tuples(st.just("accepted"), clients, st.sampled_from(TOPICS), st.integers(0, 2), identifiers,
               st.none() | clients),
     st.tuples(st.just("acknowledged"), clients, st.sampled_from((4, 5, 7)), identifiers),
