@@ -43,6 +43,7 @@ help:
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
 	@echo 'make admin-turns    how long turns are while an administrator goes through 100,000 clients (a minute)'
 	@echo 'make bench-log      measure what durability costs, and write docs/benchmarks-log.md (10 minutes)'
+	@echo 'make bench-workers  measure what several workers cost beside one, and write docs/benchmarks-workers.md (5 minutes)'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
 	@echo 'make wheel          sdist and wheel in dist/'
@@ -246,9 +247,12 @@ coverage: test-ready
 
 # --- speed ---------------------------------------------------------------------------------------------------------
 
-.PHONY: bench bench-log bench-check profile
+.PHONY: bench bench-log bench-workers bench-check profile
 bench: test-ready
 	@$(BIN)/python -m tests.bench run $(ARGS)
+
+bench-workers: test-ready
+	@$(BIN)/python -m tests.bench.workers $(ARGS)
 
 bench-log: test-ready
 	@$(BIN)/python -m tests.bench.log_rows run $(ARGS)

@@ -1,0 +1,254 @@
+"""`python -m tests.bench.workers [--rounds 5] [--seconds 1]` measures what several workers cost beside one, and writes
+docs/benchmarks-workers.md."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker.packets import Connect, Pingreq, Subscribe, encode, subscription
+from broker.version import VERSION
+from tests.bench import probes
+from tests.bench.__main__ import BUILD, MOSQUITTO_PORT, ROOT, figure, prepare, processor_ticks
+from tests.bench.capacity import read_until_ping
+from tests.bench.machine import machine
+
+DOCUMENT = ROOT / "docs" / "benchmarks-workers.md"
+PORT = 18862
+FOLDER = BUILD / "workers"
+PLACING = Path(__file__).resolve().parent / "placing"
+READY_S = 60
+PEERS = 10
+FILTERS = 100_000
+FILTERS_PER_PACKET = 500
+PAIRS = ("pair", "-n", "50", "-s", "64", "--credit", "100")
+APART = {"p": 0, "s": 1}
+LATENCY = ("rate", "-n", "20", "-q", "0", "--rate", "2000", "--credit", "1000")
+CONNECTS = 5000
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A running broker and the processes of its workers."""
+
+    pids: list[int]
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return the counters of each worker, in their order."""
+        rows: list[dict[str, Any]] = told("workers")["rows"]
+        return rows
+
+    def sum_of(self, counter: str) -> int:
+        """Return a counter, summed over the workers."""
+        return sum(int(row[counter]) for row in self.workers())
+
+    def forwarded(self) -> int:
+        """Return how many messages the workers have sent to one another."""
+        return sum(int(row["messages_out"]) for row in told("peers")["rows"])
+
+
+def told(question: str) -> dict[str, Any]:
+    """Ask the running broker."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "broker.cli", "admin", "--data-dir", FOLDER, question, "--json"], cwd=ROOT, check=True,
+        capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+@contextmanager
+def node(workers: int, places: dict[str, int] | None = None, cores: tuple[int, ...] = (0, 1)) -> Iterator[Node]:
+    """Run a broker with an empty folder until the block ends."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+    environment |= {"PYTHONPATH": os.pathsep.join((str(PLACING), str(ROOT))),
+                    "SHOAL_LIMITS__CONNECTS_PER_SECOND_MAX": "0"}
+    if places:
+        environment["BENCH_PLACES"] = json.dumps(places)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "broker.cli", "serve", "--workers", str(workers), "--listen", f"tcp://127.0.0.1:{PORT}",
+         "--data-dir", FOLDER], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+    try:
+        end = time.monotonic() + READY_S
+        while True:
+            try:
+                rows = told("workers")["rows"]
+                if len(rows) == workers and all(row.get("ready") for row in rows):
+                    break
+            except (subprocess.CalledProcessError, KeyError):
+                if time.monotonic() > end or process.poll() is not None:
+                    raise
+            time.sleep(0.1)
+        yield Node([int(row["pid"]) for row in rows])
+    finally:
+        process.terminate()
+        process.wait(READY_S)
+
+
+def load(pids: list[int], *arguments: str, port: int = PORT) -> dict[str, Any]:
+    """Run the load generator; returns what it says. Exits if one of its checks failed."""
+    done = subprocess.run(
+        [BUILD / "mqload", *arguments, "-p", str(port), "--cpu-pids", ",".join(map(str, pids))], check=False,
+        capture_output=True, text=True)
+    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else {}
+    if not said.get("ok"):
+        sys.exit(f"void: {arguments}: {said or done.stderr}")
+    return said
+
+
+def pairs(seconds: str, qos: int, batch: str) -> tuple[str, ...]:
+    """Return the load's arguments for fifty publishers with a subscriber each."""
+    return (*PAIRS, "-q", str(qos), "-b", batch, "--seconds", seconds)
+
+
+def mosquitto(*arguments: str) -> dict[str, Any]:
+    """Run the load on Debian's mosquitto."""
+    with probes.broker(f"mosquitto -c {BUILD}/mosquitto.conf", MOSQUITTO_PORT, (0, 1)) as pid:
+        return load([pid], *arguments, port=MOSQUITTO_PORT)
+
+
+def one_round(seconds: str) -> Figures:
+    """Return every figure that depends on how disturbed the machine is, measured once, brokers beside one another."""
+    found: Figures = {}
+    for qos in (0, 1):
+        for name, batch in (("coalesced", "yes"), ("own writes", "no")):
+            arguments = pairs(seconds, qos, batch)
+            key = f"{name} QoS {qos}"
+            with node(1) as one:
+                said = load(one.pids, *arguments)
+                found[f"{key} one"] = said["broker_cpu_us_per_msg"]
+                found[f"{key} rate one"] = said["msgs_per_s"]
+            with node(2, APART) as two:
+                found[f"{key} apart"] = load(two.pids, *arguments)["broker_cpu_us_per_msg"]
+            with node(2) as two:
+                said = load(two.pids, *arguments)
+                found[f"{key} two"] = said["broker_cpu_us_per_msg"]
+                found[f"{key} rate two"] = said["msgs_per_s"]
+                found[f"{key} share"] = two.forwarded() / two.sum_of("messages_in")
+            found[f"{key} mosquitto"] = mosquitto(*arguments)["broker_cpu_us_per_msg"]
+    for name, count, places in (("local", 1, None), ("forwarded", 2, APART)):
+        with node(count, places) as some:
+            found[f"p99 {name}"] = load(some.pids, *LATENCY, "--seconds", seconds)["p99_us"]
+    for count in (1, 2):
+        with node(count) as some:
+            said = load(some.pids, "connect", "-n", str(CONNECTS))
+            found[f"connect {count}"] = said["broker_cpu_us_per_msg"]
+            if count > 1:
+                found["connect moved"] = some.sum_of("clients_handed_over") / CONNECTS
+    return found
+
+
+def memory() -> Figures:
+    """Return the resident memory of a worker that is alone, and of one that has ten peers with many filters, MiB."""
+    with node(1) as one:
+        alone = max(map(probes.resident_kib, one.pids)) / 1024
+    with node(1 + PEERS, {"s": 0}) as many:
+        peers = max(map(probes.resident_kib, many.pids[1:])) / 1024
+        client = socket.create_connection(("127.0.0.1", PORT))
+        client.sendall(encode(Connect(4, b"ml0s1"), 4))
+        for first in range(0, FILTERS, FILTERS_PER_PACKET):
+            filters = tuple(subscription(b"fleet/%06d/state" % number, 0)
+                            for number in range(first, first + FILTERS_PER_PACKET))
+            client.sendall(encode(Subscribe(1 + first // FILTERS_PER_PACKET, filters), 4))
+        client.sendall(encode(Pingreq(), 4))
+        read_until_ping(client, 4)
+        full = max(map(probes.resident_kib, many.pids[1:])) / 1024
+        client.close()
+    return {"alone": alone, "peers": peers, "full": full}
+
+
+def table(found: Figures, used: Figures) -> list[tuple[str, str, str, bool | None]]:
+    """Return what was measured, the figures, the target, whether it is met."""
+    rows: list[tuple[str, str, str, bool | None]] = []
+    for qos in (0, 1):
+        for name, most in (("coalesced", 3.0), ("own writes", 2.0)):
+            key = f"{name} QoS {qos}"
+            one, apart, theirs = (found[f"{key} {who}"] for who in ("one", "apart", "mosquitto"))
+            rows.append((f"publisher and subscriber on different workers, 64 B, {name}, QoS {qos}",
+                         f"both workers {apart:.2f} µs, one worker {one:.2f} µs: {apart / one:.2f}; "
+                         f"mosquitto {theirs:.2f} µs", f"{most:.0f} x, and below mosquitto",
+                         apart <= most * one and apart < theirs))
+            two = found[f"{key} two"]
+            share = found[f"{key} share"]
+            rows.append((f"50 pairs over 2 workers, {name}, QoS {qos}: CPU per message, {share:.0%} forwarded",
+                         f"{two:.2f} µs, one worker {one:.2f} µs: {two / one:.2f}", "1.6 x", two <= 1.6 * one))
+            rates = found[f"{key} rate two"], found[f"{key} rate one"]
+            rows.append((f"the same, messages per second; broker and load share {os.cpu_count()} cores",
+                         f"{rates[0]:,.0f}, one worker {rates[1]:,.0f}: {rates[0] / rates[1]:.2f}", "", None))
+    near, far = found["p99 local"], found["p99 forwarded"]
+    rows.append(("2,000 msg/s QoS 0, one at a time, to the other worker: p99",
+                 f"{figure(far)} µs, on one worker {figure(near)} µs: {far / near:.2f}", "3 x", far <= 3 * near))
+    moved = found["connect moved"]
+    more = (found["connect 2"] - found["connect 1"]) / moved
+    rows.append((f"a connect that changes its worker: CPU on top ({moved:.0%} of {CONNECTS:,} did)",
+                 f"{more:.0f} µs ({found['connect 1']:.0f} µs without)", "40 µs", more <= 40))
+    grown = used["full"] - used["alone"]
+    rows.append((f"memory of a worker with {PEERS} peers and {FILTERS:,} topic filters there, on top of a lone one's",
+                 f"{grown:.1f} MiB ({used['peers'] - used['alone']:.1f} without the filters)", "40 MB",
+                 grown * 1.048576 <= 40))
+    return rows
+
+
+def write(rows: list[tuple[str, str, str, bool | None]], rounds: int, seconds: str, stolen: float) -> None:
+    """Write docs/benchmarks-workers.md."""
+    theirs = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout.split("\n")[0]
+    lines = [
+        "# Benchmarks of several workers",
+        "",
+        "What it costs that publisher and subscriber are on different workers of one machine. CPU per delivered",
+        "message is that of all workers together, ZeroMQ's threads included.",
+        "",
+        f"- Machine: {machine()}; shared with other machines, which had {stolen:.0%} of its cores' time in this run,",
+        "  so read ratios, not times.",
+        f"- Versions: Shoal {VERSION}, Python {platform.python_version()}, {theirs}",
+        f"- Command: `make bench-workers` ({rounds} rounds of {seconds} s, medians), {datetime.date.today()}",
+        "- Workers and load generator share the cores as the system likes.",
+        "",
+        "| what | | at most | |",
+        "|---|---|---|---|",
+    ]
+    for what, figures, target, met in rows:
+        lines.append(f"| {what} | {figures} | {target} | {'' if met is None else 'met' if met else '**missed**'} |")
+    DOCUMENT.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.workers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", default="1")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    prepare()
+    before = processor_ticks()
+    rounds = []
+    for number in range(arguments.rounds):
+        rounds.append(one_round(arguments.seconds))
+        print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
+    found = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    rows = table(found, memory())
+    passed, stolen = (after - then for after, then in zip(processor_ticks(), before, strict=True))
+    for what, figures, target, met in rows:
+        print(f"{what}: {figures}  {target}  {'' if met is None else 'met' if met else 'MISSED'}")
+    write(rows, arguments.rounds, arguments.seconds, stolen / max(passed, 1))
+
+
+if __name__ == "__main__":
+    main()
