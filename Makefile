@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 # A stamp carries the checksum of what it depends on: only changed content counts, not a changed time, and the second
 # `make run` neither starts pip nor imports Cython.
-COMPILED := $(sort $(wildcard broker/*.pyx broker/*.pxd mesh/*.pyx mesh/*.pxd router/*.pyx router/*.pxd)) setup.py
+COMPILED := $(sort $(wildcard broker/*.pyx broker/*.pxd mesh/*.pyx mesh/*.pxd router/*.pyx router/*.pxd analytics/*.pyx analytics/*.pxd)) setup.py
 SUM_DEPENDENCIES := $(shell { echo $(PYTHON) $(CURDIR); sed -n '/^requires/p;/^dependencies/,/\]/p;/optional-dep/,/^$$/p' pyproject.toml; } | cksum | cut -d' ' -f1)
 SUM_COMPILED := $(shell { cksum $(COMPILED); uname -m; } | cksum | cut -d' ' -f1)
 VENV_READY := $(VENV)/.created-$(SUM_DEPENDENCIES)
@@ -98,14 +98,14 @@ $(RUN_READY): | $(VENV_READY)
 
 $(TEST_READY): | $(RUN_READY)
 	@echo 'installing what the tests need'
-	@$(PIP) install -r <($(call REQUIREMENTS,test lint))
+	@$(PIP) install -r <($(call REQUIREMENTS,test lint analytics))
 	@touch $@
 
 $(BUILT): | $(RUN_READY)
 	@$(MAKE) machine
 	@echo '[3/3] compiling $(words $(filter %.pyx,$(COMPILED))) modules on $(shell nproc) cores, a minute or two the first time'
 	@# A compiled module whose source has gone would still be imported.
-	@for module in broker/*.so mesh/*.so router/*.so; do \
+	@for module in broker/*.so mesh/*.so router/*.so analytics/*.so; do \
 		[ ! -e "$$module" ] || [ -e "$${module%%.*}.pyx" ] || rm "$$module"; done
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@rm -f $(VENV)/.built-*
@@ -274,7 +274,7 @@ wheel: $(TEST_READY)
 .PHONY: clean distclean
 clean:
 	@rm -rf build dist *.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
-	@rm -f broker/*.so mesh/*.so router/*.so $(VENV)/.built-*
+	@rm -f broker/*.so mesh/*.so router/*.so analytics/*.so $(VENV)/.built-*
 	@find broker mesh router analytics tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean

@@ -13,7 +13,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 from setuptools.modified import newer_group
 
-PACKAGES = ("router", "mesh", "broker")
+PACKAGES = ("router", "mesh", "broker", "analytics")
 CHECKED = bool(os.environ.get("SHOAL_CHECKED"))
 LINETRACE = bool(os.environ.get("SHOAL_LINETRACE"))
 JOBS = len(os.sched_getaffinity(0))
@@ -88,7 +88,12 @@ def compiled_modules() -> list[Extension]:
         Extension(
             f"{package}.{path.stem}",
             [f"{package}/{path.name}"],
-            depends=[str(header.relative_to(here)) for other in PACKAGES for header in (here / other).glob("*.pxd")],
+            # Packages stand in the order of who may cimport whom.
+            depends=[
+                str(header.relative_to(here))
+                for other in PACKAGES[: PACKAGES.index(package) + 1]
+                for header in (here / other).glob("*.pxd")
+            ],
             define_macros=MACROS,
             extra_compile_args=COMPILE,
             extra_link_args=LINK,

@@ -1,0 +1,365 @@
+"""Accepted messages of the log as the buffers of Arrow columns.
+
+A row costs the copy of its bytes and no Python object. What Arrow is made of (validity bits, offsets, data) is filled
+here; analytics.batches makes arrays of it, without another copy.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+from router.cursor cimport RECORD_ACCEPTED, decode_message
+from router.scan cimport filter_matches
+
+cdef enum:
+    BUFFER_MIN = 4096
+
+# Names of columns, in the order of a row, and the bit by which each is wanted.
+COLUMNS = {
+    "time": WANT_TIME, "worker": WANT_WORKER, "incarnation": WANT_INCARNATION, "n": WANT_N, "node": WANT_NODE,
+    "topic": WANT_TOPIC, "levels": WANT_LEVELS, "payload": WANT_PAYLOAD, "qos": WANT_QOS, "retain": WANT_RETAIN,
+    "publisher": WANT_PUBLISHER, "will": WANT_WILL, "expires": WANT_EXPIRES, "text": WANT_TEXT,
+    "content_type": WANT_CONTENT_TYPE, "response_topic": WANT_RESPONSE_TOPIC, "correlation_data": WANT_CORRELATION,
+    "user_properties": WANT_USER_PROPERTIES,
+}
+STRETCH, FULL, LAST = FED_STRETCH, FED_FULL, FED_LAST
+
+
+@cython.final
+cdef class Buffer:
+    """Bytes that grow, until somebody looks at them: then they stay as they are."""
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        self.need(1)                     # Arrow wants an address, even of nothing
+        PyBuffer_FillInfo(view, self, self.data, <Py_ssize_t>self.size, 1, flags)
+
+    cdef int need(self, size_t more) except -1:
+        cdef size_t capacity = self.capacity if self.capacity else BUFFER_MIN
+        cdef uint8_t* data
+        if self.capacity - self.size >= more:
+            return 0
+        while capacity - self.size < more:
+            capacity *= 2
+        data = <uint8_t*>realloc(self.data, capacity)
+        if data == NULL:
+            raise MemoryError()
+        self.data = data
+        self.capacity = capacity
+        return 0
+
+    cdef int put(self, const uint8_t* source, size_t length) except -1:
+        if self.capacity - self.size < length:
+            self.need(length)
+        if length:
+            memcpy(self.data + self.size, source, length)
+            self.size += length
+        return 0
+
+    cdef int put32(self, int32_t value) except -1:
+        return self.put(<const uint8_t*>&value, 4)
+
+    cdef int put64(self, int64_t value) except -1:
+        return self.put(<const uint8_t*>&value, 8)
+
+    cdef int put_bit(self, uint32_t index, bint value) except -1:
+        """Put in bit `index`, behind those before it."""
+        cdef size_t at = index >> 3
+        if at >= self.size:
+            self.need(1)
+            self.data[at] = 0
+            self.size = at + 1
+        if value:
+            self.data[at] |= <uint8_t>(1 << (index & 7))
+        return 0
+
+
+@cython.final
+cdef class Values:
+    """One column's buffers.
+
+    Args:
+        nullable: it has validity bits.
+        offsets: it has offsets, the first of which is 0.
+    """
+
+    def __init__(self, *, bint nullable=False, bint offsets=False):
+        self.data = Buffer()
+        if nullable:
+            self.validity = Buffer()
+        if offsets:
+            self.offsets = Buffer()
+            self.offsets.put32(0)
+
+    cdef int text(self, const uint8_t* source, size_t length) except -1:
+        if self.validity is not None:
+            self.validity.put_bit(self.length, True)
+        self.data.put(source, length)
+        self.offsets.put32(<int32_t>self.data.size)
+        self.length += 1
+        return 0
+
+    cdef int null_text(self) except -1:
+        self.validity.put_bit(self.length, False)
+        self.offsets.put32(<int32_t>self.data.size)
+        self.nulls += 1
+        self.length += 1
+        return 0
+
+    cdef int number(self, int64_t value, bint valid) except -1:
+        if self.validity is not None:
+            self.validity.put_bit(self.length, valid)
+            self.nulls += not valid
+        self.data.put64(value)
+        self.length += 1
+        return 0
+
+    cdef int byte(self, uint8_t value) except -1:
+        self.data.put(&value, 1)
+        self.length += 1
+        return 0
+
+    cdef int bit(self, bint value, bint valid) except -1:
+        if self.validity is not None:
+            self.validity.put_bit(self.length, valid)
+            self.nulls += not valid
+        self.data.put_bit(self.length, value)
+        self.length += 1
+        return 0
+
+
+def count_accepted(Cursor cursor not None, uint64_t most) -> int:
+    """Run a cursor until it has passed `most` accepted messages, or to its end; return how many it passed."""
+    cdef uint64_t found = 0
+    while found < most and cursor.next():
+        found += cursor.kind == RECORD_ACCEPTED
+    return found
+
+
+@cython.final
+cdef class Decoder:
+    """Makes rows of the accepted messages of one log.
+
+    Args:
+        columns: which ones are filled, by their names in COLUMNS.
+        worker: whose log it is.
+        node: name of the node, or None.
+        since_us, until_us: only messages accepted at this time or later, and before that time; µs since 1970.
+        topic_filter: only messages that it matches; checked, without $share. None: all.
+        topic_prefix: only messages whose topic name begins so.
+        topics: only messages with one of these topic names; None: all.
+
+    Memory: one batch; what was taken belongs to whoever has it.
+    """
+
+    def __init__(self, columns, *, worker: int, bytes node=None, since_us: int, until_us: int, bytes topic_filter=None,
+                 bytes topic_prefix=b"", tuple topics=None):
+        self.wanted = 0
+        for name in columns:
+            self.wanted |= COLUMNS[name]
+        self.worker = worker
+        self.node = node
+        self.since_us = since_us
+        self.until_us = until_us
+        self.topic_filter = topic_filter
+        self.topic_prefix = topic_prefix
+        self.topics = topics
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a new batch."""
+        self.rows = 0
+        self.bytes = 0
+        self.time, self.worker_column, self.incarnation_column, self.n = Values(), Values(), Values(), Values()
+        self.qos, self.retain, self.will = Values(), Values(), Values()
+        self.topic, self.payload = Values(offsets=True), Values(offsets=True)
+        self.node_column = Values(nullable=True, offsets=True)
+        self.publisher = Values(nullable=True, offsets=True)
+        self.content_type = Values(nullable=True, offsets=True)
+        self.response_topic = Values(nullable=True, offsets=True)
+        self.correlation = Values(nullable=True, offsets=True)
+        self.expires, self.text = Values(nullable=True), Values(nullable=True)
+        self.levels, self.level_texts = Values(offsets=True), Values(offsets=True)
+        self.properties = Values(offsets=True)
+        self.property_names, self.property_values = Values(offsets=True), Values(offsets=True)
+
+    def take(self) -> dict:
+        """Return the columns of the batch by name, and begin a new one.
+
+        A list has a tuple of itself and what it holds: (levels, texts), (user_properties, names, values).
+        """
+        taken = {
+            "time": self.time, "worker": self.worker_column, "incarnation": self.incarnation_column, "n": self.n,
+            "node": self.node_column, "topic": self.topic, "levels": (self.levels, self.level_texts),
+            "payload": self.payload, "qos": self.qos, "retain": self.retain, "publisher": self.publisher,
+            "will": self.will, "expires": self.expires, "text": self.text, "content_type": self.content_type,
+            "response_topic": self.response_topic, "correlation_data": self.correlation,
+            "user_properties": (self.properties, self.property_names, self.property_values),
+        }
+        self.begin()
+        return {name: values for name, values in taken.items() if self.wanted & <uint32_t>COLUMNS[name]}
+
+    def feed(self, Cursor cursor not None, incarnation: int, uint64_t after, uint64_t last, uint32_t rows_max,
+             size_t bytes_max) -> int:
+        """Make rows of a cursor's records, from where it stands on.
+
+        Args:
+            incarnation: of the segment.
+            after: records up to this number are passed over.
+            last: of the last record that is wanted.
+            rows_max, bytes_max: what a batch may have; the last row may go over bytes_max.
+
+        Returns STRETCH, FULL or LAST. Raises ValueError for an accepted record that is not well-formed.
+        """
+        cdef MessageFields fields
+        self.incarnation = incarnation
+        while True:
+            if self.rows >= rows_max or self.bytes >= bytes_max:
+                return FED_FULL
+            if cursor.number >= last:
+                return FED_LAST
+            if not cursor.next():
+                return FED_STRETCH
+            self.passed += 1
+            if cursor.kind != RECORD_ACCEPTED or cursor.number <= after:
+                continue
+            if not self.since_us <= cursor.time_us < self.until_us:
+                continue
+            if decode_message(cursor.kind, cursor.body, cursor.body_length, &fields):
+                raise ValueError(f"record {cursor.number} at byte {cursor.base + cursor.start} is no well-formed message")
+            if self.wants(cursor, &fields):
+                self.add(cursor, &fields)
+
+    cdef bint wants(self, Cursor cursor, const MessageFields* fields) noexcept:
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(self.topic_prefix)
+        cdef bytes name
+        if length and (fields.topic_length < length
+                       or memcmp(fields.topic, PyBytes_AS_STRING(self.topic_prefix), length)):
+            return False
+        if self.topic_filter is not None and not filter_matches(
+                <const uint8_t*>PyBytes_AS_STRING(self.topic_filter), PyBytes_GET_SIZE(self.topic_filter),
+                fields.topic, fields.topic_length):
+            return False
+        if self.topics is None:
+            return True
+        for name in self.topics:
+            if PyBytes_GET_SIZE(name) == fields.topic_length \
+                    and memcmp(PyBytes_AS_STRING(name), fields.topic, fields.topic_length) == 0:
+                return True
+        return False
+
+    cdef int add(self, Cursor cursor, const MessageFields* fields) except -1:
+        cdef uint32_t wanted = self.wanted
+        self.rows += 1
+        self.bytes += <size_t>fields.topic_length + fields.payload_length + fields.properties_length + 64
+        if wanted & WANT_TIME:
+            self.time.number(cursor.time_us, True)
+        if wanted & WANT_WORKER:
+            self.worker_column.number(self.worker, True)
+        if wanted & WANT_INCARNATION:
+            self.incarnation_column.number(self.incarnation, True)
+        if wanted & WANT_N:
+            self.n.number(<int64_t>fields.n, True)
+        if wanted & WANT_NODE:
+            if self.node is None:
+                self.node_column.null_text()
+            else:
+                self.node_column.text(<const uint8_t*>PyBytes_AS_STRING(self.node), PyBytes_GET_SIZE(self.node))
+        if wanted & WANT_TOPIC:
+            self.topic.text(fields.topic, fields.topic_length)
+        if wanted & WANT_LEVELS:
+            self.add_levels(fields.topic, fields.topic_length)
+        if wanted & WANT_PAYLOAD:
+            self.payload.text(fields.payload, fields.payload_length)
+        if wanted & WANT_QOS:
+            self.qos.byte(fields.qos)
+        if wanted & WANT_RETAIN:
+            self.retain.bit(fields.retain, True)
+        if wanted & WANT_WILL:
+            self.will.bit(fields.will, True)
+        if wanted & WANT_PUBLISHER:
+            if fields.publisher_length:
+                self.publisher.text(fields.publisher, fields.publisher_length)
+            else:
+                self.publisher.null_text()
+        if wanted & WANT_EXPIRES:
+            self.expires.number(fields.expires_us, fields.expires_us != 0)
+        if wanted & WANTS_PROPERTIES:
+            self.add_properties(fields.properties, fields.properties_length)
+        return 0
+
+    cdef int add_levels(self, const uint8_t* topic, size_t length) except -1:
+        cdef size_t start = 0, at
+        for at in range(length + 1):
+            if at == length or topic[at] == 0x2F:
+                self.level_texts.text(topic + start, at - start)
+                start = at + 1
+        self.levels.offsets.put32(<int32_t>self.level_texts.length)
+        self.levels.length += 1
+        return 0
+
+    cdef int add_properties(self, const uint8_t* at, size_t length) except -1:
+        """Fill the columns that are properties of 5.0; what cannot be read ends them, as the broker let nothing such in."""
+        cdef const uint8_t* end = at + length
+        cdef const uint8_t* content = NULL
+        cdef const uint8_t* response = NULL
+        cdef const uint8_t* correlation = NULL
+        cdef size_t content_length = 0, response_length = 0, correlation_length = 0
+        cdef size_t first, second
+        cdef int text = -1
+        cdef uint8_t name
+        while at < end:
+            name = at[0]
+            at += 1
+            if name == 0x01 and end - at >= 1:                   # Payload Format Indicator
+                text = at[0]
+                at += 1
+            elif name == 0x02 and end - at >= 4:                 # Message Expiry Interval: `expires` has it
+                at += 4
+            elif name in (0x03, 0x08, 0x09) and end - at >= 2:   # Content Type, Response Topic, Correlation Data
+                first = <size_t>at[0] << 8 | at[1]
+                at += 2
+                if <size_t>(end - at) < first:
+                    break
+                if name == 0x03:
+                    content, content_length = at, first
+                elif name == 0x08:
+                    response, response_length = at, first
+                else:
+                    correlation, correlation_length = at, first
+                at += first
+            elif name == 0x26 and end - at >= 4:                 # User Property
+                first = <size_t>at[0] << 8 | at[1]
+                if <size_t>(end - at) < first + 4:
+                    break
+                second = <size_t>at[2 + first] << 8 | at[3 + first]
+                if <size_t>(end - at) < first + second + 4:
+                    break
+                if self.wanted & WANT_USER_PROPERTIES:
+                    self.property_names.text(at + 2, first)
+                    self.property_values.text(at + 4 + first, second)
+                at += first + second + 4
+            else:
+                break
+        if self.wanted & WANT_TEXT:
+            self.text.bit(text == 1, text >= 0)
+        if self.wanted & WANT_CONTENT_TYPE:
+            put_optional(self.content_type, content, content_length)
+        if self.wanted & WANT_RESPONSE_TOPIC:
+            put_optional(self.response_topic, response, response_length)
+        if self.wanted & WANT_CORRELATION:
+            put_optional(self.correlation, correlation, correlation_length)
+        if self.wanted & WANT_USER_PROPERTIES:
+            self.properties.offsets.put32(<int32_t>self.property_names.length)
+            self.properties.length += 1
+        return 0
+
+
+cdef int put_optional(Values values, const uint8_t* source, size_t length) except -1:
+    return values.null_text() if source == NULL else values.text(source, length)

@@ -1,0 +1,55 @@
+"""The columns of a message as Spark has them, in the order of a row."""
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_PROPERTY: Final = StructType(
+    [StructField("name", StringType(), nullable=False), StructField("value", StringType(), nullable=False)]
+)
+
+# docs/analytics.md says what each of them is.
+MESSAGES: Final = StructType([
+    StructField("time", TimestampType(), nullable=False),
+    StructField("worker", LongType(), nullable=False),
+    StructField("incarnation", LongType(), nullable=False),
+    StructField("n", LongType(), nullable=False),
+    StructField("node", StringType()),
+    StructField("topic", StringType(), nullable=False),
+    StructField("levels", ArrayType(StringType(), containsNull=False), nullable=False),
+    StructField("payload", BinaryType(), nullable=False),
+    StructField("qos", ByteType(), nullable=False),
+    StructField("retain", BooleanType(), nullable=False),
+    StructField("publisher", StringType()),
+    StructField("will", BooleanType(), nullable=False),
+    StructField("expires", TimestampType()),
+    StructField("text", BooleanType()),
+    StructField("content_type", StringType()),
+    StructField("response_topic", StringType()),
+    StructField("correlation_data", BinaryType()),
+    StructField("user_properties", ArrayType(_PROPERTY, containsNull=False), nullable=False),
+])  # fmt: skip
+
+ID: Final = ("worker", "incarnation", "n")
+
+
+def checked(schema: StructType) -> StructType:
+    """Return the columns of a schema that somebody asked for, as they are here. Raises ValueError for others."""
+    known = {field.name: field for field in MESSAGES}
+    wrong = [field.name for field in schema if field.name not in known]
+    if wrong:
+        raise ValueError(f"there is no column {wrong[0]!r}; a message has {', '.join(known)}")
+    for field in schema:
+        if field.dataType != known[field.name].dataType:
+            raise ValueError(f"column {field.name!r} is {known[field.name].dataType.simpleString()}")
+    return schema
