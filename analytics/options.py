@@ -1,0 +1,123 @@
+"""The options of the source, checked where they are given."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from router.positions import parse_time
+from router.scan import TIME_MAX, TIME_MIN
+from router.topics import SHARE_PREFIX, check_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MESSAGES_PER_TRIGGER: Final = 1_000_000
+ROWS_PER_BATCH: Final = 16_384
+BYTES_PER_BATCH: Final = 16_777_216
+_BOOLEANS: Final = {"true": True, "false": False}
+_KNOWN: Final = {
+    "path", "topicfilter", "since", "until", "workers", "failondataloss", "maxmessagespertrigger", "startingposition",
+    "url", "username", "password", "clientidentifier",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What somebody wants of a data folder.
+
+    Args:
+        path: the folder; empty if a broker is to be asked over the network.
+        topic_filter: only messages that it matches; None: all.
+        since_us, until_us: only messages accepted at this time or later, and before that time; µs since 1970.
+        workers: only the logs of these; None: all.
+        fail_on_loss: an error where messages are missing, instead of going on behind them.
+        messages_max: in one micro-batch of a stream.
+        latest: a stream that begins, begins at the end of the log.
+        url: of a broker, tcp://HOST:PORT; empty if a folder is read.
+    """
+
+    path: str
+    topic_filter: bytes | None = None
+    since_us: int = TIME_MIN
+    until_us: int = TIME_MAX
+    workers: frozenset[int] | None = None
+    fail_on_loss: bool = True
+    messages_max: int = MESSAGES_PER_TRIGGER
+    latest: bool = False
+    url: str = ""
+    username: str | None = None
+    password: str | None = None
+    client_identifier: str = ""
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Return the options of a reader. Raises ValueError with one sentence.
+
+    Args:
+        given: by name; capital letters do not matter.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    unknown = sorted(set(options) - _KNOWN)
+    if unknown:
+        raise ValueError(f"there is no option {unknown[0]!r} of the source shoal; there are {', '.join(sorted(_KNOWN))}")
+    path, url = options.get("path", ""), options.get("url", "")
+    if bool(path) == bool(url):
+        raise ValueError("name one of the two: a data folder, with load(FOLDER), or a broker, with the option url")
+    now_us = time.time_ns() // 1000
+    starting = options.get("startingposition", "earliest")
+    if starting not in ("earliest", "latest"):
+        raise ValueError(f"startingPosition is earliest or latest, and not {starting!r}")
+    return Options(
+        path=path,
+        topic_filter=_topic_filter(options["topicfilter"]) if "topicfilter" in options else None,
+        since_us=_time("since", options, now_us, TIME_MIN),
+        until_us=_time("until", options, now_us, TIME_MAX),
+        workers=_workers(options["workers"]) if "workers" in options else None,
+        fail_on_loss=_boolean("failOnDataLoss", options.get("failondataloss", "true")),
+        messages_max=_positive("maxMessagesPerTrigger", options.get("maxmessagespertrigger", str(MESSAGES_PER_TRIGGER))),
+        latest=starting == "latest",
+        url=url,
+        username=options.get("username"),
+        password=options.get("password"),
+        client_identifier=options.get("clientidentifier", ""),
+    )
+
+
+def _topic_filter(text: str) -> bytes:
+    encoded = text.encode("utf-8", "surrogatepass")
+    wrong = check_topic_filter(encoded)
+    if encoded.startswith(SHARE_PREFIX):
+        wrong = "a shared subscription has no place here: leave out $share and the name behind it"
+    if wrong is not None:
+        raise ValueError(f"topicFilter {text!r}: {wrong}")
+    return encoded
+
+
+def _time(name: str, options: Mapping[str, str], now_us: int, otherwise: int) -> int:
+    if name not in options:
+        return otherwise
+    try:
+        return parse_time(options[name], now_us)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _workers(text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"workers are numbers with commas between them, and not {text!r}") from None
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
+        raise ValueError(f"{name} is true or false, and not {text!r}")
+    return _BOOLEANS[text.lower()]
+
+
+def _positive(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"{name} is a number above 0, and not {text!r}")
+    return int(text)

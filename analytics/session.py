@@ -1,0 +1,61 @@
+"""A Spark session as the commands of Shoal use it: quiet, and with what the source needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+
+from analytics.source import ShoalSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Set unless the session, or who calls, says something else.
+_SETTINGS: Final = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+}
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source `shoal` known to a session, and have conditions of a query pushed down to it."""
+    spark.dataSource.register(ShoalSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def session(
+    *, master: str | None = None, name: str = "shoal", settings: Mapping[str, str] | None = None, verbose: bool = False
+) -> SparkSession:
+    """Return a session that knows the source; the one there is, or a new one.
+
+    Args:
+        master: `local[2]`, `spark://host:7077`; None is what spark-submit says, else all cores of this machine.
+        name: of the application.
+        settings: of Spark, on top of ours.
+        verbose: show Spark's own log, warnings and all.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    if not verbose:
+        os.environ.setdefault("SPARK_CONNECT_LOG_LEVEL", "error")
+        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+    for key, value in {**_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if not verbose:
+        spark.sparkContext.setLogLevel("OFF")
+    register(spark)
+    return spark

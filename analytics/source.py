@@ -1,0 +1,232 @@
+"""The source "shoal" of Spark: the messages of a data folder, as a table and as a stream."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from analytics.log import End, LogError, Place, Stretch, WorkerLog, decode, node_of, worker_folders
+from analytics.options import BYTES_PER_BATCH, ROWS_PER_BATCH, Options, parse_options
+from analytics.pushdown import Wanted, push
+from analytics.schema import MESSAGES, checked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+PARTITION_BYTES_MAX = 67_108_864
+MESSAGES_WITHOUT_LIMIT = 2**62
+
+Offset = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part(InputPartition):
+    """What one task reads: stretches of one worker's log.
+
+    Args:
+        stretches: in their order.
+        node: name of the node, or None.
+    """
+
+    stretches: tuple[Stretch, ...]
+    node: str | None
+
+
+class ShoalSource(DataSource):
+    """`spark.read.format("shoal")` and `spark.readStream.format("shoal")`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what it is called in format()."""
+        return "shoal"
+
+    def schema(self) -> StructType:
+        """Return the columns that a reader has unless some of them are asked for, with schema()."""
+        return MESSAGES
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a table. Raises ValueError, LogError."""
+        options = self._options()
+        return LogReader(options, checked(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        """Return what reads a stream. Raises ValueError."""
+        options = self._options()
+        return LogStreamReader(options, checked(schema))
+
+    def _options(self) -> Options:
+        options = parse_options(self.given)
+        if options.path.startswith("file:"):
+            raise ValueError("a data folder is a path of this machine, without file:")
+        return options
+
+
+class _Rows:
+    """What readers of both kinds do in a task."""
+
+    options: Options
+    columns: StructType
+    wanted: Wanted
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the messages of a part as Arrow batches. Raises LogError, which names the segment and the byte."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from analytics.batches import record_batch
+        from analytics.decoder import Decoder
+
+        if not isinstance(partition, Part) or not partition.stretches:
+            return
+        wanted = self.wanted
+        schema = to_arrow_schema(self.columns, timezone="UTC")
+        decoder = Decoder(
+            tuple(field.name for field in self.columns),
+            worker=partition.stretches[0].header.worker,
+            node=partition.node.encode() if partition.node is not None else None,
+            since_us=wanted.since_us,
+            until_us=wanted.until_us,
+            topic_filter=wanted.topic_filter,
+            topic_prefix=wanted.prefix,
+            topics=tuple(sorted(wanted.topics)) if wanted.topics is not None else None,
+        )
+        for stretch in partition.stretches:
+            for taken, rows in decode(
+                stretch, decoder, fail_on_loss=self.options.fail_on_loss, rows_max=ROWS_PER_BATCH,
+                bytes_max=BYTES_PER_BATCH,
+            ):  # fmt: skip
+                yield record_batch(schema, taken, rows)
+        rows = decoder.rows
+        if rows:
+            yield record_batch(schema, decoder.take(), rows)
+
+
+class LogReader(_Rows, DataSourceReader):
+    """A table of what is in the logs when the query is planned.
+
+    Args:
+        options: of the source.
+        columns: which are wanted.
+    """
+
+    def __init__(self, options: Options, columns: StructType) -> None:
+        self.options = options
+        self.columns = columns
+        self.wanted = Wanted.of(options)
+        worker_folders(options.path)  # so that a wrong folder is told at once
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  (Spark's name)
+        """Take the conditions on time, worker and topic; return the others."""
+        self.wanted, left = push(self.wanted, filters)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a part for each worker and segment that may have what is wanted."""
+        wanted, options = self.wanted, self.options
+        node = node_of(options.path)
+        parts: list[InputPartition] = []
+        for worker, folder in worker_folders(options.path).items():
+            if wanted.workers is not None and worker not in wanted.workers:
+                continue
+            log = WorkerLog(folder, worker, fail_on_loss=options.fail_on_loss)
+            end = log.end()
+            if end is not None:
+                stretches = log.all_of(end, wanted.since_us, wanted.until_us)
+                parts += [Part((stretch,), node) for stretch in stretches]
+        return parts or [Part((), node)]
+
+
+class LogStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of what is in the logs and comes to them.
+
+    An offset is {worker: {incarnation, number, segment, position}}: how far each log has been read.
+
+    Args:
+        options: of the source.
+        columns: which are wanted.
+    """
+
+    def __init__(self, options: Options, columns: StructType) -> None:
+        self.options = options
+        self.columns = columns
+        self.wanted = Wanted.of(options)
+        self._ends: dict[int, End | None] | None = None  # where a stream of what is there now ends
+        worker_folders(options.path)
+
+    def _logs(self) -> dict[int, WorkerLog]:
+        return {
+            worker: WorkerLog(folder, worker, fail_on_loss=self.options.fail_on_loss)
+            for worker, folder in worker_folders(self.options.path).items()
+            if self.options.workers is None or worker in self.options.workers
+        }
+
+    def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name)
+        """Return where a stream that is new begins."""
+        if not self.options.latest:
+            return {}
+        return self._advance({}, MESSAGES_WITHOUT_LIMIT)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
+        """Return how many messages a micro-batch may have."""
+        return ReadMaxRows(self.options.messages_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
+        """Remember where the logs end now: the stream ends there."""
+        self._ends = {worker: log.end() for worker, log in self._logs().items()}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  (Spark's name)
+        """Return where the next micro-batch ends."""
+        if isinstance(limit, ReadAllAvailable):
+            return self._advance(start, MESSAGES_WITHOUT_LIMIT)
+        return self._advance(start, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.messages_max)
+
+    def _advance(self, start: Offset, most: int) -> Offset:
+        ahead = dict(start)
+        logs = self._logs()
+        left = most
+        # Each log gets its share; what one does not need is for those behind it.
+        for count, (worker, log) in enumerate(logs.items()):
+            end = log.end() if self._ends is None else self._ends.get(worker)
+            if end is None:
+                continue
+            place = _place(ahead, worker)
+            place, found = log.walk(place, end, max(1, left // (len(logs) - count)))
+            left -= found
+            if place.number:
+                ahead[str(worker)] = place._asdict()
+        return ahead
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return parts of one worker each, of some 64 MiB at most, or of one segment."""
+        node = node_of(self.options.path)
+        parts: list[InputPartition] = []
+        logs = self._logs()
+        for name in end:
+            worker = int(name)
+            if worker not in logs:
+                raise LogError(f"{os.path.join(self.options.path, f'worker-{worker}')} is gone, and was read before")
+            gathered: list[Stretch] = []
+            for stretch in logs[worker].stretches(_place(start, worker), _place(end, worker)):
+                if gathered and sum(each.size for each in gathered) + stretch.size > PARTITION_BYTES_MAX:
+                    parts.append(Part(tuple(gathered), node))
+                    gathered = []
+                gathered.append(stretch)
+            if gathered:
+                parts.append(Part(tuple(gathered), node))
+        return parts
+
+
+def _place(offset: Mapping[str, Any], worker: int) -> Place:
+    known = offset.get(str(worker))
+    return Place(**known) if known is not None else Place()
