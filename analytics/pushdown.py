@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -16,7 +16,6 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     StringStartsWith,
 )
-
 from router.scan import TIME_MAX, TIME_MIN
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from analytics.options import Options
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 TOPICS_MAX = 64  # with more of them, Spark looks itself
 
@@ -82,7 +81,7 @@ def _by_time(wanted: Wanted, condition: Filter) -> Wanted | None:
     if not isinstance(value, datetime):
         return None
     # Spark gives an aware time, or a naive one in the time zone of this process.
-    at_us = (value.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
+    at_us = (value.astimezone(UTC) - _EPOCH) // _MICROSECOND
     since_us, until_us = wanted.since_us, wanted.until_us
     match condition:
         case EqualTo():

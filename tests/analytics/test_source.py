@@ -1,0 +1,109 @@
+"""The source of Spark: tables and streams of a data folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.log_folders import segment, write, write_messages
+
+DAY_US = 86_400_000_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_messages(tmp_path, (5, "a/b", b"1"), (DAY_US, "a/c", b"2"), (2 * DAY_US, "b", b"3"))
+    write_messages(tmp_path, (7, "a/b", b"4"), (3 * DAY_US, "é/+".replace("+", "x"), b"\xff"), worker=1)
+    return tmp_path
+
+
+def payloads(frame: Any) -> list[bytes]:
+    return sorted(bytes(row.payload) for row in frame.select("payload").collect())
+
+
+def pushed(frame: Any) -> bool:
+    """Return whether Spark itself looks at no condition any more."""
+    return "Filter" not in frame._jdf.queryExecution().executedPlan().toString().replace("RuntimeFilters", "")
+
+
+def test_conditions_on_time_worker_and_topic_are_met_by_the_source(spark: Any, folder: Path) -> None:
+    table = spark.read.format("shoal").load(str(folder))
+    assert payloads(table) == [b"1", b"2", b"3", b"4", b"\xff"]
+    for condition, expected in [
+        ("worker = 1", [b"4", b"\xff"]),
+        ("worker in (0, 7)", [b"1", b"2", b"3"]),
+        ("topic = 'a/b'", [b"1", b"4"]),
+        ("topic in ('a/b', 'b') and worker = 0", [b"1", b"3"]),
+        ("topic like 'a/%'", [b"1", b"2", b"4"]),
+        ("topic = 'é/x'", [b"\xff"]),
+        ("time >= timestamp'1970-01-02' and time < timestamp'1970-01-04'", [b"2", b"3"]),
+        ("time > timestamp'1970-01-02'", [b"3", b"\xff"]),
+        ("time <= timestamp'1970-01-02'", [b"1", b"2", b"4"]),
+        ("time = timestamp'1970-01-02'", [b"2"]),
+    ]:
+        chosen = table.where(condition)
+        assert pushed(chosen), condition
+        assert payloads(chosen) == expected, condition
+    assert payloads(table.where("length(payload) = 1 and qos = 1 and topic <> 'b' and worker = 0")) == [b"1", b"2"]
+
+
+def test_options_choose_messages_and_schema_chooses_columns(spark: Any, folder: Path) -> None:
+    reader = spark.read.format("shoal")
+    assert payloads(reader.option("topicFilter", "+/b").load(str(folder))) == [b"1", b"4"]
+    late = spark.read.format("shoal").option("since", "1970-01-02T00:00:00Z").option("until", "1970-01-03T00:00:00Z")
+    assert payloads(late.option("workers", "0,1").load(str(folder))) == [b"2"]
+    few = spark.read.format("shoal").schema("topic string, payload binary").load(str(folder))
+    assert few.columns == ["topic", "payload"]
+    assert sorted(row.topic for row in few.collect()) == ["a/b", "a/b", "a/c", "b", "é/x"]
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"path": "PATH", "topicFilter": "a/#/b"}, "topicFilter 'a/#/b'"),
+    ({"path": "PATH", "topicfiler": "a"}, "there is no option 'topicfiler'"),
+    ({"path": "PATH", "since": "yesterday"}, "since: 'yesterday' is not a time"),
+    ({"path": "PATH", "failOnDataLoss": "perhaps"}, "failOnDataLoss is true or false"),
+    ({"path": "PATH", "workers": "a"}, "workers are numbers"),
+    ({"path": "PATH", "maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger is a number above 0"),
+    ({"path": "PATH/worker-0"}, "is no data folder of Shoal"),
+    ({}, "name one of the two"),
+])  # fmt: skip
+def test_a_wrong_option_is_told_in_a_sentence(folder: Path, options: dict[str, str], sentence: str) -> None:
+    from analytics.log import LogError
+    from analytics.schema import MESSAGES
+    from analytics.source import ShoalSource
+
+    given = {name: value.replace("PATH", str(folder)) for name, value in options.items()}
+    with pytest.raises((ValueError, LogError), match=sentence):
+        ShoalSource(given).reader(MESSAGES)
+
+
+def test_a_stream_goes_on_where_it_was_over_a_restart_and_gives_each_message_once(spark: Any, tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    write(data, 30, 40)
+    write_messages(data, (7, "a/b", b"4"), worker=1)
+
+    def run() -> list[int]:
+        stream = spark.readStream.format("shoal").option("maxMessagesPerTrigger", "25").load(str(data))
+        query = (
+            stream.select("worker", "n").writeStream.format("parquet").trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(out))
+        )  # fmt: skip
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    first = run()
+    assert sum(first) == 71
+    assert max(first) <= 25
+    write(data, 10)
+    assert run() == [10]
+    rows = spark.read.parquet(str(out)).collect()
+    assert sorted((row.worker, row.n) for row in rows) == [*((0, n) for n in range(1, 81)), (1, 1)]
+
+
+def test_an_error_in_a_query_names_the_segment_and_the_byte(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path, 3, 4, 5)
+    segment(tmp_path, 2).unlink()
+    with pytest.raises(Exception, match=r"segment-000000000002.log: is missing.*\(at byte 0\)"):
+        spark.read.format("shoal").load(str(tmp_path)).count()
