@@ -46,6 +46,9 @@ class Place(NamedTuple):
     position: int = 0
 
 
+BEGINNING: Final = Place()
+
+
 class End(NamedTuple):
     """Where a log ended when somebody looked: so many bytes of a segment, all of them durable."""
 
@@ -153,15 +156,23 @@ class WorkerLog:
             raise LogError(f"{path} cannot be read: {error.strerror}") from error
         return End(header.segment, size)
 
-    def all_of(self, end: End, since_us: int = TIME_MIN, until_us: int = TIME_MAX) -> list[Stretch]:
-        """Return a stretch for each segment that may have messages of a time."""
+    def all_of(
+        self, end: End, since_us: int = TIME_MIN, until_us: int = TIME_MAX, behind: Place = BEGINNING
+    ) -> list[Stretch]:
+        """Return a stretch for each segment that may have messages of a time, from a place on."""
         if self.fail_on_loss:
-            self._check_holes(0)
-        return [
-            self._stretch(index, RECORDS_AT, header.first_number, end=end.size if header.segment == end.segment else None)
-            for index, header in enumerate(self.headers)
-            if header.segment <= end.segment and not self._is_outside(header, since_us, until_us)
-        ]
+            self._check_holes(behind.segment)
+        first, position, number = self._index_behind(behind)
+        found = []
+        for index, header in enumerate(self.headers):
+            if index < first or header.segment > end.segment or self._is_outside(header, since_us, until_us):
+                continue
+            if index > first:
+                position, number = RECORDS_AT, header.first_number
+            clip = end.size if header.segment == end.segment else None
+            after = behind.number if header.incarnation == behind.incarnation else 0
+            found.append(self._stretch(index, position, number, end=clip, after=after))
+        return found
 
     def _is_outside(self, header: Header, since_us: int, until_us: int) -> bool:
         if since_us == TIME_MIN and until_us == TIME_MAX:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from router.scan import TIME_MAX, TIME_MIN
@@ -20,7 +21,7 @@ BYTES_PER_BATCH: Final = 16_777_216
 _BOOLEANS: Final = {"true": True, "false": False}
 _KNOWN: Final = {
     "path", "topicfilter", "since", "until", "workers", "failondataloss", "maxmessagespertrigger", "startingposition",
-    "url", "username", "password", "clientidentifier",
+    "url", "username", "password", "clientidentifier", "behind",
 }  # fmt: skip
 
 
@@ -36,6 +37,7 @@ class Options:
         fail_on_loss: an error where messages are missing, instead of going on behind them.
         messages_max: in one micro-batch of a stream.
         latest: a stream that begins, begins at the end of the log.
+        behind: of a table: only what comes behind these places, {worker: {incarnation, number, segment, position}}.
         url: of a broker, tcp://HOST:PORT; empty if a folder is read.
     """
 
@@ -47,6 +49,7 @@ class Options:
     fail_on_loss: bool = True
     messages_max: int = MESSAGES_PER_TRIGGER
     latest: bool = False
+    behind: dict[str, dict[str, int]] = field(default_factory=dict)
     url: str = ""
     username: str | None = None
     password: str | None = None
@@ -79,6 +82,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         fail_on_loss=_boolean("failOnDataLoss", options.get("failondataloss", "true")),
         messages_max=_positive("maxMessagesPerTrigger", options.get("maxmessagespertrigger", str(MESSAGES_PER_TRIGGER))),
         latest=starting == "latest",
+        behind=json.loads(options.get("behind", "{}")),
         url=url,
         username=options.get("username"),
         password=options.get("password"),

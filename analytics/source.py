@@ -142,7 +142,7 @@ class LogReader(_Rows, DataSourceReader):
             log = WorkerLog(folder, worker, fail_on_loss=options.fail_on_loss)
             end = log.end()
             if end is not None:
-                stretches = log.all_of(end, wanted.since_us, wanted.until_us)
+                stretches = log.all_of(end, wanted.since_us, wanted.until_us, _place(options.behind, worker))
                 parts += [Part((stretch,), node) for stretch in stretches]
         return parts or [Part((), node)]
 

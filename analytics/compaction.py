@@ -1,0 +1,86 @@
+"""Merging the small files of a lake, so that their number grows with the days and not with the batches."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import StructType
+
+from analytics import state as states
+from analytics.state import STAGING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from analytics.files import Files
+    from analytics.state import State
+
+FILES_PER_TIER: Final = 8
+TIER_FACTOR: Final = 8
+
+
+def tiers(sizes: dict[str, int], file_bytes: int) -> list[list[str]]:
+    """Return groups of files that should become one file each.
+
+    Files of a day are grouped by size, each group up to eight times as large as the one before it, and merged when there
+    are eight of them: so a message is written once more for each group, a handful of times at most.
+
+    Args:
+        sizes: name -> bytes, of one day of one table.
+        file_bytes: files of this size stay as they are.
+    """
+    groups: dict[int, list[str]] = defaultdict(list)
+    for name, size in sorted(sizes.items()):
+        if size < file_bytes // 2:
+            tier, bound = 0, 65_536
+            while size >= bound:
+                tier, bound = tier + 1, bound * TIER_FACTOR
+            groups[tier].append(name)
+    merged = []
+    for _, names in sorted(groups.items()):
+        group: list[str] = []
+        for name in names:
+            if group and sum(sizes[each] for each in group) + sizes[name] > file_bytes:
+                merged.append(group)
+                group = []
+            group.append(name)
+        merged.append(group)
+    return [group for group in merged if len(group) >= FILES_PER_TIER]
+
+
+def compact(spark: SparkSession, files: Files, state: State, file_bytes: int) -> int:
+    """Merge what there is to be merged; return how many files became fewer.
+
+    The new files count when the state names them; then the old ones are removed. A query that is reading those at this
+    moment ends with an error that says so, and can be asked again.
+    """
+    fewer = 0
+    for table_name, table in sorted(state.tables.items()):
+        days: dict[str, dict[str, int]] = defaultdict(dict)
+        for name, size in table.files.items():
+            days[name.split("/")[1]][name] = size
+        for day, sizes in sorted(days.items()):
+            for group in tiers(sizes, file_bytes):
+                _merge(spark, files, state, table_name, day, group)
+                fewer += len(group) - 1
+    return fewer
+
+
+def _merge(spark: SparkSession, files: Files, state: State, table_name: str, day: str, group: list[str]) -> None:
+    table = state.tables[table_name]
+    folder = f"{STAGING}/compact"
+    frame = spark.read.schema(StructType.fromJson(table.schema)).parquet(*[files.uri(name) for name in group])
+    frame.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(files.uri(folder))
+    for count, entry in enumerate(files.entries(folder)):
+        if entry.name.endswith(".parquet"):
+            name = f"{table_name}/{day}/c{state.batch:012d}-{count:05d}-{uuid.uuid4().hex[:8]}.parquet"
+            files.rename(f"{folder}/{entry.name}", name)
+            table.files[name] = entry.size
+    for name in group:
+        del table.files[name]
+    states.commit(files, state)
+    for name in group:
+        files.remove(name)
+    files.remove(STAGING)

@@ -1,0 +1,122 @@
+"""What a lake consists of at a moment: which files, and how far the log is in them.
+
+A state is one small file, and the newest one counts. Whatever else lies around was never finished and is removed at the
+next start; so a kill at any moment neither loses nor repeats a message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from analytics.files import Files
+
+FORMAT: Final = 1
+FOLDER: Final = "_shoal/state"
+STAGING: Final = "_shoal/staging"
+STATES_KEPT: Final = 10
+_STATE = re.compile(r"(\d{12})\.json")
+# Names of files that a lake writes: those of others in its folders are nobody's business here.
+_DATA = re.compile(r"[bc]\d{12}-\d{5}-[0-9a-f]{8}\.parquet")
+_TABLE = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+class LakeError(Exception):
+    """A lake that cannot be used as it is: one sentence."""
+
+
+@dataclass(slots=True)
+class Table:
+    """A table of a lake.
+
+    Args:
+        schema: Spark's, as JSON; what was added later is at the end.
+        files: name, relative to the lake -> bytes.
+    """
+
+    schema: dict[str, Any]
+    files: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class State:
+    """A lake at a moment.
+
+    Args:
+        version: of the state, rising.
+        batch: the micro-batch that is in it last; -1 before the first one.
+        position: how far each log is in it: {worker: {incarnation, number, segment, position}}.
+        tables: by name.
+    """
+
+    version: int = 0
+    batch: int = -1
+    position: dict[str, dict[str, int]] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
+
+
+def check_table_name(name: str) -> None:
+    """Raise LakeError if a table cannot be called so."""
+    if not _TABLE.fullmatch(name):
+        raise LakeError(f"{name!r} is no name of a table: small letters, digits and _, a letter first")
+
+
+def versions(files: Files) -> list[int]:
+    """Return the versions of all states that there are, ascending."""
+    found = [_STATE.fullmatch(entry.name) for entry in files.entries(FOLDER)]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def load(files: Files) -> State:
+    """Return the newest state; an empty one where there is no lake yet. Raises LakeError."""
+    while True:
+        known = versions(files)
+        if not known:
+            return State()
+        name = f"{FOLDER}/{known[-1]:012d}.json"
+        try:
+            content = json.loads(files.read(name))
+        except ValueError as error:
+            raise LakeError(f"{files.uri(name)} is damaged: {error}") from error
+        if content["format"] != FORMAT:
+            raise LakeError(f"{files.uri(name)} has format {content['format']}; this version of Shoal reads {FORMAT}")
+        tables = {key: Table(value["schema"], value["files"]) for key, value in content["tables"].items()}
+        return State(known[-1], content["batch"], content["position"], tables)
+
+
+def commit(files: Files, state: State) -> None:
+    """Make a state the newest one. Raises LakeError if somebody else has written one meanwhile."""
+    state.version += 1
+    content = {
+        "format": FORMAT,
+        "batch": state.batch,
+        "position": state.position,
+        "tables": {name: {"schema": table.schema, "files": table.files} for name, table in state.tables.items()},
+    }
+    if not files.write(f"{FOLDER}/{state.version:012d}.json", json.dumps(content)):
+        raise LakeError(f"somebody else writes to the lake {files.root}")
+    for version in versions(files)[:-STATES_KEPT]:
+        files.remove(f"{FOLDER}/{version:012d}.json")
+
+
+def tidy(files: Files, state: State) -> int:
+    """Remove what was never finished, or is not needed any more; return how many files of tables that was."""
+    files.remove(STAGING)
+    removed = 0
+    for folder in files.entries(""):
+        if not folder.is_folder or not _TABLE.fullmatch(folder.name):
+            continue
+        table = state.tables.get(folder.name)
+        known = table.files if table is not None else {}
+        for day in files.entries(folder.name):
+            if not day.is_folder or not day.name.startswith("date="):
+                continue
+            for entry in files.entries(f"{folder.name}/{day.name}"):
+                name = f"{folder.name}/{day.name}/{entry.name}"
+                if _DATA.fullmatch(entry.name) and name not in known:
+                    files.remove(name)
+                    removed += 1
+    return removed
