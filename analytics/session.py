@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -50,12 +53,30 @@ def session(
     if master is not None:
         builder = builder.master(master)
     if not verbose:
-        os.environ.setdefault("SPARK_CONNECT_LOG_LEVEL", "error")
         builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with nullcontext() if verbose else _quiet():
+        spark = builder.getOrCreate()
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")
     register(spark)
     return spark
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Have what the JVM and its processes write to standard error go to a file; if it does not start, show that."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as noise:
+        os.dup2(noise.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            noise.seek(0)
+            os.write(kept, noise.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

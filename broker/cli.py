@@ -1,4 +1,4 @@
-"""The command `shoal`: serve, check-config, sub, pub, log, backup, restore, admin, top."""
+"""The command `shoal`: serve, check-config, sub, pub, log, backup, restore, admin, top, lake, analyze, replay."""
 
 import importlib
 import os
@@ -33,6 +33,10 @@ ELSEWHERE = {
     "restore": "broker.backup_cli",
     "admin": "broker.admin_cli",
     "top": "broker.top",
+    # Of another package, which no module of the broker imports: only these names are known here.
+    "lake": "analytics.commands",
+    "analyze": "analytics.commands",
+    "replay": "analytics.commands",
 }
 
 

@@ -1,0 +1,176 @@
+"""`shoal lake`, `shoal analyze`, `shoal replay`: the commands that need the extra `analytics`.
+
+`shoal` finds them by the table in broker/cli.py, which knows their names and imports this module when one is asked for.
+Exit codes: 0 done; 1 it went wrong, and a sentence says how; 2 wrong usage; 130 ended by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+POLL_S = 0.5
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SPARK_OPTIONS = (
+    click.option("--master", metavar="URL", help="Where Spark runs: local[4], spark://HOST:7077. Default: here."),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    click.option("-v", "--verbose", is_flag=True, help="Show Spark's own log."),
+)
+
+
+def spark_options(command: Command) -> Command:
+    """Add --master, --conf and --verbose to a command; open_session() makes a session of what they give."""
+    for option in reversed(_SPARK_OPTIONS):
+        command = option(command)
+    return command
+
+
+def fail(sentence: str) -> NoReturn:
+    """Print a sentence and end with 1."""
+    click.echo(f"shoal: {sentence}", err=True)
+    raise SystemExit(EXIT_FAILED)
+
+
+def need_extra() -> None:
+    """End with a sentence if Spark is not there."""
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
+        fail("this command needs Spark, which is not installed: pip install 'shoal-mqtt[analytics]'.")
+    java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    if shutil.which(java) is None:
+        fail("Spark needs Java 17 or newer, which is not installed: on Debian, apt-get install openjdk-17-jre-headless.")
+
+
+def open_session(master: str | None, conf: tuple[str, ...], verbose: bool, name: str) -> SparkSession:
+    """Return a session for a command, or end with a sentence."""
+    settings = {}
+    for setting in conf:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--conf")
+        settings[key] = value
+    need_extra()
+    from analytics.session import session
+
+    return session(master=master, name=name, settings=settings, verbose=verbose)
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Say in one sentence what went wrong; end quietly at Ctrl-C and SIGTERM."""
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    except click.ClickException:
+        raise
+    except Exception as error:
+        if os.environ.get("SHOAL_TRACEBACK"):
+            raise
+        fail(sentence_of(error))
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return what an error says, without the traces of the processes that it came through."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    # What was raised in a Python process of Spark stands behind its traceback, with the name of its class.
+    for line in lines:
+        name, colon, sentence = line.partition(": ")
+        if colon and name.split(".")[-1] in ("LogError", "LakeError", "NetworkError", "ValueError") and sentence:
+            return sentence
+    return next((line for line in lines if line), type(error).__name__)
+
+
+def data_folder(given: str | None) -> str:
+    """Return the data folder that an option or the environment names, as `shoal serve` has it by default."""
+    return given or os.environ.get("SHOAL_DATA_DIR") or "shoal-data"
+
+
+# shoal lake -----------------------------------------------------------------------------------------------------------
+
+
+@click.command(short_help="Write the log into a lake of Parquet files.")
+@click.argument("path", metavar="LAKE")
+@click.option("--data-dir", metavar="DIR", help="The broker's data folder.")
+@click.option("--decoders", metavar="FILE", help="TOML file that says what payloads mean.")
+@click.option("--once", is_flag=True, help="End when all that is in the log now is in the lake.")
+@click.option("--every", "every_s", type=click.FloatRange(min=0.1), default=10.0, show_default=True, metavar="SECONDS",
+              help="How often to look for new messages.")
+@click.option("--messages-max", type=click.IntRange(min=1), default=1_000_000, show_default=True,
+              help="Messages in one batch.")
+@click.option("--format", "layout", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True,
+              help="Parquet files, or a Delta table.")
+@click.option("--go-on-behind-loss", is_flag=True, help="Go on although messages were removed before they were read.")
+@spark_options
+def lake(
+    path: str, data_dir: str | None, decoders: str | None, once: bool, every_s: float, messages_max: int, layout: str,
+    go_on_behind_loss: bool, master: str | None, conf: tuple[str, ...], verbose: bool,
+) -> None:  # fmt: skip
+    """Write all messages of the broker's log into LAKE, each of them once, and go on with what comes.
+
+    It may be ended or killed at any time and started again; so may the broker. LAKE is a folder, or whatever else Spark
+    can write to. The tables in it are `messages`, `quarantine`, and one for each decoder.
+    """
+    with telling():
+        spark = open_session(master, conf, verbose, "shoal lake")
+        from analytics.lake import Lake, Plan
+        from analytics.payloads import load_payloads
+
+        plan = Plan(
+            data_folder(data_dir), path, tuple(load_payloads(decoders)) if decoders else (), messages_max,
+            options={"failOnDataLoss": "false"} if go_on_behind_loss else {},
+        )  # fmt: skip
+        if layout == "delta":
+            from analytics.delta import DeltaLake
+
+            written: Any = DeltaLake(spark, plan)
+        else:
+            written = Lake(spark, plan)
+        follow(written.start(every_s=None if once else every_s))
+
+
+def follow(query: StreamingQuery) -> None:
+    """Print a line for each batch until a stream ends, by itself or by Ctrl-C. Raises what ended it."""
+    told = -1
+    messages = 0
+    started_s = time.monotonic()
+    try:
+        while True:
+            active = query.isActive
+            for progress in query.recentProgress:
+                if progress["batchId"] > told and progress["numInputRows"]:
+                    told = progress["batchId"]
+                    messages += progress["numInputRows"]
+                    seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+                    click.echo(f"batch {told}: {progress['numInputRows']:,} messages in {seconds:.1f} s, {messages:,} in all")
+                    sys.stdout.flush()
+            if not active:
+                break
+            query.awaitTermination(POLL_S)
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+    finally:
+        query.stop()
+    click.echo(f"done: {messages:,} messages in {time.monotonic() - started_s:.1f} s")
