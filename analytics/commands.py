@@ -174,3 +174,16 @@ def follow(query: StreamingQuery) -> None:
     finally:
         query.stop()
     click.echo(f"done: {messages:,} messages in {time.monotonic() - started_s:.1f} s")
+
+
+def __getattr__(name: str) -> Any:
+    # The other commands are in modules of their own, which take what they share from here.
+    if name == "analyze":
+        from analytics.analyze import analyze
+
+        return analyze
+    if name == "replay":
+        from analytics.replay import replay
+
+        return replay
+    raise AttributeError(name)

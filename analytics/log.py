@@ -85,6 +85,14 @@ class Stretch:
         """How many bytes there are to be read, at most."""
         return max(0, self.end - self.position)
 
+    @property
+    def headers(self) -> list[Header]:
+        """The segment's header, and one that stands for the next segment's, of which only its first number counts."""
+        header = self.header
+        if not self.limit:
+            return [header]
+        return [header, Header(header.worker, header.incarnation, 0, header.segment + 1, self.limit, 0, header.rules)]
+
 
 class _Clipped(Disk):
     """A folder in which every file ends at a certain byte, if not before: what comes behind is somebody else's."""
@@ -308,9 +316,7 @@ def decode(
     """
     path = os.path.join(stretch.folder, stretch.header.name)
     worker = stretch.header.worker
-    following = [_limiting(stretch.header, stretch.limit)] if stretch.limit else []
-    disk = _Clipped(stretch.folder, stretch.end)
-    segments = Segments(disk, worker=worker, rules=RULES_MAX, headers=[stretch.header, *following])
+    segments = Segments(clipped(stretch), worker=worker, rules=RULES_MAX, headers=stretch.headers)
     start = Position(stretch.header.segment, stretch.position, stretch.number)
     number, at = stretch.number - 1, stretch.position
     try:
@@ -343,9 +349,9 @@ def decode(
         raise LogError(f"{path} ends with record {number} at byte {at}, and there was one of number {wanted}")
 
 
-def _limiting(header: Header, limit: int) -> Header:
-    """Return a header that stands for the next segment's, of which only the first number counts here."""
-    return Header(header.worker, header.incarnation, 0, header.segment + 1, limit, 0, header.rules)
+def clipped(stretch: Stretch) -> Disk:
+    """Return the folder of a stretch, in which its segment ends where the stretch does."""
+    return _Clipped(stretch.folder, stretch.end)
 
 
 def size_of(folder: str) -> int:

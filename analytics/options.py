@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 MESSAGES_PER_TRIGGER: Final = 1_000_000
 ROWS_PER_BATCH: Final = 16_384
+TABLES: Final = ("messages", "events", "deliveries")
 BYTES_PER_BATCH: Final = 16_777_216
 _BOOLEANS: Final = {"true": True, "false": False}
 _KNOWN: Final = {
     "path", "topicfilter", "since", "until", "workers", "failondataloss", "maxmessagespertrigger", "startingposition",
-    "url", "username", "password", "clientidentifier", "behind",
+    "url", "username", "password", "clientidentifier", "behind", "table",
 }  # fmt: skip
 
 
@@ -38,6 +39,7 @@ class Options:
         messages_max: in one micro-batch of a stream.
         latest: a stream that begins, begins at the end of the log.
         behind: of a table: only what comes behind these places, {worker: {incarnation, number, segment, position}}.
+        table: one of TABLES.
         url: of a broker, tcp://HOST:PORT; empty if a folder is read.
     """
 
@@ -50,6 +52,7 @@ class Options:
     messages_max: int = MESSAGES_PER_TRIGGER
     latest: bool = False
     behind: dict[str, dict[str, int]] = field(default_factory=dict)
+    table: str = "messages"
     url: str = ""
     username: str | None = None
     password: str | None = None
@@ -73,6 +76,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     starting = options.get("startingposition", "earliest")
     if starting not in ("earliest", "latest"):
         raise ValueError(f"startingPosition is earliest or latest, and not {starting!r}")
+    table = options.get("table", "messages")
+    if table not in TABLES:
+        raise ValueError(f"table is one of {', '.join(TABLES)}, and not {table!r}")
     return Options(
         path=path,
         topic_filter=_topic_filter(options["topicfilter"]) if "topicfilter" in options else None,
@@ -83,6 +89,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         messages_max=_positive("maxMessagesPerTrigger", options.get("maxmessagespertrigger", str(MESSAGES_PER_TRIGGER))),
         latest=starting == "latest",
         behind=json.loads(options.get("behind", "{}")),
+        table=table,
         url=url,
         username=options.get("username"),
         password=options.get("password"),

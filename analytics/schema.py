@@ -43,13 +43,13 @@ MESSAGES: Final = StructType([
 ID: Final = ("worker", "incarnation", "n")
 
 
-def checked(schema: StructType) -> StructType:
-    """Return the columns of a schema that somebody asked for, as they are here. Raises ValueError for others."""
-    known = {field.name: field for field in MESSAGES}
+def checked(schema: StructType, table: StructType = MESSAGES) -> StructType:
+    """Return a schema that somebody asked for, with columns of a table. Raises ValueError for others."""
+    known = {field.name: field for field in table}
     wrong = [field.name for field in schema if field.name not in known]
     if wrong:
-        raise ValueError(f"there is no column {wrong[0]!r}; a message has {', '.join(known)}")
+        raise ValueError(f"there is no column {wrong[0]!r}; there are {', '.join(known)}")
     for field in schema:
         if field.dataType != known[field.name].dataType:
             raise ValueError(f"column {field.name!r} is {known[field.name].dataType.simpleString()}")
-    return schema
+    return StructType([known[field.name] for field in schema])

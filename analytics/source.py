@@ -54,16 +54,18 @@ class ShoalSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that a reader has unless some of them are asked for, with schema()."""
-        return MESSAGES
+        return _table(self._options())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table. Raises ValueError, LogError."""
         options = self._options()
-        return LogReader(options, checked(schema))
+        return LogReader(options, checked(schema, _table(options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
         """Return what reads a stream. Raises ValueError."""
         options = self._options()
+        if options.table != "messages":
+            raise ValueError(f"the table {options.table} is no stream")
         return LogStreamReader(options, checked(schema))
 
     def _options(self) -> Options:
@@ -71,6 +73,12 @@ class ShoalSource(DataSource):
         if options.path.startswith("file:"):
             raise ValueError("a data folder is a path of this machine, without file:")
         return options
+
+
+def _table(options: Options) -> StructType:
+    from analytics.events import DELIVERIES, EVENTS
+
+    return {"messages": MESSAGES, "events": EVENTS, "deliveries": DELIVERIES}[options.table]
 
 
 class _Rows:
@@ -91,6 +99,9 @@ class _Rows:
             return
         wanted = self.wanted
         schema = to_arrow_schema(self.columns, timezone="UTC")
+        if self.options.table != "messages":
+            yield from self._read_other(partition, schema)
+            return
         decoder = Decoder(
             tuple(field.name for field in self.columns),
             worker=partition.stretches[0].header.worker,
@@ -112,6 +123,17 @@ class _Rows:
             yield record_batch(schema, decoder.take(), rows)
 
 
+    def _read_other(self, part: Part, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+        from analytics.events import deliveries, events
+
+        first = part.stretches[0]
+        if self.options.table == "deliveries":
+            yield from deliveries(WorkerLog(first.folder, first.header.worker), schema)
+            return
+        for stretch in part.stretches:
+            yield from events(stretch, schema)
+
+
 class LogReader(_Rows, DataSourceReader):
     """A table of what is in the logs when the query is planned.
 
@@ -128,6 +150,8 @@ class LogReader(_Rows, DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  (Spark's name)
         """Take the conditions on time, worker and topic; return the others."""
+        if self.options.table != "messages":
+            return filters
         self.wanted, left = push(self.wanted, filters)
         return left
 
@@ -143,7 +167,10 @@ class LogReader(_Rows, DataSourceReader):
             end = log.end()
             if end is not None:
                 stretches = log.all_of(end, wanted.since_us, wanted.until_us, _place(options.behind, worker))
-                parts += [Part((stretch,), node) for stretch in stretches]
+                if options.table == "deliveries":
+                    parts += [Part((stretch,), node) for stretch in stretches[:1]]  # one task reads a log to its end
+                else:
+                    parts += [Part((stretch,), node) for stretch in stretches]
         return parts or [Part((), node)]
 
 
