@@ -16,6 +16,8 @@ from analytics.commands import data_folder, open_session, spark_options, telling
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+WIDTH = 200  # of what does not go to a terminal
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SOURCE_OPTIONS = (
@@ -111,7 +113,7 @@ def show(frame: DataFrame, limit: int, as_json: bool) -> None:
         shown.add_column(field.name, justify="right" if right else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(Text(_text(value)) for value in row.values()))
-    Console(soft_wrap=not sys.stdout.isatty()).print(shown if rows else "There is nothing.")
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(shown if rows else "There is nothing.")
 
 
 def _text(value: Any) -> str:

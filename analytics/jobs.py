@@ -67,7 +67,7 @@ def churn(events: DataFrame, *, flapping_s: float = 60.0) -> DataFrame:
     steps = events.where(f.col("kind").isin("session", "detached", "ended")).select(
         "client", "time", "kind", f.lag("kind").over(window).alias("before"), _gap_s("time", window)
     )
-    returned = (f.col("kind") == "session") & (f.col("before") == "detached") & (f.col("gap_s") <= flapping_s)
+    returned = (f.col("kind") == "session") & f.col("before").isin("detached", "ended") & (f.col("gap_s") <= flapping_s)
     stayed = f.when((f.col("kind") == "detached") & (f.col("before") == "session"), f.col("gap_s"))
 
     def count(kind: str) -> Column:
@@ -146,7 +146,7 @@ def affected(messages: DataFrame, events: DataFrame, *, topic_filter: str) -> Da
         .where("rank = 1 and kind = 'subscribe'").join(ended, "client", "left").where("ended is null or ended < time")
         .select("client", "topic_filter")
     )  # fmt: skip
-    pattern = f.udf(lambda text: filter_pattern(_inner(text)), "string")
+    pattern = f.udf(lambda text: filter_pattern(_inner(text)), "string", useArrow=False)
     topics = gone.groupBy("topic").agg(f.count("*").alias("count"), f.max("time").alias("newest"))
     matched = subscribed.withColumn("pattern", pattern("topic_filter")).join(topics, f.expr("topic rlike pattern"))
     subscribers = matched.groupBy("client", "topic_filter").agg(

@@ -261,6 +261,15 @@ class Client:
             self._flush()
             self._take_what_is_there()
 
+    def send(self) -> None:
+        """Send what has been published, without waiting for an answer."""
+        self._flush()
+
+    def look_after(self, seconds: float) -> None:
+        """Wait so long, or until something comes, and answer it."""
+        self._read(seconds)
+        self._flush()
+
     def flush(self) -> None:
         """Wait until everything that was published is acknowledged."""
         self._flush()

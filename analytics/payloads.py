@@ -173,7 +173,7 @@ def _by_function(frame: DataFrame, function: Function, schema: DataType) -> Data
             return None, f"{type(error).__name__}: {error}"
         return (found, None) if isinstance(found, dict) else (None, f"the function returned {type(found).__name__}")
 
-    called = frame.withColumn("_called", f.udf(call, result)("topic", "payload"))
+    called = frame.withColumn("_called", f.udf(call, result, useArrow=False)("topic", "payload"))
     return _with(called, f.col("_called.data"), f.col("_called.reason")).drop("_called")
 
 

@@ -71,7 +71,7 @@ def collect(
         total = slim.agg(
             f.count("*").alias("messages"), f.coalesce(f.sum(f.length("payload")), f.lit(0)).alias("bytes"),
             f.min("time").cast("double").alias("since"), f.max("time").cast("double").alias("until"),
-            f.approx_count_distinct("topic").alias("topics"), f.approx_count_distinct("publisher").alias("publishers"),
+            f.count_distinct("topic").alias("topics"), f.count_distinct("publisher").alias("publishers"),
         ).collect()[0]  # fmt: skip
         found.messages, found.bytes = total.messages, total.bytes
         if not found.messages:
@@ -145,8 +145,8 @@ def render(found: Found) -> str:
         ("messages", number(found.messages)),
         ("a second, on average", number(found.messages / span_s)),
         ("payload", f"{number(found.bytes)}B"),
-        ("topics, about", number(found.topic_count)),
-        ("publishers, about", number(found.publisher_count)),
+        ("topics", number(found.topic_count)),
+        ("publishers", number(found.publisher_count)),
         ("silent devices", number(len(found.silent)) + ("+" if len(found.silent) == ROWS else "")),
     ])
     filled = _filled(found)

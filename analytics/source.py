@@ -6,7 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from analytics.log import End, LogError, Place, Stretch, WorkerLog, decode, node_of, worker_folders
@@ -59,14 +66,34 @@ class ShoalSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table. Raises ValueError, LogError."""
         options = self._options()
+        if options.url:
+            from analytics.network import NETWORK, NetworkReader
+
+            return NetworkReader(options, checked(schema, NETWORK))
         return LogReader(options, checked(schema, _table(options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
         """Return what reads a stream. Raises ValueError."""
         options = self._options()
+        if options.url:
+            from analytics.network import NETWORK, NetworkStreamReader
+
+            return NetworkStreamReader(options, checked(schema, NETWORK))
         if options.table != "messages":
             raise ValueError(f"the table {options.table} is no stream")
         return LogStreamReader(options, checked(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what publishes a table. Raises ValueError."""
+        from analytics.sink import Sink, parse_target
+
+        return Sink(parse_target(self.given, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  (Spark's name)
+        """Return what publishes a stream. Raises ValueError."""
+        from analytics.sink import StreamSink, parse_target
+
+        return StreamSink(parse_target(self.given, schema))
 
     def _options(self) -> Options:
         options = parse_options(self.given)
@@ -78,6 +105,10 @@ class ShoalSource(DataSource):
 def _table(options: Options) -> StructType:
     from analytics.events import DELIVERIES, EVENTS
 
+    if options.url:
+        from analytics.network import NETWORK
+
+        return NETWORK
     return {"messages": MESSAGES, "events": EVENTS, "deliveries": DELIVERIES}[options.table]
 
 

@@ -1,0 +1,234 @@
+"""The source "shoal" over the network: what a running broker has stored, by `$replay`, to a client that may subscribe.
+
+A place in the history is a position of the broker's, and what lies between two positions is always the same messages in
+the same order: so a micro-batch can be read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from analytics.mqtt import Client, NetworkError, Received
+from analytics.options import Options
+from analytics.schema import MESSAGES
+from router.positions import decode_position, encode_position, format_time
+from router.scan import TIME_MIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+IDLE_S: Final = 1.0  # with nothing for so long, a replay has caught up
+LOST_S: Final = 30.0  # with nothing for so long, what is still missing has expired
+ACKNOWLEDGE_EVERY: Final = 1_000
+RECEIVE_MAXIMUM: Final = 10_000
+POSITION: Final = "shoal-position"
+GAP: Final = "shoal-replay-gap"
+
+NETWORK: Final = StructType([
+    StructField("position", StringType(), nullable=False),
+    StructField("received", TimestampType(), nullable=False),
+    StructField("topic", StringType(), nullable=False),
+    StructField("levels", ArrayType(StringType(), containsNull=False), nullable=False),
+    StructField("payload", BinaryType(), nullable=False),
+    StructField("qos", ByteType(), nullable=False),
+    StructField("retain", BooleanType(), nullable=False),
+    StructField("text", BooleanType()),
+    StructField("content_type", StringType()),
+    StructField("response_topic", StringType()),
+    StructField("correlation_data", BinaryType()),
+    StructField("expiry_s", LongType()),
+    StructField("user_properties", MESSAGES["user_properties"].dataType, nullable=False),
+])  # fmt: skip
+
+Numbers = dict[str, int]  # worker -> the number of the last record of its log that has been read
+
+
+@dataclass(frozen=True, slots=True)
+class Between(InputPartition):
+    """What one task reads: the messages behind a position, up to another one; None: until it has caught up."""
+
+    start: Numbers
+    end: Numbers | None
+
+
+class Replay:
+    """A replay from a position on, over a connection of its own.
+
+    Raises NetworkError.
+    """
+
+    def __init__(self, options: Options, start: Numbers) -> None:
+        self.numbers = dict(start)
+        self._options = options
+        self._client = Client(
+            options.url, client_identifier=options.client_identifier, username=options.username,
+            password=options.password, receive_maximum=RECEIVE_MAXIMUM,
+        )  # fmt: skip
+        topic_filter = (options.topic_filter or b"#").decode()
+        try:
+            self._client.subscribe(f"$replay/{self._start()}/{topic_filter}")
+        except NetworkError:
+            self._client.close()
+            raise
+
+    def _start(self) -> str:
+        if self.numbers:
+            return encode_position({int(worker): number for worker, number in self.numbers.items()})
+        if self._options.since_us == TIME_MIN:
+            return "1970-01-01T00:00:00Z"
+        return format_time(self._options.since_us)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+    def messages(self, idle_s: float) -> Iterator[tuple[Received, Numbers]]:
+        """Yield messages with the numbers by which each of them moves on, until none has come for so long."""
+        unacknowledged: list[Received] = []
+        for message in self._client.messages(idle_s):
+            unacknowledged.append(message)
+            if len(unacknowledged) >= ACKNOWLEDGE_EVERY:
+                self._client.acknowledge(unacknowledged)
+                unacknowledged.clear()
+            moved = self._moved(message)
+            self.numbers.update(moved)
+            yield message, moved
+        self._client.acknowledge(unacknowledged)
+
+    def _moved(self, message: Received) -> Numbers:
+        named = dict(message.user_properties[:2])  # the broker's stand first
+        if self._options.fail_on_loss and GAP in named and self.numbers:
+            raise NetworkError(
+                f"{named[GAP]} records behind {self._start()} were removed from the log of {self._options.url} before they"
+                " were read. With the option failOnDataLoss=false reading goes on"
+            )
+        if POSITION not in named:
+            raise NetworkError(f"{self._options.url} is no broker that can replay: a message has no {POSITION}")
+        position = decode_position(named[POSITION])
+        return {str(worker): number for worker, number in position.items() if number > self.numbers.get(str(worker), 0)}
+
+
+def between(options: Options, part: Between) -> Iterator[tuple[Received, Numbers]]:
+    """Yield the messages of a part. Raises NetworkError."""
+    replay = Replay(options, part.start)
+    end = part.end
+    try:
+        if end is not None and _reached(replay.numbers, end):
+            return
+        for message, moved in replay.messages(IDLE_S if end is None else LOST_S):
+            if end is not None and any(number > end.get(worker, 0) for worker, number in moved.items()):
+                return  # what the part ends with is not delivered any more: it has expired
+            yield message, moved
+            if end is not None and _reached(replay.numbers, end):
+                return
+    finally:
+        replay.close()
+
+
+def _reached(numbers: Numbers, end: Numbers) -> bool:
+    return all(numbers.get(worker, 0) >= number for worker, number in end.items())
+
+
+def _row(message: Received, position: Numbers, names: Sequence[str]) -> tuple[Any, ...]:
+    properties = message.properties
+    user = [pair for index, pair in enumerate(message.user_properties) if index > 1 or pair[0] not in (POSITION, GAP)]
+    values: dict[str, Any] = {
+        "position": encode_position({int(worker): number for worker, number in position.items()}),
+        "received": datetime.now(timezone.utc),
+        "topic": message.topic,
+        "levels": message.topic.split("/"),
+        "payload": message.payload,
+        "qos": message.qos,
+        "retain": message.retain,
+        "text": properties[0x01] == 1 if 0x01 in properties else None,
+        "content_type": properties[0x03].decode() if 0x03 in properties else None,
+        "response_topic": properties[0x08].decode() if 0x08 in properties else None,
+        "correlation_data": properties.get(0x09),
+        "expiry_s": properties.get(0x02),
+        "user_properties": user,
+    }
+    return tuple(values[name] for name in names)
+
+
+class _Rows:
+    options: Options
+    columns: StructType
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Yield the messages of a part as rows. Raises NetworkError."""
+        assert isinstance(partition, Between), partition
+        names = self.columns.fieldNames()
+        numbers = dict(partition.start)
+        for message, moved in between(self.options, partition):
+            numbers.update(moved)
+            yield _row(message, numbers, names)
+
+
+class NetworkReader(_Rows, DataSourceReader):
+    """A table of what a broker has stored, up to where a replay has caught up."""
+
+    def __init__(self, options: Options, columns: StructType) -> None:
+        self.options = options
+        self.columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the one part there is: a replay is one stream of messages."""
+        return [Between({}, None)]
+
+
+class NetworkStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of what a broker stores. An offset is {worker: number of the last record that was read}.
+
+    Each micro-batch is read twice: to see how far it goes, and to have its rows.
+    """
+
+    def __init__(self, options: Options, columns: StructType) -> None:
+        self.options = options
+        self.columns = columns
+        self._end: Numbers | None = None
+
+    def initialOffset(self) -> Numbers:  # noqa: N802  (Spark's name)
+        """Return where a stream that is new begins."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
+        """Return how many messages a micro-batch may have."""
+        return ReadMaxRows(self.options.messages_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
+        """Remember how far the history goes now: the stream ends there."""
+        self._end = self._advance({}, None)
+
+    def latestOffset(self, start: Numbers, limit: ReadLimit) -> Numbers:  # noqa: N802  (Spark's name)
+        """Return where the next micro-batch ends."""
+        if isinstance(limit, ReadAllAvailable):
+            return self._advance(start, None)
+        return self._advance(start, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.messages_max)
+
+    def _advance(self, start: Numbers, most: int | None) -> Numbers:
+        numbers = dict(start)
+        for count, (_, moved) in enumerate(between(self.options, Between(start, self._end)), 1):
+            numbers.update(moved)
+            if count == most:
+                break
+        return numbers
+
+    def partitions(self, start: Numbers, end: Numbers) -> Sequence[InputPartition]:
+        """Return the one part there is."""
+        return [Between(start, end)] if start != end else []
