@@ -86,6 +86,7 @@ class Admin:
         route("GET", "/status", self._status)
         route("GET", "/workers", self._rows_of("workers"))
         route("GET", "/peers", self._rows_of("peers"))
+        route("POST", "/peers/*/forget", self._forget)
         route("GET", "/slowest", self._slowest, {"limit": int})
         route("GET", "/clients", self._paged("clients"), {**PAGED, "prefix": str})
         route("GET", "/clients/*", self._of_client("client"))
@@ -201,6 +202,15 @@ class Admin:
             return {"rows": rows}
 
         return handle
+
+    async def _forget(self, request: Request) -> Row:
+        peer = request.path[0]
+        answers = (await self._ask_all("forget", {"peer": peer})).values()
+        known = [answer for answer in answers if not isinstance(answer, QueryError) and answer["known"]]
+        if not known:
+            refused = [answer for answer in answers if isinstance(answer, QueryError) and answer.status == 409]
+            raise refused[0] if refused else QueryError(404, "unknown_peer", f"There is no peer {peer!r}.")
+        return {"peer": peer, "messages_dropped": sum(row["messages_dropped"] for row in known)}
 
     async def _slowest(self, request: Request) -> Row:
         answers = await self._ask_all("slowest", request.arguments)

@@ -115,6 +115,18 @@ def peers(context: click.Context, as_json: bool) -> None:
         _print(client.ask("GET", "/peers"), as_json, "peers")
 
 
+@admin.command(short_help="Give up a worker that does not return.")
+@click.argument("peer")
+@_JSON
+@click.pass_context
+def forget(context: click.Context, peer: str, as_json: bool) -> None:
+    """Drop what a PEER (its name in `peers`) that is away is owed by all workers. It may come back without that."""
+    from urllib.parse import quote
+
+    with _asking(context) as client:
+        _print(client.ask("POST", f"/peers/{quote(peer, safe='')}/forget"), as_json, "forget")
+
+
 @admin.command(short_help="End the broker in order.")
 @_JSON
 @click.pass_context

@@ -58,6 +58,7 @@ class Queries:
         self._scans: dict[int, tuple[Any, int, Row]] = {}
         self._answers: dict[str, Callable[[Row], Awaitable[Row]]] = {
             "status": self._status, "workers": self._metrics, "peers": self._peers, "slowest": self._slowest,
+            "forget": self._forget,
             "clients": self._clients, "sessions": self._sessions, "client": self._client,
             "subscriptions": self._subscriptions, "routes": self._routes, "retained": self._retained,
             "kick": self._kick, "publish": self._publish, "drain": self._drain, "log_level": self._log_level,
@@ -110,6 +111,17 @@ class Queries:
             told = neighbour.link.statistics()
             rows.append({"worker": self.number, **told, "lag": told["unacknowledged"]})
         return {"rows": rows}
+
+    async def _forget(self, arguments: Row) -> Row:
+        """Drop what a peer that is away is owed by this worker."""
+        mesh, peer = self.worker.mesh, arguments["peer"]
+        try:
+            dropped = mesh.forget(peer.encode()) if mesh is not None else None
+        except KeyError:
+            dropped = None
+        except ValueError:
+            raise QueryError(409, "peer_connected", f"The peer {peer!r} is there.") from None
+        return {"peer": peer, "known": dropped is not None, "messages_dropped": dropped or 0}
 
     async def _drain(self, arguments: Row) -> Row:
         log.warning("drain_asked")

@@ -391,6 +391,7 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "why": _why,
     "drain": lambda value: [Text("The broker is ending.")],
     "log_level": lambda value: [Text(value["level"])],
+    "forget": lambda value: [Text(f"{value['peer']}: forgotten, {count(value['messages_dropped'])} messages dropped")],
     "kick": lambda value: [Text(f"{value['client']}: " + " and ".join(
         (["disconnected"] if value["disconnected"] else []) + (["session ended"] if value["session_ended"] else [])))],
     "publish": lambda value: [Text(f"{value['topic']}: {count(value['receivers'])} receivers"

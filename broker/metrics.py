@@ -7,13 +7,16 @@ millisecond, however many clients there are.
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from broker import logs
+from broker.survey import queue_of
 from router.storage import Log
 
 if TYPE_CHECKING:
@@ -216,6 +219,8 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
     durations = {name: Durations(*fields) for name, fields in hub.durations().items()}
     log_counters = logs.counters()
     resident_bytes = hub.memory.resident_bytes() if hub.memory is not None else 0
+    # What waits for another router is counted where it waits for a client.
+    passing = [queue_of(peer.session) for peer in router.peers.values()]
     return Metrics(
         **hub.counters(),
         clients_handed_over=handover.handed_over if handover is not None else 0,
@@ -235,9 +240,9 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         shared_subscriptions=tree.shared_subscription_count,
         retained_messages=router.retaining.count,
         retained_bytes=router.retaining.size_bytes,
-        queued_messages=ledger.queued_messages,
-        queued_bytes=ledger.queued_bytes,
-        inflight_messages=ledger.inflight_messages,
+        queued_messages=ledger.queued_messages - sum(owed["queued"] for owed in passing),
+        queued_bytes=ledger.queued_bytes - sum(owed["queued_bytes"] for owed in passing),
+        inflight_messages=ledger.inflight_messages - sum(owed["in_flight"] for owed in passing),
         resident_bytes=resident_bytes,
         resident_bytes_max=max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
         memory_full=hub.memory.times_full if hub.memory is not None else 0,
@@ -262,6 +267,33 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         presence_events_dropped=controller.presence.dropped,
         unraisable=unraisable["count"],
     )
+
+
+AS_ONE: Final = frozenset({
+    "uptime_ms", "storage_replay_age_ms", "storage_trouble", "storage_full", "retained_messages", "retained_bytes"})
+"""Of several workers the highest: each says the same, or what concerns all of them."""
+
+
+def merged(parts: Sequence[Metrics]) -> Metrics:
+    """Return the counters of several workers as those of one broker: their sums, but for AS_ONE. One part or more."""
+    return Metrics(**{
+        name: max(found) if name in AS_ONE else _sum(found)
+        for name in Metrics.__struct_fields__ for found in [[getattr(part, name) for part in parts]]})
+
+
+def _sum(found: list[Any]) -> Any:
+    if isinstance(found[0], int):
+        return sum(found)
+    if isinstance(found[0], tuple):
+        return tuple(map(sum, zip_longest(*found, fillvalue=0)))
+    if isinstance(found[0], Durations):
+        return Durations(
+            sum(durations.count for durations in found), sum(durations.total_us for durations in found),
+            max(durations.max_us for durations in found), _sum([durations.buckets for durations in found]))
+    totals: Counter[str] = Counter()
+    for counts in found:
+        totals.update(counts)
+    return dict(totals)
 
 
 def _storage(log: object, now_us: int) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def join(worker: Worker, place: Place) -> Mesh:
               for number in range(place.count) if number != place.number}
     mesh = Mesh(worker.router, transport, name, incarnation, others, worker.reactor.wake, log,
                 interest_timeout_ms=int(settings.interest_timeout_s * 1000), silence_ms=int(settings.silence_s * 1000),
-                window_bytes=settings.window_bytes)
+                window_bytes=settings.window_bytes,
+                absent_ms=int(settings.absent_peer_age_s * 1000))
     worker.reactor.join_mesh(mesh)
     worker.controller.mesh = mesh
     return mesh

@@ -331,6 +331,14 @@ class Mesh(Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1_048_576, le=1 << 50, description="Bytes of messages that wait for one other worker at most."),
     ] = 1 << 34
+    absent_peer_age_s: Annotated[
+        float,
+        Meta(
+            ge=60,
+            le=31_536_000,
+            description="Time that another worker may be away; then what it is owed is dropped (reason peer_gone).",
+        ),
+    ] = 86_400.0
 
 
 class Shutdown(Struct, frozen=True, kw_only=True):

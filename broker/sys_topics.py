@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import trio
+from msgspec import Struct
 from router.message import message as make_message
 from router.retained import RetainedStore
 
-from broker.metrics import Durations, Metrics
+from broker.metrics import Durations, Metrics, merged
 from broker.version import VERSION
 
 if TYPE_CHECKING:
@@ -200,19 +202,35 @@ class LoadAverages:
                 self.per_minute[topic] = now + fades * (self.per_minute[topic] - now)
 
 
+class Share(Struct, frozen=True):
+    """What one of several workers tells the others each interval.
+
+    Attributes:
+        metrics: its counters.
+        per_minute: its load averages.
+    """
+
+    metrics: Metrics
+    per_minute: dict[str, float]
+
+
 class SysTopics:
-    """$SYS of one worker, for its own clients.
+    """$SYS of one worker, for its own clients; of several workers, what all of them count together.
 
     Args:
         router: whose subscribers are told; it asks us for the values that a new one gets.
         measure: reads the counters.
         interval_s: how often values are renewed; more than 0.
+        mesh: the links to the other workers; None: there are none.
     """
 
-    def __init__(self, router: Router, measure: Callable[[], Metrics], interval_s: float) -> None:
+    def __init__(self, router: Router, measure: Callable[[], Metrics], interval_s: float, mesh: Any = None) -> None:
         self.router = router
         self.interval_s = interval_s
         self.loads = LoadAverages()
+        self._mesh = mesh
+        self._shares: dict[bytes, tuple[bytes, Share]] = {}      # by worker, and what it is made of
+        self._connected_max = 0
         self._measure = measure
         self._values = RetainedStore()
         self._texts: dict[str, bytes] = {}           # by topic, as it was told last
@@ -246,6 +264,8 @@ class SysTopics:
 
     async def run(self) -> None:
         """Renew the values each interval and tell subscribers what changed, a slice at a time. Until cancelled."""
+        if self._mesh is not None:
+            self._tell_others(self._measure())       # so that nobody waits an interval for our first ones
         while True:
             await trio.sleep(self.interval_s)
             self.tick()
@@ -256,6 +276,8 @@ class SysTopics:
         """An interval is over: the load averages go on, and if anybody subscribes, find out what changed."""
         metrics = self._measure()
         self.loads.take(metrics)
+        if self._mesh is not None:
+            self._tell_others(metrics)
         if self.router.tree.has_branch(ROOT):
             self._renew(metrics)
 
@@ -270,21 +292,58 @@ class SysTopics:
             told += 1
         return bool(self._changes)
 
+    def _tell_others(self, metrics: Metrics) -> None:
+        self._mesh.tell_counters(ENCODER.encode(Share(metrics, self.loads.per_minute)))
+        connected = metrics.sessions_connected + sum(share.metrics.sessions_connected for share in self._others())
+        self._connected_max = max(self._connected_max, connected)
+
+    def _others(self) -> list[Share]:
+        """Return what the other workers told last, of those that told anything."""
+        found = []
+        for name, neighbour in self._mesh.neighbours.items():
+            told = neighbour.counters
+            if told is None:
+                continue
+            known = self._shares.get(name)
+            if known is None or known[0] is not told:
+                try:
+                    known = self._shares[name] = told, DECODER.decode(told)
+                except msgspec.MsgspecError:
+                    continue                         # of another version
+            found.append(known[1])
+        return found
+
+    def _of_all(self, metrics: Metrics) -> tuple[Metrics, dict[str, float]]:
+        """Return counters and load averages of all workers together, of which one is ours."""
+        others = self._others()
+        total = merged([metrics, *(share.metrics for share in others)])
+        self._connected_max = max(self._connected_max, metrics.sessions_connected_max, total.sessions_connected)
+        per_minute = {name: average + sum(share.per_minute.get(name, 0.0) for share in others)
+                      for name, average in self.loads.per_minute.items()}
+        return msgspec.structs.replace(total, sessions_connected_max=self._connected_max), per_minute
+
     def _renew(self, metrics: Metrics) -> None:
         self._measured_ms = self.router.ledger.now_ms
-        for topic, text in values_of(metrics, self.loads):
+        per_minute = self.loads.per_minute
+        if self._mesh is not None:
+            metrics, per_minute = self._of_all(metrics)
+        for topic, text in values_of(metrics, per_minute):
             encoded = text.encode()
             if self._texts.get(topic) != encoded:
                 self._texts[topic] = encoded
                 self._changes.append((topic, encoded))
 
 
-def values_of(metrics: Metrics, loads: LoadAverages) -> Iterator[tuple[str, str]]:
+ENCODER: Final = msgspec.msgpack.Encoder()
+DECODER: Final = msgspec.msgpack.Decoder(Share)
+
+
+def values_of(metrics: Metrics, per_minute: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     """Yield (name behind $SYS/broker/, payload) of every topic that has a value."""
     for topic in TOPICS:
         yield topic.name, str(topic.value(metrics))
-    for name, per_minute in loads.per_minute.items():
-        yield name, f"{per_minute:.2f}"
+    for name, average in per_minute.items():
+        yield name, f"{average:.2f}"
     for family in FAMILIES:
         for key, count in family.values(metrics).items():
             if count:
@@ -307,6 +366,8 @@ def page() -> str:
         "  message goes nowhere and is counted as dropped, reason `not_authorized`.",
         "- The values are not retained messages: no limit, count or log includes them. While nobody subscribes,",
         "  nothing is computed but the load averages.",
+        "- With several workers these are the numbers of all of them together, whichever worker a client is on: of the",
+        "  other workers as they were at their last interval. A worker that was restarted counts from 0 again.",
         "- Payloads are text. A *total* counts since the start, a *number* is how many there are now.",
         "- Every topic that mosquitto 2.0 publishes is here but `$SYS/broker/connection/...`: there are no bridges",
         "  whose state it could tell.",

@@ -121,7 +121,7 @@ class Worker:
         self.handover: Handover | None = None
         self.sys_topics: SysTopics | None = None
         if mqtt.sys_interval_s:
-            self.sys_topics = SysTopics(self.router, self.metrics, mqtt.sys_interval_s)
+            self.sys_topics = SysTopics(self.router, self.metrics, mqtt.sys_interval_s, self.mesh)
         self._stop = trio.Event()
 
     def listen(self, sockets: list[socket.socket] | None = None) -> None:
@@ -355,7 +355,7 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
     try:
         worker.listen()
         async with trio.open_nursery() as driving:
-            driving.start_soon(_drive, worker.reactor)
+            driving.start_soon(drive, worker.reactor)
             async with trio.open_nursery() as serving:
                 started = trio.Event()
                 serving.start_soon(worker.serve, started.set)
@@ -373,7 +373,7 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
         raise failure
 
 
-async def _drive(reactor: Reactor) -> None:
+async def drive(reactor: Reactor) -> None:
     """Turn a reactor from a trio task until cancelled: the second driver, beside Reactor.run()."""
     while True:
         if reactor.turn_once(False):

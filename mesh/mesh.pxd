@@ -15,6 +15,7 @@ cdef class Neighbour:
     cdef readonly bytes name             # node/worker
     cdef readonly Peer peer
     cdef readonly PeerLink link
+    cdef int64_t there_ms                # when its link was up last
     cdef readonly Channel channel
     cdef readonly bytes identity         # name/incarnation of its newest process that was heard
     # What we want, as the peer knows it. Versions are mesh.interest.Interest's.
@@ -25,7 +26,7 @@ cdef class Neighbour:
     cdef readonly uint64_t wants         # its version; 0: its first snapshot has not been heard
     cdef public set listed               # filters of the snapshot that is coming in; None while none is
     # What it says of itself.
-    cdef readonly dict counters          # of the broker's counters, as it said last; of its process that is there now
+    cdef readonly bytes counters         # what it counts, as its process that is there now said last; None: not said yet
     cdef readonly object reach           # how far its log can be read (router.places.Reach); None: not said yet
     cdef readonly uint64_t answered      # up to which question of ours it has said that
     # What we say to it.
@@ -49,7 +50,7 @@ cdef class Mesh(MeshSeam):
     cdef readonly bint following         # we read the peers' logs
     cdef readonly uint64_t question      # our last one
     cdef bint followed                   # some peer follows
-    cdef dict own_counters               # as they were gossiped last
+    cdef bytes own_counters              # as they were gossiped last
     cdef int64_t gossiped_ms
     cdef object indexing                 # deque of (record, action): until the index of retained messages has it
     cdef object waiting                  # deque of (version, due ms, action): until the peers have installed it
@@ -57,5 +58,6 @@ cdef class Mesh(MeshSeam):
     cdef FrameHandler inbox
     cdef FrameReader reader
     cdef int64_t interest_timeout_ms
+    cdef int64_t absent_ms               # how long a peer may be away until it is forgotten
     cdef readonly uint64_t errors        # frames that were none
     cdef int heard(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1

@@ -11,19 +11,22 @@ from itertools import islice
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from mesh.frames cimport FRAME_GOSSIP, FRAME_INTEREST, FRAME_INTEREST_INSTALLED, FRAME_VERSION
+from router.ledger cimport DROP_PEER_GONE, Ledger
+from router.peers cimport Peer
 from router.router cimport Router
 
 import msgpack
 
 from mesh.frames import FrameError
 from mesh.interest import Interest, Wish
+from router.peers import PEER_PREFIX
 from router.places import Reach
 
 cdef enum:
     PART_MAX = 500               # filters in one frame: so many are installed in a few milliseconds
     AGAIN_MS = 1000              # until what was not confirmed is sent again
     ASK_AGAIN_MS = 250           # until a question is asked again
-    COUNTERS_MAX = 1000          # in one gossip
+    COUNTERS_BYTES_MAX = 65536   # in one gossip
     FILTER_BYTES_MAX = 65535 + 65535 + 16
 
 
@@ -92,7 +95,7 @@ cdef class Owner(LinkOwner):
         neighbour.answered = neighbour.asked = 0
         neighbour.follows = False
         neighbour.reach = neighbour.told = None
-        neighbour.counters = {}
+        neighbour.counters = None
         self.mesh.forwarding.restarted(neighbour.peer)
         if link.state == "up":
             self.mesh.tell_all(neighbour)
@@ -123,11 +126,13 @@ cdef class Mesh(MeshSeam):
         wake: makes the reactor turn; from this thread.
         log: where links are told of, a structlog logger.
         interest_timeout_ms: how long a SUBACK waits for peers at most.
+        absent_ms: how long a peer may be away; then it is forgotten.
         link_options: heartbeat_ms, silence_ms, window_bytes of mesh.link.PeerLink.
     """
 
     def __init__(self, Router router not None, Transport transport not None, bytes name not None, incarnation: int,
-                 peers: dict, wake, log, *, interest_timeout_ms: int = 1000, **link_options):
+                 peers: dict, wake, log, *, interest_timeout_ms: int = 1000, absent_ms: int = 86_400_000,
+                 **link_options):
         cdef Neighbour neighbour
         cdef Owner owner = Owner()
         cdef Inbox inbox = Inbox()
@@ -138,6 +143,7 @@ cdef class Mesh(MeshSeam):
         self.log = log
         self.indexing = deque()
         self.interest_timeout_ms = interest_timeout_ms
+        self.absent_ms = absent_ms
         self.forwarding = Forwarding(router)
         self.interest = Interest()
         self.reader = FrameReader()
@@ -157,8 +163,8 @@ cdef class Mesh(MeshSeam):
             neighbour = Neighbour()
             neighbour.name = peer
             neighbour.peer = self.forwarding.peer(peer)
-            neighbour.counters = {}
             neighbour.channel = transport.connect(peer, endpoint, key)
+            neighbour.there_ms = router.ledger.now_ms
             neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, **link_options)
             self.neighbours[peer] = neighbour
             self.links.append(neighbour.link)
@@ -199,6 +205,11 @@ cdef class Mesh(MeshSeam):
         cdef Neighbour neighbour
         for neighbour in self.neighbours.values():
             neighbour.link.tick(now_ms)
+            if neighbour.link.state == "up":
+                neighbour.there_ms = now_ms
+            elif now_ms - neighbour.there_ms >= self.absent_ms:
+                neighbour.there_ms = now_ms
+                self.forget(neighbour.name)
             if (neighbour.link.state == "up" and neighbour.installed < self.interest.version
                     and now_ms - neighbour.sent_ms >= AGAIN_MS):
                 self.tell_all(neighbour)         # a connection that broke took it along
@@ -372,6 +383,34 @@ cdef class Mesh(MeshSeam):
             self.transport.answer_frame(neighbour.identity, msgpack.packb(
                 [FRAME_VERSION, FRAME_INTEREST_INSTALLED, incarnation, version]))
 
+    # Who does not return --------------------------------------------------------------------------------------------
+
+    def forget(self, bytes name not None) -> int:
+        """Drop what a peer is owed that is away, and what it wanted; returns how many messages that were.
+
+        It may come back all the same: then it says what it wants, and is sent what is published from then on.
+
+        Raises KeyError: there is no such peer; ValueError: it is there.
+        """
+        cdef Peer peer = self.router.peers[PEER_PREFIX + name]
+        cdef Neighbour neighbour = self.neighbours.get(name)
+        cdef Ledger ledger = self.router.ledger
+        cdef uint64_t owed = ledger.queued_messages + ledger.inflight_messages
+        if neighbour is not None and neighbour.link.state == "up":
+            raise ValueError("the peer is there")
+        for topic_filter, _, _ in self.router.tree.subscriptions_of(peer.session):
+            self.forwarding.want_no_more(peer, topic_filter)
+        if neighbour is not None:
+            neighbour.wants = 0          # said when it is back, so that it says again what it wants
+        if peer.session.outgoing is not None:
+            peer.session.outgoing.done_with(0xFFFFFFFFFFFFFFFF)
+            if self.router.recording:
+                ledger.records.add("peer_acknowledged", ledger.now_us, peer.number, self.router.last_record)
+        owed -= ledger.queued_messages + ledger.inflight_messages
+        ledger.dropped_messages[DROP_PEER_GONE] += owed
+        self.log.warning("peer_forgotten", peer=name.decode(errors="replace"), messages_dropped=owed)
+        return owed
+
     # What routers say of themselves ----------------------------------------------------------------------------------
 
     def follow(self) -> int:
@@ -389,8 +428,8 @@ cdef class Mesh(MeshSeam):
         self.following = False
         self.gossip()
 
-    def tell_counters(self, dict counters not None) -> None:
-        """Tell all peers what we count, name -> number; each has it under `counters` of its neighbour then."""
+    def tell_counters(self, bytes counters not None) -> None:
+        """Tell all peers what we count, in whatever form they expect; they have it as `counters` of their neighbour."""
         self.own_counters = counters
         self.gossip()
 
@@ -411,7 +450,7 @@ cdef class Mesh(MeshSeam):
             reach = neighbour.told = self.log_reach()
         self.transport.send_frame(neighbour.channel, msgpack.packb(
             [FRAME_VERSION, FRAME_GOSSIP, neighbour.link.incarnation, self.question if self.following else 0,
-             neighbour.asked, reach, self.own_counters if full else None]))
+             neighbour.asked, reach, self.own_counters if full else None, neighbour.wants]))
 
     def tell_reach(self) -> None:
         """Tell the peers that read our log how far it has come."""
@@ -422,15 +461,17 @@ cdef class Mesh(MeshSeam):
                 self.gossip_to(neighbour, False)
 
     def on_gossip(self, Neighbour neighbour not None, incarnation: int, asked: int, answered: int, reach,
-                  counters) -> None:
+                  counters, wants: int) -> None:
         """A peer says how it is; `reach` and `counters` may be None. Raises ValueError, TypeError for what cannot be."""
         if incarnation != neighbour.link.peer_incarnation:
             return                       # the next heartbeat tells of it, and what matters is said again
         if counters is not None:
-            if len(counters) > COUNTERS_MAX or not all(
-                    [isinstance(name, str) and isinstance(value, (int, float)) for name, value in counters.items()]):
-                raise TypeError("counters are numbers by their names")
+            if not isinstance(counters, bytes) or len(counters) > COUNTERS_BYTES_MAX:
+                raise TypeError("counters are bytes, and not many")
             neighbour.counters = counters
+        if wants == 0 and neighbour.installed:
+            neighbour.sent = neighbour.installed = 0         # we were forgotten
+            self.tell_all(neighbour)
         neighbour.follows = asked != 0
         self.followed = self.log_reach is not None and any([other.follows for other in self.neighbours.values()])
         if asked > neighbour.asked:

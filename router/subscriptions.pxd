@@ -15,7 +15,7 @@ cdef enum:
 cdef class SubscriptionTree:
     cdef uint32_t generation_all
     cdef uint32_t[1024] generation_level
-    cdef readonly uint64_t subscription_count
+    cdef readonly uint64_t subscription_count            # what other routers want is none
     cdef readonly uint64_t shared_subscription_count     # of these, how many are $share/...
     # private state is declared below this line
     cdef FilterTree filters

@@ -198,13 +198,13 @@ cdef class SubscriptionTree:
         other.index = receiver.entry_count
         receiver.entry_count += 1
         receiver.tree = <void*>self
-        self.subscription_count += 1
+        self.subscription_count += not receiver.peer
         if group is None:
             node.entry_count += 1
             self.invalidate(node)
         else:
             group.member_count += 1
-            self.shared_subscription_count += 1
+            self.shared_subscription_count += not receiver.peer
             if group.member_count == 1:
                 self.invalidate(node)
         return True
@@ -279,7 +279,7 @@ cdef class SubscriptionTree:
             self.invalidate(node)
         if group is not None:
             group.member_count -= 1
-            self.shared_subscription_count -= 1
+            self.shared_subscription_count -= not receiver.peer
             moved = &group.members[group.member_count]
             if group.next_member == group.member_count:
                 group.next_member = gone.index
@@ -296,7 +296,7 @@ cdef class SubscriptionTree:
         give_back(&receiver.entries, receiver.entry_count, &receiver.entry_capacity)
         if receiver.entry_count == 0:
             receiver.tree = NULL
-        self.subscription_count -= 1
+        self.subscription_count -= not receiver.peer
         if group is None:
             give_back(&node.entries, node.entry_count, &node.entry_capacity)
         else:

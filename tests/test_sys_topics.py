@@ -326,7 +326,7 @@ def test_measuring_does_not_look_at_sessions_one_by_one() -> None:
 
                 sys.setprofile(count)
                 try:
-                    list(values_of(collect(world.broker.hub, world.broker.controller), world.topics.loads))
+                    list(values_of(collect(world.broker.hub, world.broker.controller), world.topics.loads.per_minute))
                 finally:
                     sys.setprofile(None)
                 calls.append(events)

@@ -6,8 +6,10 @@ import json
 import signal
 from pathlib import Path
 
+from broker.packets import Ack, Publish, Suback, Subscribe, subscription
+from broker.properties import PacketType
 from tests.processes.test_admin import asked, client, shoal
-from tests.support.raw_client import wait_until
+from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers
 
 
@@ -65,3 +67,47 @@ def test_a_broker_is_ready_again_when_a_killed_worker_is_back(tmp_path: Path) ->
         assert broker.process.stdout is not None
         broker.process.stdout.close()
     assert not (tmp_path / "data" / "admin.sock").exists()
+
+
+def test_what_a_forgotten_worker_was_owed_is_dropped_and_what_is_published_later_reaches_it(tmp_path: Path) -> None:
+    settings = {"SHOAL_MESH__SILENCE_S": "1", "SHOAL_PROCESSES__STALL_S": "60"}
+    with Workers(tmp_path, **settings) as broker, RawClient(broker.port) as publisher:
+        publisher.connect(broker.names(0)[0])
+        away = broker.names(2)[0]
+        with RawClient(broker.port) as subscriber:
+            subscriber.connect(away, keep=True)
+            subscriber.send(Subscribe(1, (subscription(b"a", 1),)))
+            assert isinstance(subscriber.read(), Suback)
+
+        def publish(payload: bytes) -> None:
+            publisher.send(Publish(b"a", payload, 1, packet_identifier=1))
+            answer = publisher.read()
+            assert isinstance(answer, Ack)
+            assert answer.type == PacketType.PUBACK
+
+        peer = next(row["peer"] for row in asked(broker, "/peers")[1]["rows"] if row["peer"].endswith("/2"))
+        forget = f"/peers/{peer.replace('/', '%2F')}/forget"
+        assert asked(broker, forget, "POST")[0] == 409
+        assert asked(broker, "/peers/nobody/forget", "POST")[0] == 404
+        broker.kill_worker(2, signal.SIGSTOP)
+        for worker in (0, 1):
+            broker.wait_for("peer", worker=worker, state="silent")
+        for number in range(3):
+            publish(b"%d" % number)
+        assert json.loads(shoal(broker, "admin", "forget", peer, "--json")) == {"peer": peer, "messages_dropped": 3}
+        publish(b"nobody is known to want it")
+        broker.kill_worker(2, signal.SIGCONT)
+        for worker in (0, 1):
+            wait_until(lambda worker=worker: len(broker.events("peer", worker=worker, state="up", before="silent")), "up")
+
+        def arrives() -> bool:
+            publish(b"later")
+            with RawClient(broker.port) as subscriber:
+                assert subscriber.connect(away, keep=True).session_present
+                subscriber.send(Publish(b"own", b"", 1, packet_identifier=9))
+                packet = subscriber.read()
+                assert isinstance(packet, Ack) or packet.payload == b"later", packet
+                return isinstance(packet, Publish)
+
+        # It has to be told first that it was forgotten, and says then what it wants.
+        assert wait_until(arrives, "nothing arrives at a worker that was forgotten")

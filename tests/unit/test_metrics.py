@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import itertools
 import math
 import re
 import socket
@@ -18,7 +19,7 @@ from router.ledger import DROP_REASONS
 
 from broker.config import Config, Limits, Mqtt, Shutdown
 from broker.control import OTHER_PROTOCOLS
-from broker.metrics import Durations, Metrics, collect, flat
+from broker.metrics import Durations, Metrics, collect, flat, merged
 from broker.packets import Ack, Connect, Disconnect, Pingreq, Publish, Subscribe, Unsubscribe, encode, subscription
 from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
@@ -310,3 +311,34 @@ def test_a_connection_counts_every_byte_that_goes_out() -> None:
             assert connection.counters()["bytes_out"] == sent > 0
 
     in_memory(run)
+
+
+def test_the_counters_of_several_workers_are_added_up_and_what_all_of_them_say_is_not() -> None:
+    parts = []
+    for shift in (1, 10):
+        numbers = itertools.count(shift)
+        fields: dict[str, Any] = {}
+        for name, of_type in Metrics.__annotations__.items():
+            if of_type == "int":
+                fields[name] = next(numbers)
+            elif of_type == "Durations":
+                fields[name] = Durations(shift, 5 * shift, 7 * shift, (shift,) * shift)
+            elif of_type.startswith("tuple"):
+                fields[name] = (shift, 0, 1)
+            else:
+                fields[name] = {"both": shift, str(shift): 1}
+        parts.append(Metrics(**fields))
+    one, other = parts
+    total = merged(parts)
+    assert merged([one]) == one
+    assert total.turns == Durations(11, 55, 70, (11, *[10] * 9))
+    assert total.messages_in_by_qos == (11, 0, 2)
+    assert total.dropped == {"both": 11, "1": 1, "10": 1}
+    as_one = {"uptime_ms", "storage_replay_age_ms", "storage_trouble", "storage_full", "retained_messages",
+              "retained_bytes"}
+    for name in Metrics.__struct_fields__:
+        values = getattr(one, name), getattr(other, name)
+        if isinstance(values[0], int):
+            assert getattr(total, name) == (max(values) if name in as_one else sum(values)), name
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(total), type=Metrics)
+    assert decoded == total
