@@ -31,6 +31,7 @@ help:
 	@echo 'make run            build what changed and start a broker on this machine (ARGS="--listen ..." passes options)'
 	@echo 'make test           install what the tests need, check style and types, run all tests (ARGS="-k ..." to pytest)'
 	@echo 'make lint           ruff, mypy and import-linter'
+	@echo 'make test-workers   all conversations over three workers, and real clients with one worker and with three'
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
 	@echo 'make mutants        break fifty lines of the source, one at a time; each must be noticed (ARGS="part of a name")'
 	@echo 'make coverage       line coverage, compiled modules included'
@@ -166,6 +167,11 @@ test: test-ready
 	@echo '--- tests'
 	@if $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=loadgroup $(ARGS); then echo 'make test: lint and tests passed'; \
 	else echo 'make test: FAILED, see above' >&2; exit 1; fi
+
+.PHONY: test-workers
+test-workers: test-ready
+	@SHOAL_TEST_WORKERS=all $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=loadgroup \
+		tests/clients tests/test_conversations.py -k 'workers or worker' $(ARGS)
 
 .PHONY: simulate
 simulate: test-ready

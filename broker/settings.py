@@ -140,7 +140,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=10_000_000,
-            description="Connections open at once; the process's limit on open files may lower it.",
+            description="Connections open at once, of each worker; the process's limit on open files may lower it.",
         ),
     ] = 1_000_000
     connect_timeout_s: Annotated[

@@ -13,14 +13,20 @@ from tests.support.process import BrokerProcess
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
-def broker_port(tmp_path_factory):
+# With one worker, too: `make test-workers`.
+COUNTS = {"one_worker": 1, "three_workers": 3}
+if os.environ.get("SHOAL_TEST_WORKERS") != "all":
+    del COUNTS["one_worker"]
+
+
+@pytest.fixture(scope="session", params=COUNTS.values(), ids=COUNTS.keys())
+def broker_port(request, tmp_path_factory):
     """The port of a running broker: ours, or the one that SHOAL_TEST_BROKER names the port of, on this machine."""
     elsewhere = os.environ.get("SHOAL_TEST_BROKER")
     if elsewhere is not None:
         yield int(elsewhere)
         return
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), "--workers", str(request.param)) as broker:
         yield broker.port
 
 

@@ -98,7 +98,7 @@ def test_what_a_forgotten_worker_was_owed_is_dropped_and_what_is_published_later
         publish(b"nobody is known to want it")
         broker.kill_worker(2, signal.SIGCONT)
         for worker in (0, 1):
-            wait_until(lambda worker=worker: len(broker.events("peer", worker=worker, state="up", before="silent")), "up")
+            broker.wait_for("peer", worker=worker, state="up", before="silent")
 
         def arrives() -> bool:
             publish(b"later")
