@@ -15,16 +15,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.packets import Connect, Pingreq, Subscribe, encode, subscription
+from broker.packets import Connect, Suback, Subscribe, decode, encode, next_frame, subscription
 from broker.version import VERSION
 from tests.bench import probes
 from tests.bench.__main__ import BUILD, MOSQUITTO_PORT, ROOT, figure, prepare, processor_ticks
-from tests.bench.capacity import read_until_ping
 from tests.bench.machine import machine
 
 DOCUMENT = ROOT / "docs" / "benchmarks-workers.md"
@@ -34,6 +33,7 @@ PLACING = Path(__file__).resolve().parent / "placing"
 READY_S = 60
 PEERS = 10
 FILTERS = 100_000
+FILTERS_PER_CLIENT = 10_000
 FILTERS_PER_PACKET = 500
 PAIRS = ("pair", "-n", "50", "-s", "64", "--credit", "100")
 APART = {"p": 0, "s": 1}
@@ -155,22 +155,34 @@ def one_round(seconds: str) -> Figures:
     return found
 
 
+def subscribe(client: socket.socket, number: int) -> None:
+    """Have a client subscribe to its share of the topic filters, and wait for the SUBACKs: the peers have them then."""
+    client.sendall(encode(Connect(4, b"ml0s%d" % number), 4))
+    packets = FILTERS_PER_CLIENT // FILTERS_PER_PACKET
+    for packet in range(packets):
+        first = number * FILTERS_PER_CLIENT + packet * FILTERS_PER_PACKET
+        filters = tuple(subscription(b"fleet/%06d/state" % (first + index), 0) for index in range(FILTERS_PER_PACKET))
+        client.sendall(encode(Subscribe(1 + packet, filters), 4))
+    buffer = bytearray()
+    while packets:
+        buffer += client.recv(65_536)
+        while (frame := next_frame(buffer)) is not None:
+            answer = decode(*frame, 4)
+            if isinstance(answer, Suback):
+                assert not any(answer.reasons), answer.reasons
+                packets -= 1
+
+
 def memory() -> Figures:
     """Return the resident memory of a worker that is alone, and of one that has ten peers with many filters, MiB."""
     with node(1) as one:
         alone = max(map(probes.resident_kib, one.pids)) / 1024
     with node(1 + PEERS, {"s": 0}) as many:
         peers = max(map(probes.resident_kib, many.pids[1:])) / 1024
-        client = socket.create_connection(("127.0.0.1", PORT))
-        client.sendall(encode(Connect(4, b"ml0s1"), 4))
-        for first in range(0, FILTERS, FILTERS_PER_PACKET):
-            filters = tuple(subscription(b"fleet/%06d/state" % number, 0)
-                            for number in range(first, first + FILTERS_PER_PACKET))
-            client.sendall(encode(Subscribe(1 + first // FILTERS_PER_PACKET, filters), 4))
-        client.sendall(encode(Pingreq(), 4))
-        read_until_ping(client, 4)
-        full = max(map(probes.resident_kib, many.pids[1:])) / 1024
-        client.close()
+        with ExitStack() as clients:
+            for number in range(FILTERS // FILTERS_PER_CLIENT):
+                subscribe(clients.enter_context(socket.create_connection(("127.0.0.1", PORT))), number)
+            full = max(map(probes.resident_kib, many.pids[1:])) / 1024
     return {"alone": alone, "peers": peers, "full": full}
 
 
