@@ -431,6 +431,8 @@ cdef class Hub:
             self.router.ledger.now_ms = now_ms
             self.router.ledger.now_us = self.turn.now_ms * 1000
         self.mark_ns = self.clock_ns()
+        if self.mesh is not None:
+            self.mesh.receive()
         self.tick()
         self.end_turn()
 

@@ -1,10 +1,10 @@
 """One router among others: its links, what it tells them and what they tell it."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from mesh.carrier cimport Carrier, FrameHandler, Lane
 from mesh.frames cimport FrameReader
 from mesh.link cimport LinkOwner, PeerLink
 from mesh.seam cimport MeshSeam
-from mesh.transport cimport Channel, FrameHandler, Transport
 from router.forwarding cimport Forwarding
 from router.peers cimport Peer
 from router.router cimport Router
@@ -16,7 +16,7 @@ cdef class Neighbour:
     cdef readonly Peer peer
     cdef readonly PeerLink link
     cdef int64_t there_ms                # when its link was up last
-    cdef readonly Channel channel
+    cdef readonly Lane channel
     cdef readonly bytes identity         # name/incarnation of its newest process that was heard
     # What we want, as the peer knows it. Versions are mesh.interest.Interest's.
     cdef readonly uint64_t sent          # the version that frames which have left would bring it to; 0: it knows nothing
@@ -38,7 +38,7 @@ cdef class Neighbour:
 cdef class Mesh(MeshSeam):
     cdef readonly Router router
     cdef readonly Forwarding forwarding
-    cdef readonly Transport transport
+    cdef readonly Carrier transport
     cdef readonly bytes name             # ours, node/worker
     cdef readonly object interest        # mesh.interest.Interest
     cdef readonly dict neighbours        # name -> Neighbour

@@ -130,7 +130,7 @@ cdef class Mesh(MeshSeam):
         link_options: heartbeat_ms, silence_ms, window_bytes of mesh.link.PeerLink.
     """
 
-    def __init__(self, Router router not None, Transport transport not None, bytes name not None, incarnation: int,
+    def __init__(self, Router router not None, Carrier transport not None, bytes name not None, incarnation: int,
                  peers: dict, wake, log, *, interest_timeout_ms: int = 1000, absent_ms: int = 86_400_000,
                  **link_options):
         cdef Neighbour neighbour

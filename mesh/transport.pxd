@@ -1,28 +1,22 @@
 """The sockets of the mesh: libzmq, called from compiled code."""
 
 from libc.stdint cimport uint8_t, uint64_t
+from mesh.carrier cimport Carrier, FrameHandler, Lane
 
 cdef enum:
     RECEIVE_MAX = 256            # frames taken of one socket in a call; what it has more is the next call's
 
 
-cdef class FrameHandler:
-    # A frame came: at our ROUTER, from the DEALER of this identity, or (`answer`) at our DEALER to the peer of this key.
-    # The bytes are borrowed for the call. on_frame(identity, answer, frame)
-    cdef int received(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1
-
-
-cdef class Channel:              # our DEALER to one peer
+cdef class Channel(Lane):        # our DEALER to one peer
     cdef readonly bytes key
     cdef readonly str endpoint
     cdef object socket           # zmq.Socket
     cdef void* handle            # libzmq's
     cdef readonly int fd
     cdef bint due                # it may have frames that its fd does not tell of
-    cdef int send(self, const uint8_t* frame, size_t length) except -1
 
 
-cdef class Transport:
+cdef class Transport(Carrier):
     cdef readonly bytes identity
     cdef readonly str endpoint
     cdef object context          # zmq.Context
@@ -35,8 +29,5 @@ cdef class Transport:
     cdef object gate             # mesh.gate.Gate, who lets peers in; None without encryption
     cdef readonly uint64_t unanswerable      # answers to peers that were not there
     cdef readonly uint64_t impostors         # frames of a peer under an identity that is not its
-    cdef int answer(self, bytes identity, const uint8_t* frame, size_t length) except -1    # 1: nobody is there
-    cdef int receive(self, FrameHandler handler) except -1          # how many frames; of every socket that may have some
-    cdef bint pending(self) except -1    # receive() has something to do, and no fd will say so: ask before blocking
     cdef int drain(self, void* handle, bytes identity, FrameHandler handler) except -1
     cdef make(self, int kind)    # a socket as all of ours are

@@ -108,20 +108,8 @@ cdef bint belongs(shoal_zmq_msg* part, bytes identity) noexcept:
             and memcmp(PyBytes_AS_STRING(identity), name, length) == 0)
 
 
-cdef class FrameHandler:
-    """Takes frames. A compiled subclass overrides received(), another one on_frame()."""
-
-    cdef int received(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1:
-        self.on_frame(identity, bool(answer), PyBytes_FromStringAndSize(<const char*>frame, <Py_ssize_t>length))
-        return 0
-
-    def on_frame(self, identity: bytes, answer: bool, frame: bytes) -> None:
-        """Take a frame of the peer whose DEALER has this identity, or, an answer, of the peer with this key."""
-        raise TypeError(f"{type(self).__name__} takes no frames")
-
-
 @cython.final
-cdef class Channel:
+cdef class Channel(Lane):
     """Our DEALER to one peer: what is sent waits in it until the peer is there, in order."""
 
     cdef int send(self, const uint8_t* frame, size_t length) except -1:
@@ -134,7 +122,7 @@ cdef class Channel:
 
 
 @cython.final
-cdef class Transport:
+cdef class Transport(Carrier):
     """One bound ROUTER, which receives data and sends answers, and a DEALER per peer, which does the reverse.
 
     Args:
@@ -321,18 +309,6 @@ cdef class Transport:
         return found
 
     # For Python ------------------------------------------------------------------------------------------------------
-
-    def send_frame(self, Channel channel not None, bytes frame not None) -> None:
-        """Send a frame by one of our DEALERs."""
-        channel.send(<const uint8_t*>PyBytes_AS_STRING(frame), len(frame))
-
-    def answer_frame(self, bytes identity not None, bytes frame not None) -> bool:
-        """Send a frame back to the DEALER of an identity; False: nobody of that name is there."""
-        return self.answer(identity, <const uint8_t*>PyBytes_AS_STRING(frame), len(frame)) == 0
-
-    def receive_frames(self, FrameHandler handler not None) -> int:
-        """receive() for Python callers."""
-        return self.receive(handler)
 
     def is_pending(self) -> bool:
         """pending() for Python callers."""

@@ -19,7 +19,8 @@ import time
 from typing import Any
 
 from mesh.link import LinkOwner, PeerLink
-from mesh.transport import FrameHandler, Transport
+from mesh.carrier import FrameHandler
+from mesh.transport import Transport
 from router.ledger import Ledger
 from router.message import message
 from router.router import Router

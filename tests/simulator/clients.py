@@ -37,6 +37,8 @@ class Client:
     identifier: str
     version: int
     receive_maximum: int = 65_535
+    home: int = 0                               # number of the worker that it lives on
+    durable: bool = True                        # its session outlives its connection
     refuses: bool = False                       # answers some QoS 1 and 2 deliveries with 0x80 (5.0)
     connection: Any = None
     to_broker: deque[bytes] = field(default_factory=deque)      # written and still on its way
@@ -55,15 +57,16 @@ class Client:
     def connect(self) -> None:
         """Open a connection, over an older one if there is one, and say CONNECT."""
         self.cut_quietly()
-        self.connection = self.world.hub.connect()
+        self.connection = self.world.hub_of(self).connect()
         properties: dict[str, Any] = {}
         if self.version == 5:
-            properties = {"session_expiry_interval": SESSION_EXPIRY_S, "receive_maximum": self.receive_maximum}
+            properties = {"session_expiry_interval": SESSION_EXPIRY_S if self.durable else 0,
+                          "receive_maximum": self.receive_maximum}
         self.connections += 1
         will = None
         if self.has_will:
             will = Will(b"w/" + self.identifier.encode(), self.will_payload, 1 + self.connections % 2)
-        connect = Connect(self.version, self.identifier.encode(), False, 0, will, None, None, properties)
+        connect = Connect(self.version, self.identifier.encode(), not self.durable, 0, will, None, None, properties)
         self.send(encode(connect, self.version))
 
     @property
@@ -77,6 +80,7 @@ class Client:
             self.world.will_owed(self, self.will_payload)
         self.connection = None
         self.connected = False
+        self.established = self.established and self.durable
         self.to_broker.clear()
         self.buffer.clear()
         self.answers.clear()
@@ -227,6 +231,7 @@ class Subscriber(Client):
                 return
             self.world.check(packet.reasons == (self.qos,), f"{self.identifier}: {packet}")
             self.subscribed = True
+            self.world.subscribed(self)
             return
         super().on_packet(packet)
 
@@ -266,7 +271,7 @@ class Publisher(Client):
             self.in_flight[identifier] = packet
             self.numbers[identifier] = self.number
             self.sent_again.discard(identifier)
-            self.world.published(packet, self.number)
+            self.world.published(self, packet, self.number)
         self.send(encode(packet, self.version))
 
     def on_connected(self, session_present: bool) -> None:

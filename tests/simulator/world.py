@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -11,28 +10,22 @@ from broker.hub import Hub
 from broker.pump import Pump
 from router.overflow import POLICIES
 from router.router import Router
-from router.topics import matches
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Limits, Mqtt
 from broker.control import Controller
-from broker.packets import Publish
 from broker.worker import ledger, terms
 from router.commit_log import begin
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
+from tests.simulator.promises import Promises, ViolationError
 from tests.support.disk import PowerLoss
 
-START_MS = 1_000_000_000
 DEATHS_LIKELY = (0.0002, 0.0006, 0.002)     # for each step of the pump, in a run with deaths
 
 
-class ViolationError(AssertionError):
-    """The broker broke a promise; the seed says how to see it again."""
-
-
-class World:
+class World(Promises):
     """One seed is one run.
 
     Args:
@@ -40,13 +33,7 @@ class World:
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.faults = True
-        self.now_ms = START_MS
-        self.steps = 0
-        self.trace = hashlib.sha256()
-        self.acknowledged_count = self.recoveries = 0
+        super().__init__(seed)
         draw = self.random
         self.machine = Machine(draw, self.while_syncing) if draw.random() < 0.75 else None
         # In some worlds queues fill: what may be lost then is not counted, all else must hold.
@@ -66,31 +53,20 @@ class World:
         self.digits = draw.choice((1, 1, 150))       # long ones put a turn's records into several sectors
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
         self.boot()
-        self.publishers = [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))]
-        self.subscribers = [
+        publishers = [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))]
+        subscribers = [
             Subscriber(self, f"s{i}", draw.choice((4, 5)), topic_filter=draw.choice(("t/#", "t/+", "t/1", "#")),
                        qos=draw.choice((0, 1, 2))) for i in range(draw.randint(1, 3))]
-        for client in self.subscribers:
+        for client in subscribers:
             if client.version == 5 and draw.random() < 0.5:
                 client.receive_maximum = draw.randint(1, 4)
                 client.refuses = draw.random() < 0.3
-        self.members = [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)),
-                                   group="g") for i in range(draw.choice((0, 2, 3)))]
-        self.watcher = Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2)
-        self.clients: list[Client] = [*self.publishers, *self.subscribers, *self.members, self.watcher]
+        members = [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)),
+                              group="g") for i in range(draw.choice((0, 2, 3)))]
+        watcher = Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2)
+        self.introduce(publishers, subscribers, members, watcher)
         for client in self.clients:
             client.has_will = client is not self.watcher and draw.random() < 0.3
-        self.owed: dict[str, set[bytes]] = {client.identifier: set() for client in self.subscribers}
-        self.owed["group"] = set()
-        self.sent_again: set[bytes] = set()
-        self.wills_owed: set[bytes] = set()
-        self.wills_came: set[bytes] = set()
-        self.audience: dict[bytes, list[str]] = {}
-        self.before: dict[str, set[bytes]] = {}
-        self.got: dict[str, dict[bytes, int]] = {client.identifier: {} for client in self.clients}
-        self.highest: dict[tuple[str, bytes, bytes, int], int] = {}
-        # topic -> what may stand, by its number: what was acknowledged last, and what was sent later
-        self.retained: dict[bytes, dict[int, bytes]] = {}
         if self.machine is not None and draw.random() < 0.7:
             self.machine.death.likelihood = draw.choice(DEATHS_LIKELY)
 
@@ -109,87 +85,13 @@ class World:
 
     # Checks ---------------------------------------------------------------------------------------------------------
 
-    def check(self, holds: bool, what: str) -> None:
-        """Fail with the seed if a promise does not hold."""
-        if not holds:
-            raise ViolationError(f"seed {self.seed}, step {self.steps}: {what}")
-
-    def note(self, identifier: str, output: bytes) -> None:
-        """Take what the broker sent into the trace."""
-        if output:
-            self.trace.update(f"{self.steps} {identifier} ".encode() + output)
-
-    def must_stay(self, client: Client) -> bool:
-        """Return whether the broker had no reason to end this connection."""
-        reason = client.connection.close_reason
-        return reason not in ("taken_over", "connection_lost", "queue_full") and not self.in_trouble()
+    def hub_of(self, client: Client) -> Hub:
+        """Return the only worker."""
+        return self.hub
 
     def in_trouble(self) -> bool:
         """Return whether the broker may refuse what it cannot log now."""
         return self.machine is not None and self.machine.had_trouble
-
-    def published(self, message: Publish, number: int) -> None:
-        """A message is on its way: whoever is subscribed now is owed it as soon as it is acknowledged."""
-        for client in self.subscribers:
-            if not client.subscribed:
-                self.before.setdefault(client.identifier, set()).add(message.payload)
-        if message.retain:
-            self.retained.setdefault(message.topic, {0: b""})[number] = message.payload
-        if not message.payload:
-            return
-        self.audience[message.payload] = [
-            client.identifier for client in self.subscribers
-            if client.subscribed and client.qos and not client.refuses and matches(
-                client.topic_filter.encode(), message.topic)]
-        if any(member.subscribed for member in self.members) and matches(b"t/#", message.topic):
-            self.audience[message.payload].append("group")
-
-    def acknowledged(self, message: Publish, number: int) -> None:
-        """A publisher got PUBACK or PUBREC: from now on the message is owed."""
-        self.acknowledged_count += 1
-        if message.retain:
-            values = self.retained[message.topic]
-            self.retained[message.topic] = {later: values[later] for later in values if later >= number}
-        for identifier in self.audience.pop(message.payload, ()):
-            self.owed[identifier].add(message.payload)
-
-    def refused(self, message: Publish, number: int) -> None:
-        """A publisher was told that its message is not taken."""
-        self.audience.pop(message.payload, None)
-        if message.retain:
-            del self.retained[message.topic][number]
-
-    def will_owed(self, client: Client, payload: bytes) -> None:
-        """A connection that the broker has acknowledged is over, without goodbye: its will is published."""
-        if self.watcher.subscribed:
-            self.wills_owed.add(payload)
-
-    def delivered(self, client: Client, packet: Publish) -> None:
-        """A subscriber got a message: not twice at QoS 2, and in order [MQTT-4.6.0-5]."""
-        if not packet.payload:
-            return              # a retained message is removed
-        got = self.got[client.identifier]
-        times = got[packet.payload] = got.get(packet.payload, 0) + 1
-        if packet.topic.startswith(b"w/"):
-            if client is self.watcher:
-                self.wills_came.add(packet.payload)
-                self.check(times == 1 or packet.qos < 2, f"the will {packet.payload!r} came {times} times")
-            return
-        if packet.qos == 2 and not client.refuses:      # whoever refuses a message may be sent it again
-            self.check(times == 1, f"{client.identifier} got {packet.payload!r} {times} times at QoS 2")
-        publisher, _, number = packet.payload.partition(b":")
-        if times > 1 or (isinstance(client, Subscriber) and client.group):
-            return
-        if packet.payload in self.before.get(client.identifier, ()):
-            return              # first sent before the subscription, sent again after it: it may come late
-        if self.limited and packet.qos < 2 and packet.payload in self.sent_again:
-            return              # the first one was dropped from a queue, and the second one is another message
-        # Per publisher, topic and published QoS, which the delivered QoS stands for: it is the lower of two.
-        key = (client.identifier, publisher, packet.topic, packet.qos)
-        if packet.qos == client.qos and client.qos < 2:
-            return              # several published QoS end in this one: their orders are their own
-        self.check(self.highest.get(key, 0) < int(number), f"{client.identifier}: {packet.payload!r} out of order")
-        self.highest[key] = int(number)
 
     # Running --------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mesh.transport import FrameHandler, Transport
+from mesh.carrier import FrameHandler
+from mesh.transport import Transport
 
 DEADLINE_S = 20
 COMMAND_DELAY_S = 0.003         # libzmq looks at its mailbox in a send only if it has not for 3,000,000 cycles

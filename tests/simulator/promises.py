@@ -1,0 +1,150 @@
+"""What a broker promises to its clients, noted when it is promised and checked when it is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import TYPE_CHECKING
+
+from router.topics import matches
+
+from broker.packets import Publish
+from tests.simulator.clients import Client, Publisher, Subscriber
+
+if TYPE_CHECKING:
+    from broker.hub import Hub
+
+START_MS = 1_000_000_000
+
+
+class ViolationError(AssertionError):
+    """The broker broke a promise; the seed says how to see it again."""
+
+
+class Promises:
+    """The clients of one run, what they are owed, and what they got.
+
+    Args:
+        seed: everything that is left to chance follows from it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.faults = True
+        self.now_ms = START_MS
+        self.steps = 0
+        self.trace = hashlib.sha256()
+        self.acknowledged_count = self.recoveries = 0
+        self.limited = False            # queues fill: what may be lost then is not counted, all else must hold
+        self.digits = 1
+        self.sent_again: set[bytes] = set()
+        self.wills_owed: set[bytes] = set()
+        self.wills_came: set[bytes] = set()
+        self.audience: dict[bytes, list[str]] = {}
+        self.before: dict[str, set[bytes]] = {}
+        self.highest: dict[tuple[str, bytes, bytes, int], int] = {}
+        # topic -> what may stand, by its number: what was acknowledged last, and what was sent later
+        self.retained: dict[bytes, dict[int, bytes]] = {}
+
+    def introduce(self, publishers: list[Publisher], subscribers: list[Subscriber], members: list[Subscriber],
+                  watcher: Subscriber) -> None:
+        """Take in all clients; the members are one group, the watcher hears of wills."""
+        self.publishers, self.subscribers, self.members, self.watcher = publishers, subscribers, members, watcher
+        self.clients: list[Client] = [*publishers, *subscribers, *members, watcher]
+        self.owed: dict[str, set[bytes]] = {client.identifier: set() for client in subscribers}
+        self.owed["group"] = set()
+        self.got: dict[str, dict[bytes, int]] = {client.identifier: {} for client in self.clients}
+
+    def hub_of(self, client: Client) -> Hub:
+        """Return the worker that a client lives on."""
+        raise NotImplementedError
+
+    def in_trouble(self) -> bool:
+        """Return whether the broker may refuse what it cannot log now."""
+        raise NotImplementedError
+
+    def is_promised(self, publisher: Client, client: Subscriber) -> bool:
+        """Return whether what a client publishes now must come to a subscriber that it matches."""
+        return client.subscribed
+
+    def subscribed(self, client: Subscriber) -> None:
+        """SUBACK came."""
+
+    def check(self, holds: bool, what: str) -> None:
+        """Fail with the seed if a promise does not hold."""
+        if not holds:
+            raise ViolationError(f"seed {self.seed}, step {self.steps}: {what}")
+
+    def note(self, identifier: str, output: bytes) -> None:
+        """Take what the broker sent into the trace."""
+        if output:
+            self.trace.update(f"{self.steps} {identifier} ".encode() + output)
+
+    def must_stay(self, client: Client) -> bool:
+        """Return whether the broker had no reason to end this connection."""
+        reason = client.connection.close_reason
+        return reason not in ("taken_over", "connection_lost", "queue_full") and not self.in_trouble()
+
+    def published(self, publisher: Publisher, message: Publish, number: int) -> None:
+        """A message is on its way: whoever is subscribed now is owed it as soon as it is acknowledged."""
+        for client in self.subscribers:
+            if not client.subscribed:
+                self.before.setdefault(client.identifier, set()).add(message.payload)
+        if message.retain:
+            self.retained.setdefault(message.topic, {0: b""})[number] = message.payload
+        if not message.payload:
+            return
+        self.audience[message.payload] = [
+            client.identifier for client in self.subscribers
+            if self.is_promised(publisher, client) and client.qos and not client.refuses and matches(
+                client.topic_filter.encode(), message.topic)]
+        if matches(b"t/#", message.topic) and any(self.is_promised(publisher, member) for member in self.members):
+            self.audience[message.payload].append("group")
+
+    def acknowledged(self, message: Publish, number: int) -> None:
+        """A publisher got PUBACK or PUBREC: from now on the message is owed."""
+        self.acknowledged_count += 1
+        if message.retain:
+            values = self.retained[message.topic]
+            self.retained[message.topic] = {later: values[later] for later in values if later >= number}
+        for identifier in self.audience.pop(message.payload, ()):
+            self.owed[identifier].add(message.payload)
+
+    def refused(self, message: Publish, number: int) -> None:
+        """A publisher was told that its message is not taken."""
+        self.audience.pop(message.payload, None)
+        if message.retain:
+            del self.retained[message.topic][number]
+
+    def will_owed(self, client: Client, payload: bytes) -> None:
+        """A connection that the broker has acknowledged is over, without goodbye: its will is published."""
+        if self.is_promised(client, self.watcher):
+            self.wills_owed.add(payload)
+
+    def delivered(self, client: Client, packet: Publish) -> None:
+        """A subscriber got a message: not twice at QoS 2, and in order [MQTT-4.6.0-5]."""
+        if not packet.payload:
+            return              # a retained message is removed
+        got = self.got[client.identifier]
+        times = got[packet.payload] = got.get(packet.payload, 0) + 1
+        if packet.topic.startswith(b"w/"):
+            if client is self.watcher:
+                self.wills_came.add(packet.payload)
+                self.check(times == 1 or packet.qos < 2, f"the will {packet.payload!r} came {times} times")
+            return
+        if packet.qos == 2 and not client.refuses:      # whoever refuses a message may be sent it again
+            self.check(times == 1, f"{client.identifier} got {packet.payload!r} {times} times at QoS 2")
+        publisher, _, number = packet.payload.partition(b":")
+        if times > 1 or (isinstance(client, Subscriber) and client.group):
+            return
+        if packet.payload in self.before.get(client.identifier, ()):
+            return              # first sent before the subscription, sent again after it: it may come late
+        if self.limited and packet.qos < 2 and packet.payload in self.sent_again:
+            return              # the first one was dropped from a queue, and the second one is another message
+        # Per publisher, topic and published QoS, which the delivered QoS stands for: it is the lower of two.
+        key = (client.identifier, publisher, packet.topic, packet.qos)
+        if packet.qos == client.qos and client.qos < 2:
+            return              # several published QoS end in this one: their orders are their own
+        self.check(self.highest.get(key, 0) < int(number), f"{client.identifier}: {packet.payload!r} out of order")
+        self.highest[key] = int(number)
