@@ -35,11 +35,12 @@ help:
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
 	@echo 'make mutants        break fifty lines of the source, one at a time; each must be noticed (ARGS="part of a name")'
 	@echo 'make coverage       line coverage, compiled modules included'
-	@echo 'make simulate       many seeds of the simulator (SEEDS=1000 START=1)'
+	@echo 'make simulate       many seeds of the simulator, with one worker and with several (SEEDS=1000 START=1)'
 	@echo 'make fuzz           fuzz (SECONDS=60 TARGET=connection SEED=1), or try one input again (REPLAY=file)'
 	@echo 'make test-leaks     many cycles of everything, and nothing may be left of them (6 minutes)'
 	@echo 'make soak           mixed load for MINUTES=30, and a verdict: memory flat, nothing acknowledged lost'
 	@echo 'make soak-kill      kill -9 every few seconds under load for SECONDS=600 at RATE=5000 messages/s, and a verdict'
+	@echo 'make soak-workers   a worker stopped for SECONDS=60, and COUNT=1000 names that two clients claim at the same instant'
 	@echo 'make capacity       measure what clients, subscriptions and messages cost, and write docs/capacity.md'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
 	@echo 'make admin-turns    how long turns are while an administrator goes through 100,000 clients (a minute)'
@@ -175,7 +176,8 @@ test-workers: test-ready
 
 .PHONY: simulate
 simulate: test-ready
-	@$(BIN)/python -m tests.simulator --seeds $(or $(SEEDS),1000) --start $(or $(START),1)
+	@$(BIN)/python -m tests.simulator --seeds $(or $(SEEDS),1000) --start $(or $(START),1) $(ARGS)
+	@$(BIN)/python -m tests.simulator --several --seeds $(or $(SEEDS),1000) --start $(or $(START),1) $(ARGS)
 
 .PHONY: fuzz
 fuzz: test-ready
@@ -185,12 +187,17 @@ fuzz: test-ready
 test-leaks: test-ready
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/leaks/in_process.py tests/leaks/process.py $(ARGS)
 
-.PHONY: soak soak-kill capacity admin-turns
+.PHONY: soak soak-kill soak-workers capacity admin-turns
 soak: test-ready
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
 soak-kill: test-ready
 	@$(BIN)/python -m tests.soak.kill --seconds $(or $(SECONDS),600) --rate $(or $(RATE),5000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# A worker that is stopped for a minute; a thousand client identifiers that two clients claim at once.
+soak-workers: test-ready
+	@$(BIN)/python -m tests.soak.stall --seconds $(or $(SECONDS),60)
+	@$(BIN)/python -m tests.soak.claims --count $(or $(COUNT),1000)
 
 capacity: test-ready
 	@$(BIN)/python -m tests.bench.capacity

@@ -277,7 +277,7 @@ class Queries:
         log.warning("kicked", client=arguments["client"], session=with_session)
         if connection is not None:
             if with_session:
-                session.set_expiry_interval(0)           # it ends with its connection
+                self.router.set_expiry_interval(session, 0)      # it ends with its connection
             self.worker.controller.kick(connection)
         else:
             self.router.end_session(session)

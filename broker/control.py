@@ -351,7 +351,8 @@ class Controller:
                 if session.expiry_interval_s == 0 and expiry_s != 0:
                     raise ClientError(Reason.PROTOCOL_ERROR, "section 3.14.2.2.2",
                                       "a session expiry interval at DISCONNECT after 0 at CONNECT")
-                session.set_expiry_interval(min(expiry_s, self.handshake.config.mqtt.session_expiry_interval_max_s))
+                self.router.set_expiry_interval(
+                    session, min(expiry_s, self.handshake.config.mqtt.session_expiry_interval_max_s))
             # Without a will only after reason 0 [MQTT-3.14.4-3]; a 3.x DISCONNECT has no other.
             connection.publish_will = packet.reason != Reason.NORMAL_DISCONNECTION
         connection.close(disconnect_reason_to_close(packet.reason))

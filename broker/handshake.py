@@ -362,8 +362,6 @@ class Handshake:
                 raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
                                   f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
         self._take_over(self.router.sessions.get(identifier))
-        if (opening := self._opening.get(identifier)) is not None and not opening.is_closing:
-            opening.close(CloseReason.TAKEN_OVER)
         before = self.router.last_record
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
@@ -384,9 +382,10 @@ class Handshake:
                 if newest and session.connection is None and not session.gone:
                     self.router.detach_session(session, False)
                 return
-            if session.gone:
-                # Somebody else's clean start ended it while the record was under way.
-                connection.close(CloseReason.TAKEN_OVER)
+            if session.gone or not newest:
+                # Its client has come again while the record was under way, perhaps with a clean start [MQTT-3.1.4-3].
+                _welcome(connection, present, properties)
+                _dismiss(connection)
                 return
             self._take_over(session)
             self._finish(connection, connect, session, present, keep_alive_s, properties)
@@ -418,9 +417,7 @@ class Handshake:
         if session is None or session.connection is None:
             return
         older = session.connection
-        if older.version == 5:
-            older.write_packet(encode(Disconnect(Reason.SESSION_TAKEN_OVER), 5))
-        older.close(CloseReason.TAKEN_OVER)
+        _dismiss(older)
         self._end_now(older)
 
     def _finish(self, connection: Connection, connect: Connect, session: Session, present: bool, keep_alive_s: int,
@@ -443,7 +440,7 @@ class Handshake:
             self.taps.opened(connection, connect)
         if keep_alive_s == 0:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
-        connection.write_packet(encode(Connack(present, Reason.SUCCESS, properties), connect.version))
+        _welcome(connection, present, properties)
         connection.resume()
         self._opened(connection)
         if self.presence.watches:
@@ -456,3 +453,15 @@ class Handshake:
             asked: int = connect.properties.get("session_expiry_interval", 0)
             return min(asked, maximum)
         return 0 if connect.clean_start else maximum
+
+
+def _welcome(connection: Connection, present: bool, properties: dict[str, Any]) -> None:
+    """Tell a client that it is let in."""
+    connection.write_packet(encode(Connack(present, Reason.SUCCESS, properties), connection.version))
+
+
+def _dismiss(connection: Connection) -> None:
+    """End a connection whose client has come again."""
+    if connection.version == 5:
+        connection.write_packet(encode(Disconnect(Reason.SESSION_TAKEN_OVER), 5))
+    connection.close(CloseReason.TAKEN_OVER)

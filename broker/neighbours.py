@@ -47,10 +47,14 @@ def join(worker: Worker, place: Place) -> Mesh:
     return mesh
 
 
-async def ready(mesh: Mesh) -> None:
-    """Wait until every other worker has said what it wants and knows what is wanted here, READY_S at most."""
+async def ready(worker: Worker) -> None:
+    """Wait until every other worker has said what it wants and knows what is wanted here, READY_S at most.
+
+    A worker that is to end waits for nobody: the others may have ended before it.
+    """
+    mesh = worker.mesh
     with trio.move_on_after(READY_S):
-        while not mesh.ready:            # noqa: ASYNC110  (the mesh knows no trio)
+        while not mesh.ready and not worker.stopping:        # noqa: ASYNC110  (the mesh knows no trio)
             await trio.sleep(READY_POLL_S)
         return
     # Who is away is told when it comes; until then it is owed what it wanted when it was last there.

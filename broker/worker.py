@@ -176,6 +176,11 @@ class Worker:
         """Whether clients can connect: it listens and has not been asked to end."""
         return self.acceptor is not None and bool(self.acceptor.addresses) and not self._stop.is_set()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been asked to end."""
+        return self._stop.is_set()
+
     def stop(self) -> None:
         """Ask serve() to end. From trio's thread."""
         self._stop.set()

@@ -138,7 +138,7 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.s
         if worker.mesh is not None:
             from broker.neighbours import ready
 
-            await ready(worker.mesh)
+            await ready(worker)
         worker.listen(sockets)
         await worker.serve(started)
         nursery.cancel_scope.cancel()

@@ -9,9 +9,10 @@ from functools import partial
 from itertools import islice
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from mesh.frames cimport FRAME_GOSSIP, FRAME_INTEREST, FRAME_INTEREST_INSTALLED, FRAME_VERSION
 from router.ledger cimport DROP_PEER_GONE, Ledger
+from router.message cimport topic_hash
 from router.peers cimport Peer
 from router.router cimport Router
 
@@ -156,6 +157,9 @@ cdef class Mesh(MeshSeam):
             for topic_filter, options, _ in router.tree.subscriptions_of(session):
                 self.interest.changes(topic_filter, session, -1, options)
         router.interest = self.interest
+        # As peers see us: where a hash chooses among routers, all come to the same answer.
+        key = PEER_PREFIX + name
+        router.tree.router_key = topic_hash(<const uint8_t*>PyBytes_AS_STRING(key), len(key))
         for peer, endpoint in sorted(peers.items()):
             key = None
             if isinstance(endpoint, tuple):

@@ -15,6 +15,7 @@ cdef enum EffectKind:
     EFFECT_ACKNOWLEDGE = 2       # PUBACK, PUBREC, PUBREL or PUBCOMP on the connection that is owed it
     EFFECT_CALL = 3              # CONNACK, SUBACK, UNSUBACK: a callable
     EFFECT_HELD = 4              # an acknowledgement that waits for peers, too
+    EFFECT_WITHDRAWN = 5         # was EFFECT_DELIVER, and its receiver's session has ended
 
 cdef enum:
     NO_NUMBER = 0xFFFFFFFFFFFFFFFF
@@ -54,9 +55,15 @@ cdef class Effects:
     # To another member of a group than `gone`, which did not take it or ends; then `number` is the delivery's there.
     # Nobody else: dropped. 1: somebody has it.
     cdef int pass_on(self, SharedGroup group, Session gone, uint64_t number, Message message) except -1
+    cdef int redispatch(self, Session gone) except -1       # its session ends, and the end is not recorded yet
+    cdef int withdraw(self, Session gone) except -1
     # To one receiver, at QoS 1 or 2, by a decision that no accepted record implies; `gone` had it before, or None.
     cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                      uint32_t ids_length, SharedGroup group, Session gone, uint64_t number) except -1
+    # A peer gets a message for a group, by a copy of its own, for it may be owed the message besides: recorded in front of
+    # the record that is going to say that the message was accepted. (group, peer, copy) is appended to `copies`.
+    cdef int pick_peer(self, SharedGroup group, Receiver peer, Message message, list copies) except -1
+    cdef int deliver_copies(self, list copies) except -1   # behind that record, and before the message to anybody else
     cdef int await_peer(self, Session peer) except -1       # to have what it was delivered last
     cdef int await_number(self, Waiters waiters, uint64_t number) except -1
     # acknowledge(), when peers have what await_peer() named since the last, and everything before it has left.

@@ -10,8 +10,9 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from router.held cimport forget, hold, let_go
-from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
+from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED, DROP_UNREADABLE
 from router.message cimport message_size
+from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.peers cimport Peer
 from router.receiver cimport TOO_LARGE
 from router.sink cimport PUBACK, PUBCOMP, PUBREC
@@ -116,6 +117,46 @@ cdef class Effects:
         return self.address(member, message, qos, retain, ids, ids_length, group,
                             gone if number != NO_NUMBER and gone.durable else None, number)
 
+    cdef int redispatch(self, Session gone) except -1:
+        """What came through shared subscriptions and has to go to another member does, or is counted."""
+        cdef Outgoing outgoing = gone.outgoing
+        cdef Delivery* delivery
+        cdef Message message
+        cdef uint64_t number
+        if outgoing is not None and outgoing.waiting_qos0 is not None:
+            self.ledger.dropped_messages[DROP_SESSION_ENDED] += <uint64_t>len(outgoing.waiting_qos0)
+        if outgoing is not None and outgoing.ring != NULL:
+            for number in range(outgoing.oldest_open, outgoing.end_number):
+                delivery = outgoing.slot(number)
+                if delivery.state != DELIVERY_QUEUED and delivery.state != DELIVERY_SENT:
+                    continue
+                if delivery.group == NULL or (delivery.state == DELIVERY_SENT and delivery.qos == 2):
+                    if delivery.state == DELIVERY_QUEUED:
+                        self.ledger.dropped_messages[DROP_SESSION_ENDED] += 1
+                    continue
+                try:
+                    message = outgoing.body(delivery)
+                except LookupError:
+                    message = None
+                if message is None:
+                    self.ledger.dropped_messages[DROP_UNREADABLE] += 1
+                elif self.ledger.records is not None:
+                    self.pass_on(<SharedGroup>delivery.group, gone, number, message)
+                elif not (<SharedGroup>delivery.group).redispatch(gone, message):
+                    self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
+        return self.withdraw(gone) if gone.promised else 0
+
+    cdef int withdraw(self, Session gone) except -1:
+        """Pass on what waits here for a session that ends: after a crash, nobody would do it once the end is recorded."""
+        cdef Effect* effect
+        cdef uint64_t number, tail = self.tail
+        for number in range(self.head, tail):
+            effect = &self.ring[number & (self.capacity - 1)]        # anew: the ring may have moved
+            if effect.kind == EFFECT_DELIVER and effect.subject == <void*>gone and effect.group != NULL:
+                effect.kind = EFFECT_WITHDRAWN
+                self.pass_on(<SharedGroup>effect.group, gone, NO_NUMBER, <Message>effect.argument)
+        return 0
+
     cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                      uint32_t ids_length, SharedGroup group, Session gone, uint64_t number) except -1:
         cdef RecordBuffer records = self.ledger.records
@@ -136,6 +177,26 @@ cdef class Effects:
                 group.name if group is not None else b"", from_client, from_number)
         return 1 + self.deliver(receiver, message, qos, retain, ids, ids_length,
                                 <void*>group if group is not None else NULL)
+
+    cdef int pick_peer(self, SharedGroup group, Receiver peer, Message message, list copies) except -1:
+        cdef Message twin = message.twin()
+        cdef RecordBuffer records = self.ledger.records
+        twin.record = records.copy_of(self.ledger.now_us, self.ledger.now_ms, self.ledger.incarnation, message)
+        records.add("shared_pick", self.ledger.now_us, group.name, (<Session?>peer).client_identifier)
+        copies.append((group, peer, twin))
+        return 0
+
+    cdef int deliver_copies(self, list copies) except -1:
+        cdef SharedGroup group
+        cdef Message twin
+        cdef uint8_t[5] ids
+        cdef uint32_t ids_length = 0
+        cdef uint8_t qos
+        cdef bint retain
+        for group, peer, twin in copies:
+            group.terms(group.index_of(peer), twin, &qos, &retain, ids, &ids_length)
+            self.deliver(peer, twin, qos, retain, ids, ids_length, <void*>group)
+        return 0
 
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason) except -1:
@@ -224,7 +285,7 @@ cdef class Effects:
                 elif effect.kind == EFFECT_HELD:
                     (<Session>effect.held.session).waiting_records -= 1
                     let_go(effect.held)
-                else:
+                elif effect.kind == EFFECT_CALL:
                     (<object>effect.subject)()
             finally:
                 self._release(&effect)

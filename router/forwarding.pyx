@@ -90,6 +90,7 @@ cdef class Forwarding:
         cdef Receiver receiver
         cdef uint32_t index
         cdef list picked = None
+        cdef list copies = None
         cdef list skipped = None
         cdef int reason
         cdef bint waits
@@ -123,8 +124,11 @@ cdef class Forwarding:
         if waits:
             message = message.keep()
             if picked is not None:
+                copies = []
                 for group, member in picked:
-                    if (<Receiver>member).durable:
+                    if (<Receiver>member).peer:
+                        router.effects.pick_peer(<SharedGroup>group, <Receiver>member, message, copies)
+                    elif (<Receiver>member).durable:
                         ledger.records.add("shared_pick", ledger.now_us, (<SharedGroup>group).name,
                                            (<Session?>member).client_identifier)
             else:
@@ -144,8 +148,11 @@ cdef class Forwarding:
             message.record = ledger.records.forwarded(ledger.now_us, ledger.now_ms, message, peer.number, incarnation, n,
                                                       picked is not None)
         if picked is not None:
+            if copies:
+                router.effects.deliver_copies(copies)
             for group, member in picked:
-                self.hand_over(<SharedGroup>group, <Receiver>member, message, qos, waits)
+                if not waits or not (<Receiver>member).peer:
+                    self.hand_over(<SharedGroup>group, <Receiver>member, message, qos, waits)
             return True
         for index in range(route.target_count):
             target = &route.targets[index]

@@ -24,6 +24,7 @@ cdef class Recovery:
     cdef Message topic                   # borrows the topic of the record at hand
     cdef dict peers                      # number of its `peer` record -> Peer
     cdef list picks                      # (group name, client identifier) that stand before their accepted record
+    cdef list copies                     # numbers of copies that stand there for picked peers, in the order of their picks
     cdef list skipped                    # sessions without room for it, likewise
     cdef uint64_t decided_number         # of the newest record that those are of, or that was accepted after them
     cdef uint32_t decided_mark           # of its segment
@@ -42,7 +43,9 @@ cdef class Recovery:
     cdef int on_accepted(self, Cursor cursor) except -1
     cdef int on_forwarded(self, Cursor cursor) except -1
     cdef int owe_peers(self, MessageFields* fields, uint64_t record, uint64_t size) except -1
+    cdef int owe_copies(self, MessageFields* fields, uint64_t size) except -1
     cdef int keep_decisions(self, Cursor cursor) except -1
+    cdef int forget_decisions(self) except -1
     cdef int owe_targets(self, MessageFields* fields, uint64_t record, uint64_t size) except -1
     cdef Session recent_session(self, const uint8_t* client_identifier, size_t length)
     cdef int on_acknowledged(self, const uint8_t* body, size_t length) except -1

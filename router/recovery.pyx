@@ -18,10 +18,11 @@ from router.displacing cimport assume_renumbered
 from router.message cimport topic_hash
 from router.peers cimport Peer
 from router.receiver cimport QOS_MASK
-from router.routes cimport Route, Target
+from router.routes cimport Route, Target, write_identifier
 from router.shared cimport SharedGroup
 from router.sink cimport PUBACK, PUBREC
 
+from router.forwarding import group_identifier
 from router.kinds import RecordError
 from router.replays import ReplaySubscription, remember
 
@@ -49,6 +50,7 @@ cdef class Recovery:
         self.topic = Message.__new__(Message)
         self.peers = {}
         self.picks = []
+        self.copies = []
         self.skipped = []
         self.detached_us = {}
         self.problems = []
@@ -89,7 +91,11 @@ cdef class Recovery:
             return self.on_forwarded(cursor)
         if cursor.kind == RECORD_ACKNOWLEDGED:
             return self.on_acknowledged(cursor.body, cursor.body_length)
-        if cursor.kind == RECORD_COPY or cursor.kind == RECORD_STORED:
+        if cursor.kind == RECORD_COPY:
+            self.keep_decisions(cursor)
+            self.copies.append(cursor.number)
+            return 0
+        if cursor.kind == RECORD_STORED:
             return 0
         if cursor.kind == RECORD_RELEASED and cursor.body_length > RELEASED_HEADER:
             session = self.recent_session(cursor.body + RELEASED_HEADER, cursor.body_length - RELEASED_HEADER)
@@ -141,6 +147,8 @@ cdef class Recovery:
             self.retain(cursor, &fields)
         if fields.qos:
             size = <uint64_t>fields.topic_length + fields.properties_length + fields.payload_length
+            if self.copies:
+                self.owe_copies(&fields, size)
             if fields.peer_count:
                 self.owe_peers(&fields, cursor.number, size)
             self.owe_targets(&fields, cursor.number, size)
@@ -151,9 +159,8 @@ cdef class Recovery:
                     self.forget(publisher)
             elif fields.qos == 2 and fields.packet_identifier and publisher.durable:
                 publisher.incoming_add(fields.packet_identifier, True)
-        if self.picks or self.skipped:
-            self.picks.clear()
-            self.skipped.clear()
+        if self.picks or self.skipped or self.copies:
+            self.forget_decisions()
         return 0
 
     cdef int on_forwarded(self, Cursor cursor) except -1:
@@ -171,8 +178,37 @@ cdef class Recovery:
         else:
             peer.heard = max(peer.heard, fields.n)
         size = <uint64_t>fields.topic_length + fields.properties_length + fields.payload_length
+        if self.copies:
+            self.owe_copies(&fields, size)
         self.owe_targets(&fields, cursor.number, size)
+        self.forget_decisions()
+        return 0
+
+    cdef int owe_copies(self, MessageFields* fields, uint64_t size) except -1:
+        """Peers that were picked for groups are owed the copies before the record, before anybody is owed the record.
+
+        What a group is wanted for there need not be known here any more: it may have been a wish of its process's.
+        """
+        cdef uint8_t[5] ids
+        cdef uint32_t ids_length
+        cdef SharedGroup group
+        cdef Session session
+        cdef list picks = self.picks
+        self.picks = []
+        for name, client_identifier in picks:
+            session = self.session_of(client_identifier)
+            if session is None or not session.peer or not self.copies:
+                self.picks.append((name, client_identifier))
+                continue
+            group = self.router.tree.group(name)
+            ids_length = <uint32_t>(write_identifier(ids, <uint32_t>group_identifier(name)) - ids)
+            session.owe(self.copies.pop(0), <uint32_t>size, 1, fields.retain, ids, ids_length,
+                        <void*>group if group is not None else NULL)
+        return 0
+
+    cdef int forget_decisions(self) except -1:
         self.picks.clear()
+        self.copies.clear()
         self.skipped.clear()
         return 0
 
@@ -190,8 +226,7 @@ cdef class Recovery:
     cdef int keep_decisions(self, Cursor cursor) except -1:
         """What was decided counts for the records right behind it: if those were lost, not for whatever comes then."""
         if cursor.number != self.decided_number + 1 or cursor.mark != self.decided_mark:
-            self.picks.clear()
-            self.skipped.clear()
+            self.forget_decisions()
         self.decided_number = cursor.number
         self.decided_mark = cursor.mark
         return 0

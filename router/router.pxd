@@ -45,9 +45,8 @@ cdef class Router:
                                bint will) except -1
     cdef int _archive(self, Receiver publisher, Message message) except -1
     cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1
-    cdef list _decide(self, Receiver publisher, Message message, Route route)
+    cdef list _decide(self, Receiver publisher, Message message, Route route, list copies)
     cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1
-    cdef int _redispatch(self, Session session) except -1
     cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s, passed_ms)
     cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
                               uint32_t ids_length) except -1

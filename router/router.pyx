@@ -12,9 +12,8 @@ from heapq import heappop, heappush
 from router.archive cimport ArchiveFilters
 from router.cursor cimport PEERS_MAX
 from router.receiver cimport DISPLACES, DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
-from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_PEER_GONE, DROP_SESSION_ENDED, DROP_UNREADABLE
+from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_PEER_GONE
 from router.peers cimport owed_peers
-from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.receiver cimport Entry
 from router.session cimport EXPIRY_NEVER
 from router.routes cimport Target
@@ -190,7 +189,8 @@ cdef class Router:
         cdef uint8_t qos
         cdef bint retain
         # What the record alone does not say about who gets it stands before it, so that both are there or neither.
-        cdef list decided = self._decide(publisher, owned, route) if owned.qos else None
+        cdef list copies = [] if route.group_count and self.peers else None
+        cdef list decided = self._decide(publisher, owned, route, copies) if owned.qos else None
         if owned.qos and self.peers:
             peer_count = owed_peers(route, decided, peers)
         if owned.retain:
@@ -204,6 +204,8 @@ cdef class Router:
             self.retaining.retain(owned)
             if owned.qos and self.retaining.is_shared:
                 self.effects.await_number(self.indexing, owned.record)
+        if copies:
+            self.effects.deliver_copies(copies)
         for index in range(route.target_count):
             target = &route.targets[index]
             if target.no_local and target.receiver == <void*>publisher:
@@ -234,16 +236,15 @@ cdef class Router:
             group.terms(member_index, owned, &qos, &retain, ids, &ids_length)
             if qos == 0:
                 member.deliver(owned, 0, retain, ids, ids_length, <void*>group)
-            elif member.peer:            # by a record of its own: it may be owed the message besides
-                self.effects.address(member, owned, qos, retain, ids, ids_length, group, None, 0)
             else:
                 self.effects.deliver(member, owned, qos, retain, ids, ids_length, <void*>group)
         return reached
 
-    cdef list _decide(self, Receiver publisher, Message message, Route route):
+    cdef list _decide(self, Receiver publisher, Message message, Route route, list copies):
         """Decide what an accepted record does not imply, and record it.
 
         Returns None if there is nothing; else an index of a member per group of the route (-1: none), and who has no room.
+        Picked peers come into `copies`, as Effects.pick_peer() says.
         """
         cdef list decided = None
         cdef uint32_t index
@@ -266,7 +267,10 @@ cdef class Router:
                     if reason >= 0:
                         receiver.refuse(message, reason)
                         picked = -1
-                    elif receiver.durable and not receiver.peer:
+                    elif receiver.peer:
+                        self.effects.pick_peer(group, receiver, message, copies)
+                        picked = -1
+                    elif receiver.durable:
                         self.ledger.records.add("shared_pick", self.ledger.now_us, group.name,
                                                 (<Session?>receiver).client_identifier)
                 decided.append(picked)
@@ -375,9 +379,7 @@ cdef class Router:
             session = Session(client_identifier, self.ledger, expiry_interval_s)
             self.sessions[client_identifier] = session
         else:
-            if self.interest is not None and session.durable != (expiry_interval_s != 0):
-                self.interest.durability_changes(session, self.tree.subscriptions_of(session))
-            session.set_expiry_interval(expiry_interval_s)
+            self.set_expiry_interval(session, expiry_interval_s)
         session.will = will
         session.deadline_sequence += 1
         if self.recording and (session.logged or session.durable or will is not None):
@@ -386,6 +388,12 @@ cdef class Router:
             if will is not None:
                 self.ledger.records.add("will", self.ledger.now_us, client_identifier, *will.fields())
         return session, present
+
+    def set_expiry_interval(self, Session session not None, expiry_interval_s: int) -> None:
+        """Set when a session ends after its connection, in seconds; it is recorded with the connection's beginning or end."""
+        if self.interest is not None and session.durable != (expiry_interval_s != 0):
+            self.interest.durability_changes(session, self.tree.subscriptions_of(session))
+        session.set_expiry_interval(expiry_interval_s)
 
     def detach_session(self, Session session not None, publish_will: bool) -> None:
         """The connection of a session is gone.
@@ -435,7 +443,7 @@ cdef class Router:
         session.gone = True
         session.deadline_sequence += 1
         self._publish_will(session)
-        self._redispatch(session)
+        self.effects.redispatch(session)
         if session.logged:
             # Behind what follows from it: there may be one too many of something after a crash, never one too few.
             self.ledger.records.add("ended", self.ledger.now_us, session.client_identifier)
@@ -457,38 +465,6 @@ cdef class Router:
             self._publish_recorded(session, message, self.tree.route(message.topic, message.topic_length), 0, True)
         else:
             self.publish_message(message, session)
-
-    cdef int _redispatch(self, Session session) except -1:
-        """What came through shared subscriptions and has to go to another member does, or is counted."""
-        cdef Outgoing outgoing = session.outgoing
-        cdef Delivery* delivery
-        cdef Message message
-        cdef uint64_t number
-        if outgoing is None:
-            return 0
-        if outgoing.waiting_qos0 is not None:
-            self.ledger.dropped_messages[DROP_SESSION_ENDED] += <uint64_t>len(outgoing.waiting_qos0)
-        if outgoing.ring == NULL:
-            return 0
-        for number in range(outgoing.oldest_open, outgoing.end_number):
-            delivery = outgoing.slot(number)
-            if delivery.state != DELIVERY_QUEUED and delivery.state != DELIVERY_SENT:
-                continue
-            if delivery.group == NULL or (delivery.state == DELIVERY_SENT and delivery.qos == 2):
-                if delivery.state == DELIVERY_QUEUED:
-                    self.ledger.dropped_messages[DROP_SESSION_ENDED] += 1
-                continue
-            try:
-                message = outgoing.body(delivery)
-            except LookupError:
-                message = None
-            if message is None:
-                self.ledger.dropped_messages[DROP_UNREADABLE] += 1
-            elif self.recording:
-                self.effects.pass_on(<SharedGroup>delivery.group, session, number, message)
-            elif not (<SharedGroup>delivery.group).redispatch(session, message):
-                self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
-        return 0
 
     cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s, passed_ms):
         self._deadline_sequence += 1

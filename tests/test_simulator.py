@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.machine import PUMP_STEPS
+from tests.simulator.machine import PEER_STEPS, PUMP_STEPS
 from tests.simulator.world import run_seed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,11 +23,11 @@ def test_what_once_failed_holds(seed: int, steps: int) -> None:
     run_seed(seed, steps)
 
 
-def test_nothing_acknowledged_is_lost_and_a_run_is_the_same_under_every_hash_seed() -> None:
-    # Proves: [MQTT-4.6.0-5]
+def run_twice(*arguments: str) -> str:
+    """Run the simulator under two hash seeds; returns what both said."""
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.simulator", "--seeds", SEEDS, "--steps", "400", "--trace"],
+            [sys.executable, "-m", "tests.simulator", "--trace", *arguments],
             cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True)
         for hash_seed in ("1", "2")
@@ -36,7 +36,21 @@ def test_nothing_acknowledged_is_lost_and_a_run_is_the_same_under_every_hash_see
     assert [each.returncode for each in running] == [0, 0], said[0][-3000:] + said[1][-3000:]
     assert said[0] == said[1]
     assert len(set(said[0].split())) > 100
-    died = re.search(r"died at: (.*)", said[0])
+    return said[0]
+
+
+def steps_of_death(said: str) -> set[str]:
+    died = re.search(r"died at: (.*)", said)
     assert died is not None
-    steps = {entry.rpartition(" ")[0] for entry in died[1].split(", ")}
-    assert steps >= {*PUMP_STEPS, *DISK_STEPS}, "there is a step at which nobody died"
+    return {entry.rpartition(" ")[0] for entry in died[1].split(", ")}
+
+
+def test_nothing_acknowledged_is_lost_and_a_run_is_the_same_under_every_hash_seed() -> None:
+    # Proves: [MQTT-4.6.0-5]
+    said = run_twice("--seeds", SEEDS, "--steps", "400")
+    assert steps_of_death(said) >= {*PUMP_STEPS, *DISK_STEPS}, "there is a step at which nobody died"
+
+
+def test_several_workers_keep_what_one_promises_over_deaths_and_broken_links() -> None:
+    said = run_twice("--several", "--seeds", SEEDS)
+    assert steps_of_death(said) >= {*PUMP_STEPS, *PEER_STEPS, *DISK_STEPS}, "there is a step at which nobody died"

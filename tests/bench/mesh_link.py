@@ -18,8 +18,8 @@ import tempfile
 import time
 from typing import Any
 
-from mesh.link import LinkOwner, PeerLink
 from mesh.carrier import FrameHandler
+from mesh.link import LinkOwner, PeerLink
 from mesh.transport import Transport
 from router.ledger import Ledger
 from router.message import message

@@ -7,7 +7,7 @@ import pytest
 from tests.soak import kill
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_acknowledged_is_lost_though_it_is_killed(tmp_path: Path, seed: int) -> None:
-    faults = kill.run(tmp_path, seconds=9, rate=1500, every_s=1.5, seed=seed, publishers=8)
+@pytest.mark.parametrize(("seed", "workers"), [(1, 1), (2, 1), (6, 3)])
+def test_nothing_acknowledged_is_lost_though_it_is_killed(tmp_path: Path, seed: int, workers: int) -> None:
+    faults = kill.run(tmp_path, seconds=9, rate=1500 / workers, every_s=1.5, seed=seed, publishers=8, workers=workers)
     assert faults == []

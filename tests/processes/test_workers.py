@@ -11,6 +11,8 @@ import pytest
 
 from broker.packets import Ack, Disconnect, Publish, Suback, Subscribe, subscription
 from broker.reasons import Reason
+from tests.soak.claims import claims
+from tests.soak.stall import Publisher, Subscriber, stall
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers, is_alive
 
@@ -177,6 +179,36 @@ def test_a_killed_supervisor_takes_its_workers_along_and_the_next_start_works(tm
     assert not (tmp_path / "data" / "run").is_symlink()
 
 
+def test_what_was_acknowledged_arrives_though_the_supervisor_is_killed_at_once(tmp_path: Path) -> None:
+    broker = Workers(tmp_path)
+    broker.start()
+    names = [broker.names(home, 2) for home in range(3)]
+    for name, _ in names:
+        Subscriber(broker.port, name, b"to/all", keep=True).socket.close()
+    for _, name in names:
+        with Publisher(broker.port, name, b"to/all") as publisher:
+            for _ in range(20):
+                publisher.publish()
+    broker.kill()
+    broker.process.stdout.close()
+    with Workers(tmp_path) as again:
+        for name, _ in names:
+            with Subscriber(again.port, name, b"to/all", keep=True) as subscriber:
+                got = [subscriber.message() for _ in range(60)]
+                assert sorted(got, key=int) == [b"%d" % (1 + number // 3) for number in range(60)]
+
+
+def test_while_a_worker_does_not_turn_the_others_go_on_and_then_its_clients_get_everything(tmp_path: Path) -> None:
+    faults, _, _ = stall(tmp_path, 3.0, before_s=0.5, messages=30, SHOAL_MESH__SILENCE_S="1")
+    assert faults == []
+
+
+def test_of_two_clients_that_claim_a_name_at_once_one_owns_it_and_the_other_is_told(tmp_path: Path) -> None:
+    # Proves: [MQTT-3.1.4-3]
+    with Workers(tmp_path) as broker:
+        assert claims(broker.port, 30) == []
+
+
 def test_sigterm_tells_the_clients_of_all_workers_and_accepts_no_more(tmp_path: Path) -> None:
     broker = Workers(tmp_path)
     broker.start()
@@ -202,6 +234,21 @@ def test_sigterm_tells_the_clients_of_all_workers_and_accepts_no_more(tmp_path: 
     assert " 3 messages in," in summary
     assert " 4 connections" in summary
     assert not any(map(is_alive, pids))
+
+
+def test_a_worker_that_waits_for_the_others_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    broker = Workers(tmp_path)
+    broker.start()
+    links = len(broker.events("peer", worker=1, state="up"))
+    stopped = broker.kill_worker(0, signal.SIGSTOP)         # it says nothing, so nobody who starts now is ready
+    broker.kill_worker(1)
+    wait_until(lambda: len(broker.events("peer", worker=1, state="up")) > links, "worker 1 turns again")
+    broker.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: children_of(broker.process.pid) == [stopped], "the others end")
+    os.kill(stopped, signal.SIGCONT)
+    assert broker.process.wait(30) == 0
+    broker.process.stdout.close()
+    assert broker.events("worker_killed") == []
 
 
 def test_a_second_signal_ends_it_at_once_though_a_worker_does_not_turn(tmp_path: Path) -> None:
@@ -251,6 +298,11 @@ class InNamespace(Workers):
 
     def command(self) -> list[str]:
         return ["unshare", "--pid", "--fork", "--kill-child", *super().command()]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the process ids of the children that a process's main thread has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
 
 
 def assert_refused(port: int) -> None:

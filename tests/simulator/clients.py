@@ -14,6 +14,8 @@ from broker.packets import (
     Publish,
     Suback,
     Subscribe,
+    Unsuback,
+    Unsubscribe,
     Will,
     decode,
     encode,
@@ -24,7 +26,7 @@ from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
 
 if TYPE_CHECKING:
-    from tests.simulator.world import World
+    from tests.simulator.promises import Promises
 
 SESSION_EXPIRY_S = 3600
 
@@ -33,12 +35,13 @@ SESSION_EXPIRY_S = 3600
 class Client:
     """A client with a durable session: what it remembers over its connections, and its present connection."""
 
-    world: World
+    world: Promises
     identifier: str
     version: int
     receive_maximum: int = 65_535
     home: int = 0                               # number of the worker that it lives on
     durable: bool = True                        # its session outlives its connection
+    forgot: bool = False                        # its session, so it asks for a new one
     refuses: bool = False                       # answers some QoS 1 and 2 deliveries with 0x80 (5.0)
     connection: Any = None
     to_broker: deque[bytes] = field(default_factory=deque)      # written and still on its way
@@ -66,7 +69,8 @@ class Client:
         will = None
         if self.has_will:
             will = Will(b"w/" + self.identifier.encode(), self.will_payload, 1 + self.connections % 2)
-        connect = Connect(self.version, self.identifier.encode(), not self.durable, 0, will, None, None, properties)
+        connect = Connect(self.version, self.identifier.encode(), not self.durable or self.forgot, 0, will,
+                          None, None, properties)
         self.send(encode(connect, self.version))
 
     @property
@@ -142,6 +146,8 @@ class Client:
             self.world.check(packet.session_present or not self.established,
                              f"{self.identifier}: the session was lost")
             self.established = True
+            self.world.connected(self)
+            self.forgot = False
             if not packet.session_present:
                 self.unanswered.clear()
                 self.received_qos2.clear()
@@ -214,14 +220,28 @@ class Subscriber(Client):
     qos: int = 1
     group: str = ""
     subscribed: bool = False
+    asked_step: int = 0                         # of the world, when it subscribed last
+    old_filters: set[bytes] = field(default_factory=set)        # that it wants no more, and may still be subscribed to
 
     def on_connected(self, session_present: bool) -> None:
         """Subscribe at the first connection; a durable session keeps the subscription."""
         if self.subscribed and session_present:
             return
         self.subscribed = False
-        topic_filter = f"$share/{self.group}/{self.topic_filter}" if self.group else self.topic_filter
-        self.send(encode(Subscribe(1, (subscription(topic_filter.encode(), self.qos),)), self.version))
+        self.subscribe()
+
+    @property
+    def full_filter(self) -> bytes:
+        """The topic filter as it is subscribed to."""
+        return (f"$share/{self.group}/{self.topic_filter}" if self.group else self.topic_filter).encode()
+
+    def subscribe(self) -> None:
+        """Ask for the topic filter, and for no other."""
+        self.asked_step = self.world.steps
+        self.old_filters.discard(self.full_filter)
+        if self.old_filters:
+            self.send(encode(Unsubscribe(2, tuple(sorted(self.old_filters))), self.version))
+        self.send(encode(Subscribe(1, (subscription(self.full_filter, self.qos),)), self.version))
 
     def on_packet(self, packet: Any) -> None:
         """Take note of the SUBACK."""
@@ -231,9 +251,10 @@ class Subscriber(Client):
                 return
             self.world.check(packet.reasons == (self.qos,), f"{self.identifier}: {packet}")
             self.subscribed = True
+            self.old_filters.clear()
             self.world.subscribed(self)
-            return
-        super().on_packet(packet)
+        elif not isinstance(packet, Unsuback):
+            super().on_packet(packet)
 
 
 @dataclass
@@ -257,6 +278,16 @@ class Publisher(Client):
         # At one QoS, since a QoS 1 message sent again may come behind a later one of another QoS [MQTT-4.6.0-5].
         qos = 1 if retain else random.choice((0, 1, 1, 2, 2))
         topic = f"r/{self.identifier}" if retain else f"t/{random.randint(0, 2)}"
+        empty = retain and random.random() < 0.2
+        self.send_message(topic.encode(), qos, retain, empty)
+
+    def publish_one(self, topic: bytes, qos: int) -> bytes:
+        """Send the next message to a topic; returns its payload."""
+        self.number += 1
+        return self.send_message(topic, qos, False, False)
+
+    def send_message(self, topic: bytes, qos: int, retain: bool, empty: bool) -> bytes:
+        """Send message `number`; returns its payload."""
         identifier = 0
         if qos:
             while self.next_identifier in self.in_flight:
@@ -264,15 +295,16 @@ class Publisher(Client):
             identifier = self.next_identifier
             self.next_identifier = identifier % 40 + 1
         payload = f"{self.identifier}:{self.number:0{self.world.digits}d}".encode()
-        if retain and random.random() < 0.2:
+        if empty:
             payload = b""
-        packet = Publish(topic.encode(), payload, qos, retain, False, identifier)
+        packet = Publish(topic, payload, qos, retain, False, identifier)
         if qos:
             self.in_flight[identifier] = packet
             self.numbers[identifier] = self.number
             self.sent_again.discard(identifier)
             self.world.published(self, packet, self.number)
         self.send(encode(packet, self.version))
+        return payload
 
     def on_connected(self, session_present: bool) -> None:
         """Send again, in order, what is not acknowledged [MQTT-4.4.0-1]."""

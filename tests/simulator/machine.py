@@ -19,16 +19,17 @@ from router.commit_log import Opened, open_log
 from router.storage import Log
 from tests.support.disk import SimulatedDisk, broken
 
-WORKER = 0
 RELEASED = 3                        # of router.outgoing's states
+PASSING = 0x40                      # of a peer's subscription options: it ends with the peer's process
 TROUBLE_STEPS = 60                  # of the world, at most, that the disk is in trouble
 
 # Every step of the pump at which a process can die; operations of the disk have their own names, and `torn` in front
 # where they were under way.
 PUMP_STEPS = ("match", "append", "appended", "tell", "settle", "flush", "synced")
+PEER_STEPS = ("peer send", "peer receive", "peer answer")
 
-
-OFTEN = {"match": 0.5, "flush": 0.5, "settle": 0.5}     # steps of every turn, so dying there is not worth so much
+# Steps of every turn, so dying there is not worth so much.
+OFTEN = {"match": 0.5, "flush": 0.5, "settle": 0.5, "peer send": 2, "peer receive": 2, "peer answer": 2}
 
 
 class Killed(BaseException):
@@ -160,10 +161,12 @@ class Machine:
 
     Args:
         while_syncing: called in the middle of a sync, while everything else goes on.
+        worker: whose it is.
     """
 
-    def __init__(self, random: Random, while_syncing: Callable[[], None]) -> None:
+    def __init__(self, random: Random, while_syncing: Callable[[], None], worker: int = 0) -> None:
         self.random = random
+        self.worker = worker
         self.death = Death(random)
         self.committing = False
         self.storage = FaultyDisk(random, self.death, lambda: while_syncing() if self.committing else None)
@@ -202,7 +205,7 @@ class Machine:
     def open(self, disk: SimulatedDisk, router: Router, controller: Controller, now_ms: int) -> Opened:
         """Read a log into a router, as a worker does."""
         return open_log(
-            disk, router, worker=WORKER, make_will=partial(PendingWill.recovered, controller.handshake.acl),
+            disk, router, worker=self.worker, make_will=partial(PendingWill.recovered, controller.handshake.acl),
             now_us=now_ms * 1000, now_ms=now_ms,
             make_mark=lambda: self.random.getrandbits(32), durability=self.durability,
             segment_bytes_max=self.segment_bytes_max)
@@ -285,6 +288,15 @@ def durable_state(router: Router) -> dict[str, Any]:
     state: dict[str, Any] = {
         "retained": sorted((m.topic_name, m.body) for m in router.retained.match(b"#")),
     }
+    for identifier, peer in router.peers.items():
+        session = peer.session
+        state[identifier.decode()] = {
+            "subscriptions": sorted(entry for entry in router.tree.subscriptions_of(session) if not entry[1] & PASSING),
+            # What has no record is owed as long as the process lives.
+            "owed": [] if session.owed is None else [
+                (record, retain, identifiers, group)
+                for _, record, _, _, _, retain, identifiers, group in session.owed.deliveries() if record],
+        }
     for identifier, session in router.sessions.items():
         if not session.durable and session.will is None:
             continue

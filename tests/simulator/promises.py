@@ -39,6 +39,7 @@ class Promises:
         self.limited = False            # queues fill: what may be lost then is not counted, all else must hold
         self.digits = 1
         self.sent_again: set[bytes] = set()
+        self.published_qos: dict[bytes, int] = {}
         self.wills_owed: set[bytes] = set()
         self.wills_came: set[bytes] = set()
         self.audience: dict[bytes, list[str]] = {}
@@ -68,6 +69,9 @@ class Promises:
         """Return whether what a client publishes now must come to a subscriber that it matches."""
         return client.subscribed
 
+    def connected(self, client: Client) -> None:
+        """CONNACK came."""
+
     def subscribed(self, client: Subscriber) -> None:
         """SUBACK came."""
 
@@ -91,6 +95,7 @@ class Promises:
         for client in self.subscribers:
             if not client.subscribed:
                 self.before.setdefault(client.identifier, set()).add(message.payload)
+        self.published_qos[message.payload] = message.qos
         if message.retain:
             self.retained.setdefault(message.topic, {0: b""})[number] = message.payload
         if not message.payload:
@@ -142,9 +147,9 @@ class Promises:
             return              # first sent before the subscription, sent again after it: it may come late
         if self.limited and packet.qos < 2 and packet.payload in self.sent_again:
             return              # the first one was dropped from a queue, and the second one is another message
-        # Per publisher, topic and published QoS, which the delivered QoS stands for: it is the lower of two.
-        key = (client.identifier, publisher, packet.topic, packet.qos)
-        if packet.qos == client.qos and client.qos < 2:
-            return              # several published QoS end in this one: their orders are their own
+        if packet.qos == 0 and isinstance(client, Subscriber) and client.qos == 0:
+            return              # what waits for its record elsewhere does not wait here: who sends again may do so late
+        # Per publisher, topic and published QoS: the delivered one is the lower of two.
+        key = (client.identifier, publisher, packet.topic, self.published_qos.get(packet.payload, 0))
         self.check(self.highest.get(key, 0) < int(number), f"{client.identifier}: {packet.payload!r} out of order")
         self.highest[key] = int(number)

@@ -70,6 +70,11 @@ class World(Promises):
         if self.machine is not None and draw.random() < 0.7:
             self.machine.death.likelihood = draw.choice(DEATHS_LIKELY)
 
+    @property
+    def machines(self) -> list[Machine]:
+        """The one under the broker, if there is any."""
+        return [] if self.machine is None else [self.machine]
+
     def boot(self) -> None:
         """Start a broker on what the disk has, or on nothing."""
         config = self.config

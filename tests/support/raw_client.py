@@ -42,6 +42,11 @@ class RawClient:
         """Send packets in one piece."""
         self.socket.sendall(b"".join(encode(packet, self.version) for packet in packets))
 
+    @property
+    def has_packet(self) -> bool:
+        """Whether read() would find a whole packet without waiting."""
+        return next_frame(bytearray(self._data)) is not None
+
     def read(self) -> Packet | None:
         """Return the next packet; None if the broker has closed the connection."""
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.pump import Pump
-from router.forwarding import Forwarding
+from router.forwarding import Forwarding, group_identifier
 from router.ledger import Ledger
 from router.local import LocalClient
 from router.message import message
@@ -13,6 +13,7 @@ from router.router import Router
 
 from router.commit_log import begin, open_log
 from router.compact import compact
+from router.segments import RECORDS_AT
 from tests.support.disk import SimulatedDisk
 
 NOW_MS = 1_000_000
@@ -57,6 +58,15 @@ class Host:
 
 def incoming(payload: bytes, qos: int = 1) -> Any:
     return message(b"t", payload, qos, False, b"", -1, NOW_MS, 0)
+
+
+def identifier_of(group: bytes) -> bytes:
+    """Return the property that names a group between routers."""
+    value, encoded = group_identifier(group), b"\x0b"
+    while value > 0x7F:
+        encoded += bytes((value & 0x7F | 0x80,))
+        value >>= 7
+    return encoded + bytes((value,))
 
 
 def restarted(host: Host, power_loss: bool = False) -> Host:
@@ -159,9 +169,9 @@ def test_a_peer_is_owed_one_copy_whatever_it_wants_and_a_pick_by_itself() -> Non
     assert host.publish(b"one") == 2
     host.write()
     assert host.owed() == [b"one", b"one"]
-    assert [bool(delivery[6]) for delivery in host.peer.session.owed.deliveries()] == [False, True]
+    assert [bool(delivery[6]) for delivery in host.peer.session.owed.deliveries()] == [True, False]
     host = restarted(host)
-    assert [bool(delivery[6]) for delivery in host.peer.session.owed.deliveries()] == [False, True]
+    assert [bool(delivery[6]) for delivery in host.peer.session.owed.deliveries()] == [True, False]
 
 
 def test_what_a_peer_picked_for_a_group_goes_to_one_member_and_to_nobody_else() -> None:
@@ -256,3 +266,61 @@ def test_what_overtakes_at_qos_0_does_not_make_repeats_of_what_comes_behind() ->
     host.write()
     owed = host.router.sessions[b"c"].owed.deliveries()
     assert [host.log.fetch(delivery[1], 0, 0).body for delivery in owed] == [b"one", b"two"]
+
+
+def test_what_waits_for_its_record_goes_to_another_member_before_the_end_of_its_session_is_recorded() -> None:
+    host = Host(SimulatedDisk())
+    for name in (b"a", b"b"):
+        session, _ = host.router.open_session(name, False, NEVER)
+        host.router.subscribe(session, b"$share/g/t", 2)
+    host.write()
+    host.publish(b"one", 2)
+    host.publish(b"two", 2)
+    for number in (1, 2):
+        assert host.forwarding.receive_message(
+            host.peer, incoming(b"far %d" % number, 2), number, 5, number, identifier_of(b"g/t"))
+    host.router.end_session(host.router.sessions[b"a"])
+    # All of it is in the log, and nothing has settled when the process dies.
+    host.log.append(host.router.ledger.records)
+    while host.log.commit():
+        pass
+    host = restarted(host)
+    owed = [host.log.fetch(delivery[1], 0, 0).body for delivery in host.router.sessions[b"b"].owed.deliveries()]
+    assert sorted(owed) == [b"far 1", b"far 2", b"one", b"two"]
+
+
+def host_with_groups() -> Host:
+    """A peer wants a topic for two groups."""
+    host = Host(SimulatedDisk())
+    host.forwarding.want(host.peer, b"$share/g/t", 1, True, 1)
+    host.forwarding.want(host.peer, b"$share/h/t", 1, True, 1)
+    host.write()
+    return host
+
+
+def test_a_message_that_a_peer_was_picked_for_is_accepted_and_owed_or_neither() -> None:
+    host = host_with_groups()
+    host.publish(b"one", 2)
+    host.write()
+    name = host.disk.names()[-1]             # the turn's own segment
+    content = host.disk.content(name)
+    ends = [RECORDS_AT]
+    while ends[-1] < len(content):
+        ends.append(ends[-1] + int.from_bytes(content[ends[-1] : ends[-1] + 4], "little"))
+    assert len(ends) == 1 + 5
+    # Wherever the log is torn, the record that says that it was accepted goes first.
+    for end in ends[:-1]:
+        disk = host.disk.copy()
+        disk.put(name, content[: end + 5])
+        assert Host(disk).owed() == []
+
+
+def test_what_a_peer_was_picked_for_is_owed_to_it_though_its_wish_is_forgotten() -> None:
+    host = host_with_groups()
+    host.publish(b"one", 2)
+    host.forwarding.want(host.peer, b"$share/g/t", 1, False, 1)      # from now on as long as its process lives
+    host.write()
+    before = [delivery[1:4] + delivery[5:7] for delivery in host.peer.session.owed.deliveries()]
+    host = restarted(host)
+    assert [delivery[1:4] + delivery[5:7] for delivery in host.peer.session.owed.deliveries()] == before
+    assert host.owed() == [b"one", b"one"]

@@ -1,0 +1,497 @@
+"""A world of clients around several workers that are one broker, each of which dies for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.hub import Hub
+from mesh.mesh import Mesh
+from router.router import Router
+from router.topics import matches
+
+from broker.acl import AllowAll
+from broker.auth import Anonymous
+from broker.config import Config, Limits, Mqtt
+from broker.control import Controller
+from broker.packets import Disconnect, Publish, encode
+from broker.worker import ledger, terms
+from router.commit_log import begin
+from tests.simulator.clients import Client, Publisher, Subscriber
+from tests.simulator.machine import Killed, Machine
+from tests.simulator.network import Network, SimulatedCarrier
+from tests.simulator.promises import Promises, ViolationError
+from tests.support.disk import PowerLoss
+
+DEATHS_LIKELY = (0.0002, 0.0006, 0.002, 0.005)  # for each step of a worker, in a run with deaths
+DOWN_STEPS = 30                         # of the world, at most, until a worker that died is started again
+SILENCE_MS = 2000
+FILTERS = ("t/#", "t/+", "t/0", "t/1", "r/#", "#")
+NODE = b"node"
+
+
+class Log:
+    """Where the mesh says what happens; a frame of a peer that is none is never to be said here."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        """Nothing that has to be looked at."""
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something is wrong."""
+        self.warnings.append(f"{event} {fields}")
+
+
+class Worker:
+    """One worker: a machine, and the process on it while there is one."""
+
+    def __init__(self, world: SeveralWorld, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = b"%b/%d" % (NODE, number)
+        self.machine = Machine(world.random, lambda: world.while_syncing(self), number)
+        self.log = Log()
+        self.is_up = False
+        self.is_ready = False           # clients are let in
+        self.down_steps = 0
+        self.silent_steps: dict[int, int] = {}      # other worker -> step at which its link was last not up
+
+    def boot(self) -> None:
+        """Start a process on what the disk has."""
+        world, config = self.world, self.world.config
+        self.router = Router(ledger(config), seed=world.seed, strategy=config.mqtt.shared_subscription_strategy)
+        self.controller = Controller(config, self.router, Anonymous(), AllowAll())
+        pump, opened = self.machine.start(self.router, self.controller, world.now_ms)
+        self.hub = Hub(self.router, self.controller, pump, now_ms=world.now_ms, **terms(config))
+        begin(self.router, opened)
+        incarnation = opened.log.incarnation
+        self.carrier = SimulatedCarrier(world.network, self.number, self.name, incarnation, self.machine.death)
+        others = {b"%b/%d" % (NODE, other): other for other in range(world.count) if other != self.number}
+        self.mesh: Any = Mesh(self.router, self.carrier, self.name, incarnation, others, lambda: None, self.log,
+                              interest_timeout_ms=1 << 40, silence_ms=SILENCE_MS)
+        self.hub.mesh = self.controller.mesh = self.mesh
+        world.network.enter(self.carrier)
+        self.is_up = True
+
+    def turn(self) -> None:
+        """One turn, at whose beginning and end it may die."""
+        self.machine.death.at("match")
+        self.hub.run_turn(self.world.now_ms)
+        self.is_ready = self.is_ready or self.mesh.ready
+        for name, neighbour in self.mesh.neighbours.items():
+            if neighbour.link.state != "up":
+                self.silent_steps[int(name.rpartition(b"/")[2])] = self.world.steps
+        self.machine.death.at("flush")
+
+    def die(self) -> None:
+        """The process is gone."""
+        self.machine.die()
+        self.is_up = self.is_ready = False
+        self.world.network.leave(self.number)
+
+    def peer_session(self, other: Worker) -> Any:
+        """Return the session that stands for another worker here."""
+        return self.mesh.neighbours[other.name].peer.session
+
+    @property
+    def owes_nothing(self) -> bool:
+        """Whether nothing waits here: for a record, for a peer, or on its way."""
+        return len(self.router.effects) == 0 and all(
+            (state := neighbour.state())["installed"] >= self.mesh.interest.version
+            and not state["waiting_acknowledgements"] and not _owed(neighbour.peer.session)
+            for neighbour in self.mesh.neighbours.values())
+
+
+def _owed(session: Any) -> bool:
+    return session.owed is not None and bool(session.owed.deliveries())
+
+
+class SeveralWorld(Promises):
+    """One seed is one run."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        draw = self.random
+        self.count = draw.choice((2, 2, 3))
+        self.network = Network(draw)
+        self.config = Config(
+            mqtt=Mqtt(queue_messages_max=1_000_000, queue_bytes_max=1 << 40, topic_alias_maximum=0,
+                      inflight_max=draw.choice((3, 20, 1000)), shared_subscription_strategy=draw.choice(
+                          ("round_robin", "random", "sticky", "hash_client", "hash_topic"))),
+            limits=Limits(connect_timeout_s=10_000))
+        self.digits = draw.choice((1, 1, 150))       # long ones put a turn's records into several sectors
+        self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
+        self.unsure: dict[str, set[int]] = {}           # client -> workers that were not told when it subscribed
+        self.group_got: dict[bytes, int] = {}
+        self.workers = [Worker(self, number) for number in range(self.count)]
+        self.introduce(
+            [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))],
+            [Subscriber(self, f"s{i}", draw.choice((4, 5)), durable=draw.random() < 0.6,
+                        topic_filter=draw.choice(FILTERS), qos=draw.choice((0, 1, 2)))
+             for i in range(draw.randint(1, 4))],
+            [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)), group="g")
+             for i in range(draw.choice((0, 2, 3)))],
+            Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2))
+        for client in self.clients:
+            client.home = draw.randrange(self.count)
+            client.has_will = client is not self.watcher and client.durable and draw.random() < 0.2
+        for worker in self.workers:
+            worker.boot()
+        if draw.random() < 0.8:
+            likelihood = draw.choice(DEATHS_LIKELY)
+            for worker in self.workers:
+                worker.machine.death.likelihood = likelihood
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Those under the workers."""
+        return [worker.machine for worker in self.workers]
+
+    # Promises -------------------------------------------------------------------------------------------------------
+
+    def hub_of(self, client: Client) -> Hub:
+        """Return the worker that a client lives on."""
+        return self.workers[client.home].hub
+
+    def in_trouble(self) -> bool:
+        """Return whether a worker may refuse what it cannot log now."""
+        return any(worker.machine.had_trouble for worker in self.workers)
+
+    def subscribed(self, client: Subscriber) -> None:
+        """SUBACK came: every worker has installed the filter, but those that were not heard of meanwhile."""
+        silent_steps = self.workers[client.home].silent_steps
+        self.unsure[client.identifier] = {
+            number for number, step in silent_steps.items() if step >= client.asked_step}
+
+    def is_promised(self, publisher: Client, client: Subscriber) -> bool:
+        """Return whether what a client publishes now must come to a subscriber that it matches."""
+        if not client.subscribed or not client.qos:
+            return False
+        here, home = self.workers[publisher.home], self.workers[client.home]
+        if here is home:
+            return True
+        options = here.router.tree.options_of(here.peer_session(home), client.full_filter)
+        if options >= 0 and options & 3:
+            self.unsure[client.identifier].discard(here.number)
+            return True
+        self.check(here.number in self.unsure[client.identifier],
+                   f"worker {here.number} does not know that {client.identifier} wants {client.topic_filter}")
+        return False
+
+    def delivered(self, client: Client, packet: Publish) -> None:
+        """A group gets a message of QoS 2 once, too."""
+        super().delivered(client, packet)
+        if isinstance(client, Subscriber) and client.group and packet.qos == 2:
+            times = self.group_got[packet.payload] = self.group_got.get(packet.payload, 0) + 1
+            self.check(times == 1 or any(member.qos < 2 for member in self.members),
+                       f"the group got {packet.payload!r} {times} times at QoS 2")
+
+    def renounces(self, client: Subscriber) -> None:
+        """A client does not want what it has not got, and is not owed it any more."""
+        client.subscribed = False
+        self.before.setdefault(client.identifier, set()).update(
+            packet.payload for publisher in self.publishers for packet in publisher.in_flight.values())
+        if client.group:
+            return
+        self.owed[client.identifier] &= self.got[client.identifier].keys()
+        for audience in self.audience.values():
+            if client.identifier in audience:
+                audience.remove(client.identifier)
+
+    # Clients --------------------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Let one thing happen to one client."""
+        draw = self.random
+        client = draw.choice(self.clients)
+        what = draw.random()
+        if not self.workers[client.home].is_ready:
+            return
+        if client.connection is None:
+            if what < 0.3:
+                client.connect()
+        elif what < 0.25 and isinstance(client, Publisher):
+            for _ in range(draw.randint(1, 4)):
+                client.publish()
+        elif what < 0.50:
+            client.carry()
+        elif what < 0.75:
+            client.read()
+        elif what < 0.95:
+            client.answer()
+        elif self.faults and what < 0.97:
+            self.cut(client)
+        elif self.faults and what < 0.98:
+            if client.durable:
+                client.connect()                # a takeover: the broker does not know of the broken connection
+        elif self.faults and what < 0.99:
+            self.change_mind(client)
+        else:
+            self.now_ms += draw.randint(1, 1000)
+
+    def cut(self, client: Client) -> None:
+        """A connection breaks; what was for an ephemeral session is lost with it."""
+        client.cut()
+        if isinstance(client, Subscriber) and not client.durable:
+            self.renounces(client)
+
+    def change_mind(self, client: Client) -> None:
+        """A subscriber of its own takes another filter, or a member of a group leaves for good."""
+        if not isinstance(client, Subscriber) or client is self.watcher or not (client.subscribed and client.connected):
+            return
+        if client.group:
+            if client.version == 5:
+                self.leave_for_good(client)
+            return
+        self.renounces(client)
+        client.old_filters.add(client.full_filter)
+        client.topic_filter = self.random.choice(FILTERS)
+        client.subscribe()
+
+    def leave_for_good(self, client: Subscriber) -> None:
+        """A member's session ends: what it was not sent goes to others, and at QoS 1 what it has not acknowledged."""
+        client.answers.clear()
+        client.send(encode(Disconnect(0, {"session_expiry_interval": 0}), 5))
+        data = b"".join(client.to_broker)
+        client.connection.feed_bytes(data)
+        client.has_will, had_will = False, client.has_will
+        client.cut_quietly()
+        client.has_will = had_will
+        client.established = client.subscribed = False
+        client.forgot = True
+        client.unanswered.clear()
+        client.received_qos2.clear()
+        self.excuse_group(client)
+
+    def connected(self, client: Client) -> None:
+        """CONNACK came: if its worker had not heard that a member left for good, the session has ended now."""
+        if client.forgot:
+            self.excuse_group(client)
+
+    def excuse_group(self, client: Client) -> None:
+        """A member's session ends: what it was sent at QoS 2 goes to nobody else [MQTT-4.8.2-5]."""
+        if isinstance(client, Subscriber) and client.group and (
+                client.qos == 2 or not any(member.subscribed for member in self.members)):
+            got: set[bytes] = set()
+            for member in self.members:
+                got |= self.got[member.identifier].keys()
+            self.owed["group"] &= got
+            for audience in self.audience.values():
+                if "group" in audience:
+                    audience.remove("group")
+
+    # Running --------------------------------------------------------------------------------------------------------
+
+    def while_syncing(self, worker: Worker) -> None:
+        """A sync is slow: everything goes on meanwhile."""
+        if self.faults and self.random.random() < 0.3:
+            for _ in range(self.random.randint(1, 5)):
+                self.act()
+                other = self.random.choice(self.workers)
+                if other is worker:
+                    worker.turn()
+                elif other.is_up:
+                    self.survive(other, other.turn)
+
+    def step(self) -> None:
+        """Let one thing happen."""
+        self.steps += 1
+        draw = self.random
+        for _ in range(draw.randint(1, 15)):
+            self.act()
+        self.now_ms += draw.randint(0, 60)
+        self.network.step(self.faults)
+        for worker in draw.sample(self.workers, draw.randint(1, self.count)):
+            if worker.is_up:
+                self.survive(worker, lambda worker=worker: self.step_worker(worker))     # type: ignore[misc]
+            elif worker.down_steps:
+                worker.down_steps -= 1
+            else:
+                self.start(worker)
+
+    def step_worker(self, worker: Worker) -> None:
+        """A turn, perhaps a sync, and another turn."""
+        machine = worker.machine
+        worker.turn()
+        if self.random.random() < self.commit_likelihood:
+            machine.commit()
+        if machine.follower is not None and self.random.random() < 0.2:
+            machine.follower.acknowledge()
+        if self.faults:
+            machine.meddle()
+        worker.turn()
+
+    def survive(self, worker: Worker, action: Callable[[], None]) -> None:
+        """Let a worker do something, of which it may die."""
+        try:
+            action()
+        except (Killed, PowerLoss):
+            self.bury(worker)
+
+    def bury(self, worker: Worker) -> None:
+        """A worker has died, and its clients notice it."""
+        worker.die()
+        worker.down_steps = self.random.randint(0, DOWN_STEPS) if self.faults else 0
+        for client in self.clients:
+            if client.home == worker.number:
+                client.survive()
+                if isinstance(client, Subscriber) and not client.durable:
+                    self.renounces(client)
+
+    def start(self, worker: Worker) -> None:
+        """Start a worker that has died; it may die of that."""
+        self.recoveries += 1
+        try:
+            worker.boot()
+        except (Killed, PowerLoss):
+            worker.die()
+        except OSError:
+            worker.die()
+            worker.machine.heal()       # somebody makes room, or puts in another disk, and starts it again
+
+    def run(self, steps: int) -> None:
+        """Let things happen, faults included."""
+        for number in range(steps):
+            self.step()
+            if number % 50 == 0:
+                self.check_the_totals()
+
+    def heal(self) -> None:
+        """From here on nothing breaks, and everybody comes back."""
+        self.faults = False
+        for worker in self.workers:
+            worker.machine.heal()
+            worker.down_steps = 0
+            if worker.is_up:
+                self.survive(worker, worker.machine.die_at_last)
+            worker.machine.death.likelihood = 0.0
+
+    def quiet(self) -> bool:
+        """Return whether nobody owes anybody anything."""
+        return all(worker.is_ready and worker.owes_nothing for worker in self.workers) and all(
+            client.connected and not client.to_broker and not client.answers and not client.unanswered
+            and not getattr(client, "in_flight", None) and getattr(client, "subscribed", True)
+            and not client.connection.pending_bytes for client in self.clients)
+
+    def round(self) -> None:
+        """Everything moves on a little."""
+        self.steps += 1
+        self.now_ms += 100
+        self.network.step(self.faults)
+        for worker in self.workers:
+            if not worker.is_up:
+                self.start(worker)
+        for client in self.clients:
+            worker = self.workers[client.home]
+            if worker.is_ready and client.connection is None:
+                client.connect()
+            client.carry()
+            if worker.is_up:
+                self.survive(worker, worker.turn)
+            client.read()
+            client.answer()
+        for worker in self.workers:
+            if worker.is_up:
+                worker.machine.commit()
+                if worker.machine.follower is not None:
+                    worker.machine.follower.acknowledge()
+                worker.turn()
+
+    def run_until_quiet(self, rounds: int) -> None:
+        """Run without faults until nobody owes anybody anything."""
+        for _ in range(rounds):
+            self.round()
+            if self.quiet() and self.network.is_quiet:
+                return
+        raise ViolationError(f"seed {self.seed}: not quiet after {rounds} rounds: " + ", ".join(
+            f"{c.identifier} {c.connected} {len(c.to_broker)} {c.answers} {c.unanswered} "
+            f"{getattr(c, 'subscribed', True)} {list(getattr(c, 'in_flight', ()))}" for c in self.clients) + ", ".join(
+                f"worker {w.number} {w.is_ready} {len(w.router.effects)} "
+                f"{[neighbour.state() for neighbour in w.mesh.neighbours.values()]}" for w in self.workers))
+
+    def settle(self, rounds: int = 3000) -> None:
+        """Run without faults until it is quiet; then all that is owed has arrived, and everything goes on."""
+        self.heal()
+        self.run_until_quiet(rounds)
+        self.check_the_end()
+        self.check_that_all_goes_on(rounds)
+        for worker in self.workers:
+            self.compare(worker)
+
+    # Checks ---------------------------------------------------------------------------------------------------------
+
+    def check_that_all_goes_on(self, rounds: int) -> None:
+        """A message of each QoS now comes to whoever wants it, at QoS 0 too, and once."""
+        sent: list[tuple[bytes, bytes]] = []
+        strategy = self.config.mqtt.shared_subscription_strategy
+        chosen_by: dict[bytes, set[str]] = {}
+        for publisher in self.publishers:
+            for qos in (0, 1, 2):
+                topic = f"t/{qos}".encode()
+                sent.append((topic, publisher.publish_one(topic, qos)))
+        self.run_until_quiet(rounds)
+        for topic, payload in sent:
+            keys = {"hash_topic": topic, "hash_client": payload.partition(b":")[0], "sticky": b""}
+            chosen = {member.identifier for member in self.members if payload in self.got[member.identifier]}
+            self.check(len(chosen) == bool(self.members), f"the group got {payload!r} by {sorted(chosen)} at the end")
+            chosen_by.setdefault(keys.get(strategy, payload), set()).update(chosen)
+        if self.config.mqtt.inflight_max > len(sent):       # else a full window sends some elsewhere
+            for key, chosen in chosen_by.items():
+                self.check(len(chosen) <= 1, f"by {strategy}, {sorted(chosen)} got what belongs to {key!r} at the end")
+        for client in self.subscribers:
+            for topic, payload in sent:
+                wanted = matches(client.topic_filter.encode(), topic) and not client.refuses
+                times = self.got[client.identifier].get(payload, 0)
+                self.check(times == wanted, f"{client.identifier} got {payload!r} {times} times at the end")
+        self.check_the_end()
+
+    def check_the_totals(self) -> None:
+        """What the ledgers keep count of is what the sessions hold."""
+        for worker in self.workers:
+            if not worker.is_up:
+                continue
+            router = worker.router
+            sessions = [*router.sessions.values(), *(peer.session for peer in router.peers.values())]
+            held = [state["outgoing"] for session in sessions if (state := session.state())["outgoing"] is not None]
+            counted = (router.ledger.sessions_online, router.ledger.inflight_messages, router.ledger.queued_messages,
+                       router.ledger.queued_bytes)
+            there = (sum(session.connected for session in router.sessions.values()),
+                     sum(len(state["in_flight"]) for state in held), sum(state["queued"] for state in held),
+                     sum(state["queued_bytes"] for state in held))
+            self.check(counted == there, f"the ledger of worker {worker.number} counts {counted}, there are {there}")
+
+    def check_the_end(self) -> None:
+        """Nothing acknowledged is lost, and nothing is left over."""
+        for member in self.members:
+            self.got.setdefault("group", {}).update(self.got[member.identifier])
+        for identifier, owed in self.owed.items():
+            missing = owed - self.got.get(identifier, {}).keys()
+            self.check(not missing, f"{identifier} never got {sorted(missing)[:5]}")
+        missing = self.wills_owed - self.wills_came
+        self.check(not missing, f"the wills {sorted(missing)[:5]} never came")
+        for worker in self.workers:
+            router = worker.router
+            self.check(not worker.log.warnings, f"worker {worker.number} says {worker.log.warnings[:3]}")
+            self.check(len(router.sessions) == sum(client.home == worker.number for client in self.clients),
+                       f"sessions were lost or left over on worker {worker.number}")
+            self.check(router.ledger.queued_messages == 0, f"messages are left in queues of worker {worker.number}")
+            for session in router.sessions.values():
+                state = session.state()
+                self.check(not state["incoming"], f"{state} keeps identifiers")
+                self.check(not state["outgoing"] or not state["outgoing"]["in_flight"], f"{state} keeps deliveries")
+        self.check_the_totals()
+
+    def compare(self, worker: Worker) -> None:
+        """What is recovered is the durable part of what lives, and recovering once more changes nothing."""
+        if worker.machine.write_all(lambda: worker.hub.run_turn(self.now_ms)):
+            worker.machine.compare(worker.router, worker.controller, self.now_ms, self.check)
+
+
+def run_seed(seed: int, steps: int = 600) -> SeveralWorld:
+    """Run one seed to its quiet end; `trace` has a hash of all that the broker sent. Raises ViolationError."""
+    world = SeveralWorld(seed)
+    world.run(steps)
+    world.settle()
+    return world
