@@ -146,7 +146,7 @@ class Adoption:
                     self.lost += 1
                     continue
                 self.delivered += there.forwarding.receive_message(
-                    sender, message, number, books.log.incarnation, record, identifiers)
+                    sender, message, 1 + number, books.log.incarnation, record, identifiers)
                 there.flush(FLUSH_BYTES)
             there.flush()
             books.records.add("peer_acknowledged", books.now_us, peer.number, max(delivery[1] for delivery in owed))
