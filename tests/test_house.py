@@ -30,7 +30,8 @@ DOORS = {
     "retained_index.py": {"threading"},
 }  # fmt: skip
 TOP_LEVEL = {
-    "Makefile", "README.md", "pyproject.toml", "setup.py", "shoal.py",
+    # pyspark_shoal.py: Spark looks for a source in top-level modules of this kind of name.
+    "Makefile", "README.md", "pyproject.toml", "pyspark_shoal.py", "setup.py", "shoal.py",
     "analytics", "broker", "deploy", "docs", "mesh", "router", "tests",
 }  # fmt: skip
 CODE = {".py", ".pyx", ".pxd"}
