@@ -85,10 +85,15 @@ class SimulatedCarrier(Carrier):        # type: ignore[misc]
 
 
 class Network:
-    """All connections of all workers."""
+    """All connections of all workers.
 
-    def __init__(self, random: Random) -> None:
+    Args:
+        trouble: how likely it is that a connection stalls or breaks; 1 is usual.
+    """
+
+    def __init__(self, random: Random, trouble: float) -> None:
         self.random = random
+        self.trouble = trouble
         self.processes: dict[int, SimulatedCarrier] = {}
         # (receiver, identity of a dead sender, frames)
         self.late: list[tuple[SimulatedCarrier, bytes, deque[bytes]]] = []
@@ -130,14 +135,14 @@ class Network:
             elif lane.stalled_steps:
                 lane.stalled_steps -= 1
                 continue
-            elif draw.random() < 0.001:
+            elif draw.random() < 0.001 * self.trouble:
                 lane.stalled_steps = draw.randint(1, STALLED_STEPS)
                 continue
             if peer is None:
                 if lane.target in self.processes and (not faults or draw.random() < 0.3):
                     lane.peer = self.processes[lane.target]
                 continue
-            if faults and draw.random() < 0.002:
+            if faults and draw.random() < 0.002 * self.trouble:
                 self.breaks += 1
                 lane.disconnect()
                 continue

@@ -115,7 +115,7 @@ class SeveralWorld(Promises):
         super().__init__(seed)
         draw = self.random
         self.count = draw.choice((2, 2, 3))
-        self.network = Network(draw)
+        self.network = Network(draw, draw.choice((0.3, 1, 6)))
         self.config = Config(
             mqtt=Mqtt(queue_messages_max=1_000_000, queue_bytes_max=1 << 40, topic_alias_maximum=0,
                       inflight_max=draw.choice((3, 20, 1000)), shared_subscription_strategy=draw.choice(
