@@ -199,7 +199,7 @@ def test_what_was_acknowledged_arrives_though_the_supervisor_is_killed_at_once(t
 
 
 def test_while_a_worker_does_not_turn_the_others_go_on_and_then_its_clients_get_everything(tmp_path: Path) -> None:
-    faults, _, _ = stall(tmp_path, 3.0, before_s=0.5, messages=30, SHOAL_MESH__SILENCE_S="1")
+    faults, _, _ = stall(tmp_path, 3.0, usual_s=0.5, messages=30, SHOAL_MESH__SILENCE_S="1")
     assert faults == []
 
 
