@@ -218,7 +218,8 @@ def _claim_standard_descriptors() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            # Workers have it, too: without one, the first file that they open would be their standard error.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ def test_sighup_opens_the_log_file_anew(tmp_path: Path) -> None:
     assert log_file.exists()
 
 
-def test_standard_error_that_is_closed_does_not_become_a_socket(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_standard_error_that_is_closed_does_not_become_a_socket(tmp_path: Path, workers: str) -> None:
     command = [
         sys.executable,
         "-m",
@@ -121,6 +122,8 @@ def test_standard_error_that_is_closed_does_not_become_a_socket(tmp_path: Path) 
         "tcp://127.0.0.1:0",
         "--data-dir",
         str(tmp_path),
+        "--workers",
+        workers,
     ]
     script = f"exec {shlex.join(command)} 2>&-"
     with subprocess.Popen(["/bin/sh", "-c", script], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
