@@ -60,7 +60,7 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--workers", type=int, help="Worker processes, which are one broker.")
+@click.option("--workers", type=int, help="Worker processes, which are one broker; one for each core if not given.")
 @click.option("--listen", multiple=True, metavar="tcp://HOST:PORT", help="Address to listen on; may be repeated.")
 @click.option("--data-dir", metavar="DIR", help="Folder that one broker keeps its data in.")
 @click.option("--config", "file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with settings.")
@@ -84,7 +84,10 @@ def serve(
     except ConfigError as error:
         _fail(EXIT_CONFIG, "The configuration is wrong:", *map(str, error.problems))
 
+    import msgspec
+
     from broker import logs
+    from broker.limits import WORKERS_BY_DEFAULT_MAX, cores_available
     from broker.startup import (
         StartError,
         banner,
@@ -94,6 +97,8 @@ def serve(
         summary,
     )
 
+    if config.workers == 0:
+        config = msgspec.structs.replace(config, workers=min(cores_available(), WORKERS_BY_DEFAULT_MAX))
     started_s = time.monotonic()
     try:
         check_packages()

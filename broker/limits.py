@@ -19,6 +19,8 @@ log = get("limits")
 RECOVERED = 0.9                  # of the limit: below it, the worker takes in again
 FULL_OUTPUT_BYTES_MAX = 65_536   # of one connection's output while the worker is at its limit
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+WORKERS_BY_DEFAULT_MAX = 64      # each has a link to each other one
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 CONTROL_GROUP_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -62,6 +64,26 @@ class Rate:
             return False
         self._due_us = due_us
         return True
+
+
+def cores_available(control_group: Path = CONTROL_GROUP) -> int:
+    """Return how many cores this process may use: those of its CPU set, or as many as its control group has time for.
+
+    Args:
+        control_group: its folder.
+    """
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (control_group / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        try:
+            quota, period = ((control_group / "cpu" / f"cpu.cfs_{name}_us").read_text(encoding="ascii").strip()
+                             for name in ("quota", "period"))
+        except OSError:
+            return cores
+    if quota.isdigit() and period.isdigit() and int(period):     # else "max", or -1
+        cores = min(cores, -(-int(quota) // int(period)))
+    return max(cores, 1)
 
 
 def memory_available_bytes() -> int:

@@ -381,7 +381,9 @@ class Processes(Struct, frozen=True, kw_only=True):
 class Config(Struct, frozen=True, kw_only=True):
     """One broker's settings. `load` is the way to a checked one."""
 
-    workers: Annotated[int, Meta(ge=1, le=1024, description="Worker processes.")] = 1
+    workers: Annotated[
+        int, Meta(ge=0, le=1024, description="Worker processes; with 0 one for each core that the broker may use.")
+    ] = 0
     listen: Annotated[
         tuple[str, ...],
         Meta(

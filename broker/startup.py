@@ -229,6 +229,7 @@ def banner(config: Config, addresses: Sequence[Address], folder: Path) -> str:
         [
             f"Shoal {VERSION} is ready.",
             f"  Address:      {', '.join(map(str, addresses))}",
+            f"  Workers:      {_workers(config.workers)}",
             f"  Data folder:  {folder}",
             f"                Sessions, queues and retained messages survive {_SURVIVES[config.storage.durability]}.",
             f"  Protection:   none. {reach.capitalize()} may connect, subscribe and publish without a password,",
@@ -241,6 +242,10 @@ def banner(config: Config, addresses: Sequence[Address], folder: Path) -> str:
             "Ctrl-C ends it.",
         ]
     )
+
+
+def _workers(count: int) -> str:
+    return f"{count} processes, which are one broker" if count > 1 else "1 process"
 
 
 def _url(address: Address) -> str:

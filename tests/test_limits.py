@@ -22,6 +22,7 @@ import pytest
 import trio
 
 from broker.config import Config, Limits, Mqtt, Shutdown
+from broker.limits import cores_available
 from broker.packets import Ack, Connect, Pingreq, Pingresp, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.properties import PacketType
 from broker.reasons import Reason
@@ -448,3 +449,18 @@ def _fill_and_empty(broker: BrokerProcess, peers: ExitStack) -> None:
     dropped = re.search(r"(\d+) dropped memory", broker.stop())
     assert dropped is not None
     assert int(dropped[1]) >= 200
+
+
+def test_a_process_has_as_many_cores_as_its_control_group_has_time_for(tmp_path: Path) -> None:
+    machine = cores_available(tmp_path)
+    assert machine == len(os.sched_getaffinity(0))
+    for text, cores in (("max 100000", machine), ("100000 100000", 1), ("50000 100000", 1), ("0 100000", 1),
+                        ("100001 100000", min(2, machine)), ("100000000 100000", machine), ("nonsense", machine)):
+        (tmp_path / "cpu.max").write_text(text + "\n")
+        assert cores_available(tmp_path) == cores, text
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    for text, cores in (("-1", machine), ("20000", 1), ("100000000", machine)):
+        (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(text + "\n")
+        assert cores_available(tmp_path) == cores, text

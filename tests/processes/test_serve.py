@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.limits import WORKERS_BY_DEFAULT_MAX, cores_available
 from tests.support.process import ROOT, BrokerProcess
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
@@ -50,6 +52,15 @@ def test_a_signal_ends_it_with_a_summary_of_one_line(broker: BrokerProcess, numb
         said = broker.process.communicate(timeout=30)[0].decode()
     assert broker.process.returncode == 0
     assert [line for line in said.splitlines() if line.startswith("Shoal has stopped after ")] == said.splitlines()[-1:]
+
+
+def test_there_is_a_worker_for_each_core_unless_it_is_told_how_many(tmp_path: Path) -> None:
+    cores = min(cores_available(), WORKERS_BY_DEFAULT_MAX)
+    for workers in (0, 1, cores + 1):
+        with BrokerProcess(tmp_path, "--workers", str(workers)):
+            status = shoal("admin", "--data-dir", str(tmp_path / "data"), "status").stdout
+            count = workers or cores
+            assert re.search(rf"^workers +{count} of {count}$", status, re.MULTILINE), status
 
 
 def test_a_port_in_use_is_named_with_its_user(broker: BrokerProcess, tmp_path: Path) -> None:
@@ -95,7 +106,7 @@ def test_an_open_address_and_too_many_workers_are_refused_before_anything_is_tou
     folder = tmp_path / "data"
     refused = shoal("serve", "--workers", "1025", "--listen", "tcp://0.0.0.0:0", "--data-dir", str(folder))
     assert refused.returncode == 2
-    assert "flag --workers: workers: found 1025, expected a whole number from 1 to 1024" in refused.stderr
+    assert "flag --workers: workers: found 1025, expected a whole number from 0 to 1024" in refused.stderr
     assert "allow_anonymous = true" in refused.stderr
     assert not folder.exists()
 

@@ -23,7 +23,7 @@ _ADDRESS = re.compile(r"tcp://127\.0\.0\.1:(\d+)")
 
 
 class BrokerProcess:
-    """`shoal serve` on a free port of the loopback interface.
+    """`shoal serve` on a free port of the loopback interface, with one worker unless the options say otherwise.
 
     As a context manager it is started, and stopped at the end of the block; one that the block leaves by an exception
     is killed, and one that the block has ended is left at that. `port` is known once `start` has returned; `errors` is
@@ -53,8 +53,9 @@ class BrokerProcess:
 
     def command(self) -> list[str]:
         """Return the command that runs it."""
+        workers = [] if "--workers" in self.options else ["--workers", "1"]
         return [sys.executable, "-m", "broker.cli", "serve", "--listen", "tcp://127.0.0.1:0",
-                "--data-dir", str(self.folder / "data"), *self.options]
+                "--data-dir", str(self.folder / "data"), *workers, *self.options]
 
     def start(self) -> None:
         """Start it, and wait until it says that it is ready; an AssertionError has what it wrote instead."""
