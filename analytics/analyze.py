@@ -64,11 +64,11 @@ class Source:
         if self.lake is None:
             return self.spark.read.format("shoal").options(**self.options).load(self.data_dir)
         from pyspark.sql import functions as f
+        from router.scan import TIME_MAX, TIME_MIN
 
         from analytics.lake import read_all, read_lake
         from analytics.options import parse_options
         from analytics.payloads import filter_pattern
-        from router.scan import TIME_MAX, TIME_MIN
 
         frame = read_lake(self.spark, self.lake) if self.lake_only else read_all(self.spark, self.lake, self.data_dir)
         wanted = parse_options({"path": self.data_dir, **self.options})
@@ -85,8 +85,9 @@ class Source:
         from pyspark.sql import functions as f
 
         frame = self.spark.read.format("shoal").option("table", name).load(self.data_dir)
-        from analytics.options import parse_options
         from router.scan import TIME_MAX, TIME_MIN
+
+        from analytics.options import parse_options
 
         wanted = parse_options({"path": self.data_dir, **self.options})
         if wanted.since_us != TIME_MIN:
@@ -137,7 +138,9 @@ def _job(name: str, what: str, *more: Any) -> Callable[[Callable[..., DataFrame]
         def run(limit: int, as_json: bool, **given: Any) -> None:
             with telling():
                 source = Source(given)
-                arguments = {key: given[key] for key in given if key in {option.name for option in command.params[:len(more)]}}
+                arguments = {
+                    key: given[key] for key in given if key in {option.name for option in command.params[: len(more)]}
+                }
                 show(function(source, **arguments), limit, as_json)
 
         command = analyze.command(name, short_help=what, help=(function.__doc__ or what))(
@@ -170,7 +173,8 @@ def latency(source: Source) -> DataFrame:
 
 @_job(
     "churn", "Who comes and goes, and who flaps.",
-    click.option("--flapping", "flapping_s", type=float, default=60.0, show_default=True, help="Back within so many seconds."),
+    click.option("--flapping", "flapping_s", type=float, default=60.0, show_default=True,
+                 help="Back within so many seconds."),
 )  # fmt: skip
 def churn(source: Source, flapping_s: float) -> DataFrame:
     """How often clients came and went, for sessions that outlive their connection or have a will."""
@@ -234,8 +238,14 @@ def series(source: Source, client: str, every: str) -> DataFrame:
 
 
 @analyze.command(short_help="One HTML file with plots and tables.")
-@click.option("-o", "--output", default="shoal-report.html", show_default=True, type=click.Path(path_type=Path),
-              help="The file to write.")
+@click.option(
+    "-o",
+    "--output",
+    default="shoal-report.html",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The file to write.",
+)
 @click.option("--title", default="What the fleet sent", show_default=True)
 @_options(*_SOURCE_OPTIONS)
 @spark_options
@@ -247,6 +257,8 @@ def report(output: Path, title: str, **given: Any) -> None:
         source = Source(given)
         started_s = time.monotonic()
         events, deliveries = (None, None) if source.lake_only else (source.other("events"), source.other("deliveries"))
-        found = collect(source.messages(), events, deliveries, title, lambda what: click.echo(f"looking at {what}", err=True))
+        found = collect(
+            source.messages(), events, deliveries, title, lambda what: click.echo(f"looking at {what}", err=True)
+        )
         output.write_text(render(found), encoding="utf-8")
         click.echo(f"{output}: {found.messages:,} messages, in {time.monotonic() - started_s:.0f} s")

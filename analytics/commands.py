@@ -20,11 +20,11 @@ import click
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-POLL_S = 0.5
+POLL_S = 1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -54,7 +54,9 @@ def need_extra() -> None:
         fail("this command needs Spark, which is not installed: pip install 'shoal-mqtt[analytics]'.")
     java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     if shutil.which(java) is None:
-        fail("Spark needs Java 17 or newer, which is not installed: on Debian, apt-get install openjdk-17-jre-headless.")
+        fail(
+            "Spark needs Java 17 or newer, which is not installed: on Debian, apt-get install openjdk-17-jre-headless."
+        )
 
 
 def open_session(master: str | None, conf: tuple[str, ...], verbose: bool, name: str) -> SparkSession:
@@ -115,12 +117,26 @@ def data_folder(given: str | None) -> str:
 @click.option("--data-dir", metavar="DIR", help="The broker's data folder.")
 @click.option("--decoders", metavar="FILE", help="TOML file that says what payloads mean.")
 @click.option("--once", is_flag=True, help="End when all that is in the log now is in the lake.")
-@click.option("--every", "every_s", type=click.FloatRange(min=0.1), default=10.0, show_default=True, metavar="SECONDS",
-              help="How often to look for new messages.")
-@click.option("--messages-max", type=click.IntRange(min=1), default=1_000_000, show_default=True,
-              help="Messages in one batch.")
-@click.option("--format", "layout", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True,
-              help="Parquet files, or a Delta table.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look for new messages.",
+)
+@click.option(
+    "--messages-max", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Messages in one batch."
+)
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["parquet", "delta"]),
+    default="parquet",
+    show_default=True,
+    help="Parquet files, or a Delta table.",
+)
 @click.option("--go-on-behind-loss", is_flag=True, help="Go on although messages were removed before they were read.")
 @spark_options
 def lake(
@@ -163,7 +179,9 @@ def follow(query: StreamingQuery) -> None:
                     told = progress["batchId"]
                     messages += progress["numInputRows"]
                     seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-                    click.echo(f"batch {told}: {progress['numInputRows']:,} messages in {seconds:.1f} s, {messages:,} in all")
+                    click.echo(
+                        f"batch {told}: {progress['numInputRows']:,} messages in {seconds:.1f} s, {messages:,} in all"
+                    )
                     sys.stdout.flush()
             if not active:
                 break

@@ -24,8 +24,8 @@ TIER_FACTOR: Final = 8
 def tiers(sizes: dict[str, int], file_bytes: int) -> list[list[str]]:
     """Return groups of files that should become one file each.
 
-    Files of a day are grouped by size, each group up to eight times as large as the one before it, and merged when there
-    are eight of them: so a message is written once more for each group, a handful of times at most.
+    Files of a day are grouped by size, each group up to eight times as large as the one before it, and merged when
+    there are eight of them: so a message is written once more for each group, a handful of times at most.
 
     Args:
         sizes: name -> bytes, of one day of one table.

@@ -86,7 +86,7 @@ def _plain(of_type: pyarrow.DataType) -> pyarrow.DataType:
 
 
 def deliveries(log: WorkerLog, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the acknowledged deliveries of one log: of all that is there, or behind the snapshot where its beginning is gone.
+    """Yield the acknowledged deliveries of one log; behind the snapshot, where its beginning is gone.
 
     Raises LogError.
     """

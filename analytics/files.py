@@ -46,7 +46,9 @@ class Files:
         path = self._path(folder)
         if not self._system.exists(path):
             return []
-        found = [Entry(each.getPath().getName(), each.getLen(), each.isDirectory()) for each in self._system.listStatus(path)]
+        found = [
+            Entry(each.getPath().getName(), each.getLen(), each.isDirectory()) for each in self._system.listStatus(path)
+        ]
         return sorted(found)
 
     def read(self, name: str) -> str:

@@ -20,20 +20,22 @@ _STYLE: Final = """
   :root { --ink: #e6eaee; --soft: #9aa5b1; --line: #303944; --paper: #1b222a; --back: #12171d; --mark: #6db9e0;
           --fill: #244457; } }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.45 system-ui, "Segoe UI", Roboto, sans-serif; }
+body { margin: 0; background: var(--back); color: var(--ink);
+       font: 15px/1.45 system-ui, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 1000px; margin: 0 auto; padding: 28px 20px 40px; }
 h1 { font-size: 26px; margin: 0 0 4px; }
 h2 { font-size: 17px; margin: 0; }
 p { margin: 0 0 16px; color: var(--soft); }
-section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; padding: 16px 20px; margin: 14px 0;
-          overflow-x: auto; }
+section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; padding: 16px 20px;
+          margin: 14px 0;          overflow-x: auto; }
 section p { margin: 0 0 10px; font-size: 13px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 16px 0; }
 .tile { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; padding: 12px 14px; }
 .tile b { display: block; font-size: 24px; font-weight: 600; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: 13px; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
-th { text-align: left; color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--line); padding: 4px 12px 4px 0; }
+th { text-align: left; color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--line);
+     padding: 4px 12px 4px 0; }
 td { border-bottom: 1px solid var(--line); padding: 5px 12px 5px 0; white-space: nowrap; }
 td.cut { max-width: 340px; overflow: hidden; text-overflow: ellipsis; }
 tr:last-child td { border-bottom: 0; }
@@ -59,15 +61,14 @@ class Page:
     def tiles(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Add figures, each with what it counts."""
         inner = "".join(
-            f'<div class="tile"><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>' for name, value in pairs
+            f'<div class="tile"><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>'
+            for name, value in pairs
         )
         self._parts.append(f'<div class="tiles">{inner}</div>')
 
     def section(self, title: str, what: str, content: str) -> None:
         """Add a section around HTML."""
-        self._parts.append(
-            f"<section><h2>{html.escape(title)}</h2><p>{html.escape(what)}</p>{content}</section>"
-        )
+        self._parts.append(f"<section><h2>{html.escape(title)}</h2><p>{html.escape(what)}</p>{content}</section>")
 
     def html(self, footer: str) -> str:
         """Return the whole page."""
@@ -103,12 +104,14 @@ def timestamp(at: datetime) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]], nothing: str = "There is nothing.") -> str:
+def table(
+    rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]], nothing: str = "There is nothing."
+) -> str:
     """Return a table of some columns of rows, (name, heading) each; numbers to the right."""
     if not rows:
         return f"<p>{html.escape(nothing)}</p>"
     right = {name for name, _ in columns if any(isinstance(row.get(name), (int, float)) for row in rows)}
-    head = "".join(f'<th{_class(name in right)}>{html.escape(heading)}</th>' for name, heading in columns)
+    head = "".join(f"<th{_class(name in right)}>{html.escape(heading)}</th>" for name, heading in columns)
     body = "".join(
         "<tr>" + "".join(_cell(name, row.get(name), name in right) for name, _ in columns) + "</tr>" for row in rows
     )
@@ -158,11 +161,15 @@ def area_chart(points: Sequence[tuple[datetime, float]], unit: str = "") -> str:
     parts = []
     for mark in marks:
         label = f"{number(mark)}{unit and ' ' + unit if mark == marks[-1] else ''}"
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y(mark):.1f}" y2="{y(mark):.1f}" stroke="var(--line)"/>')
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y(mark):.1f}" y2="{y(mark):.1f}" stroke="var(--line)"/>'
+        )
         parts.append(f'<text x="{_LEFT - 6}" y="{y(mark) + 4:.1f}" text-anchor="end">{html.escape(label)}</text>')
     line = " ".join(f"{x(index):.1f},{y(value):.1f}" for index, (_, value) in enumerate(points))
     if len(points) > 1:
-        parts.append(f'<polygon points="{_LEFT:.1f},{y(0):.1f} {line} {x(len(points) - 1):.1f},{y(0):.1f}" fill="var(--fill)"/>')
+        parts.append(
+            f'<polygon points="{_LEFT:.1f},{y(0):.1f} {line} {x(len(points) - 1):.1f},{y(0):.1f}" fill="var(--fill)"/>'
+        )
         parts.append(f'<polyline points="{line}" fill="none" stroke="var(--mark)" stroke-width="1.6"/>')
     else:
         parts.append(f'<circle cx="{x(0):.1f}" cy="{y(points[0][1]):.1f}" r="3" fill="var(--mark)"/>')
@@ -187,6 +194,8 @@ def bar_chart(pairs: Sequence[tuple[str, float]]) -> str:
         length = (_WIDTH - left - 90) * value / most
         middle = index * row + row / 2
         parts.append(f'<text x="{left - 8}" y="{middle + 4}" text-anchor="end">{html.escape(shown)}</text>')
-        parts.append(f'<rect x="{left}" y="{middle - 7}" width="{max(1.0, length):.1f}" height="14" rx="3" fill="var(--mark)"/>')
+        parts.append(
+            f'<rect x="{left}" y="{middle - 7}" width="{max(1.0, length):.1f}" height="14" rx="3" fill="var(--mark)"/>'
+        )
         parts.append(f'<text x="{left + length + 8:.1f}" y="{middle + 4}">{number(value)}</text>')
     return f'<svg viewBox="0 0 {_WIDTH} {row * len(pairs)}" role="img">{"".join(parts)}</svg>'

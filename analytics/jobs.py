@@ -1,7 +1,7 @@
 """What people ask of a fleet's data: each a function from DataFrames to a DataFrame, and `shoal analyze NAME`.
 
-`messages` are rows of the source, of a lake, or of both together. `events` and `deliveries` are the source's other tables.
-Times are Spark's timestamps; intervals are seconds unless a name says otherwise.
+`messages` are rows of the source, of a lake, or of both together. `events` and `deliveries` are the source's other
+tables. Times are Spark's timestamps; intervals are seconds unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def latency(deliveries: DataFrame) -> DataFrame:
 
     Columns: client, deliveries, p50_ms, p90_ms, p99_ms, worst_ms.
     """
+
     def percentile(share: float, name: str) -> Column:
         return (f.percentile_approx("latency_us", share, 10_000) / 1000).alias(name)
 
@@ -94,7 +95,9 @@ def silent(messages: DataFrame, *, factor: float = 5.0, least: int = 5, until: C
     window = Window.partitionBy("publisher").orderBy("time")
     gaps = messages.where("publisher is not null").select("publisher", "time", _gap_s("time", window))
     rhythm = gaps.groupBy("publisher").agg(
-        f.count("*").alias("messages"), f.median("gap_s").alias("usual_s"), f.max("gap_s").alias("longest_s"),
+        f.count("*").alias("messages"),
+        f.median("gap_s").alias("usual_s"),
+        f.max("gap_s").alias("longest_s"),
         f.max("time").alias("last"),
     )
     now = rhythm.agg(f.max("last").alias("now")) if until is None else rhythm.limit(1).select(until.alias("now"))
@@ -135,9 +138,18 @@ def affected(messages: DataFrame, events: DataFrame, *, topic_filter: str) -> Da
     from analytics.payloads import filter_pattern
 
     gone = messages.where(f.col("topic").rlike(filter_pattern(topic_filter)))
-    publishers = gone.where("publisher is not null").groupBy(f.col("publisher").alias("client")).agg(
-        f.count("*").alias("messages"), f.max("time").alias("last")
-    ).select(f.lit("publisher").alias("role"), "client", f.lit(None).cast("string").alias("topic_filter"), "messages", "last")
+    publishers = (
+        gone.where("publisher is not null")
+        .groupBy(f.col("publisher").alias("client"))
+        .agg(f.count("*").alias("messages"), f.max("time").alias("last"))
+        .select(
+            f.lit("publisher").alias("role"),
+            "client",
+            f.lit(None).cast("string").alias("topic_filter"),
+            "messages",
+            "last",
+        )
+    )
 
     newest = Window.partitionBy("client", "topic_filter").orderBy(f.desc("time"), f.desc("number"))
     ended = events.where("kind = 'ended'").groupBy("client").agg(f.max("time").alias("ended"))
@@ -149,9 +161,11 @@ def affected(messages: DataFrame, events: DataFrame, *, topic_filter: str) -> Da
     pattern = f.udf(lambda text: filter_pattern(_inner(text)), "string", useArrow=False)
     topics = gone.groupBy("topic").agg(f.count("*").alias("count"), f.max("time").alias("newest"))
     matched = subscribed.withColumn("pattern", pattern("topic_filter")).join(topics, f.expr("topic rlike pattern"))
-    subscribers = matched.groupBy("client", "topic_filter").agg(
-        f.sum("count").alias("messages"), f.max("newest").alias("last")
-    ).select(f.lit("subscriber").alias("role"), "client", "topic_filter", "messages", "last")
+    subscribers = (
+        matched.groupBy("client", "topic_filter")
+        .agg(f.sum("count").alias("messages"), f.max("newest").alias("last"))
+        .select(f.lit("subscriber").alias("role"), "client", "topic_filter", "messages", "last")
+    )
     return publishers.unionByName(subscribers).orderBy("role", f.desc("messages"))
 
 
@@ -184,8 +198,10 @@ def series(messages: DataFrame, *, publisher: str, every: str = "1 minute") -> D
 
     Columns: time, messages, bytes.
     """
-    counted = messages.where(f.col("publisher") == publisher).groupBy(f.window("time", every)["start"].alias("time")).agg(
-        f.count("*").alias("messages"), f.sum(f.length("payload")).alias("bytes")
+    counted = (
+        messages.where(f.col("publisher") == publisher)
+        .groupBy(f.window("time", every)["start"].alias("time"))
+        .agg(f.count("*").alias("messages"), f.sum(f.length("payload")).alias("bytes"))
     )
     span = counted.agg(f.sequence(f.min("time"), f.max("time"), f.expr(f"interval {every}")).alias("times"))
     steps = span.select(f.explode("times").alias("time"))

@@ -23,7 +23,7 @@ from analytics.state import STAGING, LakeError, State, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import DataType
 
 CHECKPOINT: Final = "_shoal/checkpoint"

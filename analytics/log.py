@@ -200,7 +200,9 @@ class WorkerLog:
             try:
                 end = file_size(self.disk, header.name)
             except OSError as error:
-                raise LogError(f"{os.path.join(self.folder, header.name)}: {error.strerror} (at byte {position})") from error
+                raise LogError(
+                    f"{os.path.join(self.folder, header.name)}: {error.strerror} (at byte {position})"
+                ) from error
         return Stretch(self.folder, header, limit, position, number, end, after, last)
 
     def _check_holes(self, segment: int) -> None:
@@ -228,9 +230,9 @@ class WorkerLog:
             missing = header.first_number - place.number - 1
             if place.number and missing > 0 and self.fail_on_loss:
                 raise LogError(
-                    f"{os.path.join(self.folder, header.name)} begins with record {header.first_number}, and what was read"
-                    f" last is record {place.number} (segment {place.segment}, byte {place.position}): {missing} records"
-                    " have been removed before they were read. With the option failOnDataLoss=false reading goes on"
+                    f"{os.path.join(self.folder, header.name)} begins with record {header.first_number}, and what was"
+                    f" read last is record {place.number} (segment {place.segment}, byte {place.position}): {missing}"
+                    " records have been removed before they were read. With failOnDataLoss=false reading goes on"
                 )
             return index, RECORDS_AT, header.first_number
         return len(self.headers), 0, 0
@@ -302,8 +304,8 @@ class WorkerLog:
 
 def _removed(folder: str, header: Header, position: int, number: int) -> str:
     return (
-        f"{os.path.join(folder, header.name)} was removed before it was read, from record {number} on (at byte {position})."
-        " The broker keeps what its archive's retention says; with the option failOnDataLoss=false reading goes on"
+        f"{os.path.join(folder, header.name)} was removed before it was read, from record {number} on (at byte"
+        f" {position}). The broker keeps what its archive's retention says; with failOnDataLoss=false reading goes on"
     )
 
 
@@ -322,9 +324,7 @@ def decode(
     try:
         for cursor in segments.segment_cursors(0, start):
             while True:
-                fed = decoder.feed(
-                    cursor, stretch.header.incarnation, stretch.after, stretch.last, rows_max, bytes_max
-                )
+                fed = decoder.feed(cursor, stretch.header.incarnation, stretch.after, stretch.last, rows_max, bytes_max)
                 number, at = cursor.number, cursor.base + cursor.offset
                 if fed in (STRETCH, LAST):
                     break

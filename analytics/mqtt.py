@@ -35,7 +35,20 @@ PROPERTIES: Final = {
     "correlation_data": (0x09, "bytes"),
     "user_properties": (0x26, "pairs"),
 }
-_SIZES: Final = {0x13: 2, 0x21: 2, 0x22: 2, 0x23: 2, 0x24: 1, 0x25: 1, 0x28: 1, 0x29: 1, 0x2A: 1, 0x17: 1, 0x19: 1, 0x01: 1}
+_SIZES: Final = {
+    0x13: 2,
+    0x21: 2,
+    0x22: 2,
+    0x23: 2,
+    0x24: 1,
+    0x25: 1,
+    0x28: 1,
+    0x29: 1,
+    0x2A: 1,
+    0x17: 1,
+    0x19: 1,
+    0x01: 1,
+}
 _SIZES_4: Final = {0x02: 4, 0x11: 4, 0x18: 4, 0x27: 4}
 _TEXTS: Final = {0x03, 0x08, 0x09, 0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F}
 
@@ -252,9 +265,7 @@ class Client:
             if len(waiting) >= self._window:
                 self._wait(lambda: len(waiting) < self._window, "an acknowledgement")
             identifier = self.unfinished.next()
-            encoded = packet(
-                first, name, identifier.to_bytes(2, "big"), variable(len(properties)), properties, payload
-            )
+            encoded = packet(first, name, identifier.to_bytes(2, "big"), variable(len(properties)), properties, payload)
             waiting[identifier] = encoded
             self._output += encoded
         if len(self._output) >= OUTPUT_BYTES:

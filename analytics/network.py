@@ -7,7 +7,7 @@ the same order: so a micro-batch can be read again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -23,12 +23,12 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from router.scan import TIME_MIN
 
 from analytics.mqtt import Client, NetworkError, Received
 from analytics.options import Options
 from analytics.schema import MESSAGES
 from router.positions import decode_position, encode_position, format_time
-from router.scan import TIME_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,8 +115,8 @@ class Replay:
         named = dict(message.user_properties[:2])  # the broker's stand first
         if self._options.fail_on_loss and GAP in named and self.numbers:
             raise NetworkError(
-                f"{named[GAP]} records behind {self._start()} were removed from the log of {self._options.url} before they"
-                " were read. With the option failOnDataLoss=false reading goes on"
+                f"{named[GAP]} records behind {self._start()} were removed from the log of {self._options.url} before"
+                " they were read. With the option failOnDataLoss=false reading goes on"
             )
         if POSITION not in named:
             raise NetworkError(f"{self._options.url} is no broker that can replay: a message has no {POSITION}")
@@ -150,7 +150,7 @@ def _row(message: Received, position: Numbers, names: Sequence[str]) -> tuple[An
     user = [pair for index, pair in enumerate(message.user_properties) if index > 1 or pair[0] not in (POSITION, GAP)]
     values: dict[str, Any] = {
         "position": encode_position({int(worker): number for worker, number in position.items()}),
-        "received": datetime.now(timezone.utc),
+        "received": datetime.now(UTC),
         "topic": message.topic,
         "levels": message.topic.split("/"),
         "payload": message.payload,

@@ -68,7 +68,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     options = {name.lower(): value for name, value in given.items()}
     unknown = sorted(set(options) - _KNOWN)
     if unknown:
-        raise ValueError(f"there is no option {unknown[0]!r} of the source shoal; there are {', '.join(sorted(_KNOWN))}")
+        raise ValueError(
+            f"there is no option {unknown[0]!r} of the source shoal; there are {', '.join(sorted(_KNOWN))}"
+        )
     path, url = options.get("path", ""), options.get("url", "")
     if bool(path) == bool(url):
         raise ValueError("name one of the two: a data folder, with load(FOLDER), or a broker, with the option url")
@@ -86,7 +88,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         until_us=_time("until", options, now_us, TIME_MAX),
         workers=_workers(options["workers"]) if "workers" in options else None,
         fail_on_loss=_boolean("failOnDataLoss", options.get("failondataloss", "true")),
-        messages_max=_positive("maxMessagesPerTrigger", options.get("maxmessagespertrigger", str(MESSAGES_PER_TRIGGER))),
+        messages_max=_positive(
+            "maxMessagesPerTrigger", options.get("maxmessagespertrigger", str(MESSAGES_PER_TRIGGER))
+        ),
         latest=starting == "latest",
         behind=json.loads(options.get("behind", "{}")),
         table=table,

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.state import LakeError, check_table_name
 from router.topics import check_topic_filter
+
+from analytics.state import LakeError, check_table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -169,7 +170,7 @@ def _by_function(frame: DataFrame, function: Function, schema: DataType) -> Data
     def call(topic: str, payload: bytearray) -> tuple[Any, str | None]:
         try:
             found = function(topic, bytes(payload))
-        except Exception as error:  # noqa: BLE001  (whatever a user's function raises is the reason)
+        except Exception as error:
             return None, f"{type(error).__name__}: {error}"
         return (found, None) if isinstance(found, dict) else (None, f"the function returned {type(found).__name__}")
 

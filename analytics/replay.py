@@ -27,12 +27,22 @@ PAUSE_S_MAX: Final = 0.5
 @click.option("--since", metavar="TIME", help="From then on: 2026-11-21T09:30:00Z, or -1h.")
 @click.option("--until", metavar="TIME", help="Before then.")
 @click.option("--topic-filter", metavar="FILTER", help="Only messages that it matches.")
-@click.option("--speed", type=click.FloatRange(min=0), default=1.0, show_default=True,
-              help="Times as fast as it was; 0: as fast as it goes.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Times as fast as it was; 0: as fast as it goes.",
+)
 @click.option("--topic-prefix", default="", metavar="TEXT", help="Put this in front of each topic name.")
 @click.option("--qos", type=click.IntRange(0, 2), help="Publish with this QoS and not with that of each message.")
 @click.option("-u", "--user", help="User name.")
-@click.option("-P", "--password", envvar="MQTT_PASSWORD", help="Password; the environment variable MQTT_PASSWORD keeps it out of sight.")
+@click.option(
+    "-P",
+    "--password",
+    envvar="MQTT_PASSWORD",
+    help="Password; the environment variable MQTT_PASSWORD keeps it out of sight.",
+)
 def replay(
     url: str, data_dir: str | None, since: str | None, until: str | None, topic_filter: str | None, speed: float,
     topic_prefix: str, qos: int | None, user: str | None, password: str | None,
@@ -44,7 +54,8 @@ def replay(
     with telling():
         from analytics.mqtt import Client
 
-        published = late = 0
+        published = 0
+        late = 0.0
         with Client(url, username=user, password=password) as client:
             told_s = started_s = time.monotonic()
             first_us: int | None = None
@@ -56,7 +67,8 @@ def replay(
                     due_s = started_s + (row.time_us - first_us) / 1e6 / speed
                     late = max(late, _wait_until(client, due_s))
                 client.publish(
-                    topic_prefix + fields["topic_name"].decode(), fields["payload"], fields["qos"] if qos is None else qos,
+                    topic_prefix + fields["topic_name"].decode(), fields["payload"],
+                    fields["qos"] if qos is None else qos,
                     fields["retain"], fields["properties"],
                 )  # fmt: skip
                 published += 1
@@ -83,17 +95,19 @@ def _wait_until(client: Any, due_s: float) -> float:
 
 
 def _rows(folder: str, since: str | None, until: str | None, topic_filter: str | None) -> Iterator[Row]:
+    from router.scan import Scan
+
     from analytics.log import worker_folders
     from analytics.options import parse_options
     from router.disk import Disk
     from router.reading import Reader
-    from router.scan import Scan
 
     named = {"since": since, "until": until, "topicFilter": topic_filter}
     wanted = parse_options({"path": folder, **{name: value for name, value in named.items() if value is not None}})
     readers = [
         Reader(
-            Disk(os.fspath(path)), worker, Scan(wanted.topic_filter, since_us=wanted.since_us, until_us=wanted.until_us),
+            Disk(os.fspath(path)), worker,
+            Scan(wanted.topic_filter, since_us=wanted.since_us, until_us=wanted.until_us),
             since_us=wanted.since_us, until_us=wanted.until_us,
         )
         for worker, path in worker_folders(folder).items()

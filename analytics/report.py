@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from analytics.html import AXIS_STEPS_S, Page, area_chart, bar_chart, number, seconds, table, timestamp
@@ -64,7 +64,7 @@ def collect(
 
     from analytics import jobs
 
-    found = Found(title, datetime.now(timezone.utc))
+    found = Found(title, datetime.now(UTC))
     slim = messages.select("time", "topic", "publisher", "payload").persist()
     try:
         progress("messages")
@@ -94,7 +94,8 @@ def collect(
             )  # fmt: skip
             setattr(found, name, _rows(counted.orderBy(f.desc("messages"))))
         for name, frame in (
-            ("silent", jobs.silent(slim)), ("outliers", jobs.outliers(slim)), ("gaps", jobs.gaps(slim).orderBy(f.desc("gap_s"))),
+            ("silent", jobs.silent(slim)), ("outliers", jobs.outliers(slim)),
+            ("gaps", jobs.gaps(slim).orderBy(f.desc("gap_s"))),
         ):  # fmt: skip
             progress(name)
             setattr(found, name, _rows(frame))
@@ -126,7 +127,7 @@ def _rows(frame: DataFrame) -> list[Row]:
 
 
 def _moment(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, timezone.utc)
+    return datetime.fromtimestamp(at_s, UTC)
 
 
 def _step_s(span_s: float) -> int:
@@ -141,39 +142,114 @@ def render(found: Found) -> str:
         return page.html(f"Made {timestamp(found.made)}.")
     span_s = max(1.0, (found.until - found.since).total_seconds())
     page.text(f"{timestamp(found.since)} to {timestamp(found.until)} ({seconds(span_s)})")
-    page.tiles([
-        ("messages", number(found.messages)),
-        ("a second, on average", number(found.messages / span_s)),
-        ("payload", f"{number(found.bytes)}B"),
-        ("topics", number(found.topic_count)),
-        ("publishers", number(found.publisher_count)),
-        ("silent devices", number(len(found.silent)) + ("+" if len(found.silent) == ROWS else "")),
-    ])
+    page.tiles(
+        [
+            ("messages", number(found.messages)),
+            ("a second, on average", number(found.messages / span_s)),
+            ("payload", f"{number(found.bytes)}B"),
+            ("topics", number(found.topic_count)),
+            ("publishers", number(found.publisher_count)),
+            ("silent devices", number(len(found.silent)) + ("+" if len(found.silent) == ROWS else "")),
+        ]
+    )
     filled = _filled(found)
-    page.section("Messages over time", f"per second, in steps of {seconds(found.step_s)}",
-                 area_chart([(at, messages / found.step_s) for at, messages, _ in filled]))
-    page.section("Payload over time", "bytes per second",
-                 area_chart([(at, size / found.step_s) for at, _, size in filled], unit="B/s"))
+    page.section(
+        "Messages over time",
+        f"per second, in steps of {seconds(found.step_s)}",
+        area_chart([(at, messages / found.step_s) for at, messages, _ in filled]),
+    )
+    page.section(
+        "Payload over time",
+        "bytes per second",
+        area_chart([(at, size / found.step_s) for at, _, size in filled], unit="B/s"),
+    )
     page.section("Topics", "by their first level", bar_chart([(row["topic"], row["messages"]) for row in found.topics]))
-    page.section("Publishers", "those with the most messages", table(
-        found.publishers, [("publisher", "client"), ("messages", "messages"), ("bytes", "bytes"), ("last", "last message")]))
-    page.section("Silent devices", "that have stopped, against their usual rhythm", table(
-        found.silent, [("publisher", "client"), ("last", "last message"), ("silent_s", "silent for"),
-                       ("usual_s", "usual interval"), ("longest_s", "longest before")], "Nobody has fallen silent."))
-    page.section("Gaps", "the longest interruptions of a device's time series", table(
-        found.gaps, [("publisher", "client"), ("from", "from"), ("to", "to"), ("gap_s", "length"),
-                     ("usual_s", "usual interval")], "There are none."))
-    page.section("Delivery latency", "from acceptance to the receiver's acknowledgement, ms", table(
-        found.latency, [("client", "client"), ("deliveries", "deliveries"), ("p50_ms", "median"), ("p90_ms", "90 %"),
-                        ("p99_ms", "99 %"), ("worst_ms", "worst")],
-        "No session that outlives its connection has acknowledged anything."))
-    page.section("Sessions that come and go", "of clients whose sessions outlive their connection", table(
-        found.churn, [("client", "client"), ("connects", "connects"), ("disconnects", "disconnects"), ("ends", "ends"),
-                      ("returns_within", "back within a minute"), ("median_connected_s", "connected, median")],
-        "The log tells of no such session."))
-    page.section("Unusual payload sizes", "far from the median of their publisher", table(
-        found.outliers, [("time", "time"), ("publisher", "client"), ("topic", "topic"), ("bytes", "bytes"),
-                         ("usual_bytes", "usual bytes"), ("deviations", "deviations")], "There are none."))
+    page.section(
+        "Publishers",
+        "those with the most messages",
+        table(
+            found.publishers,
+            [("publisher", "client"), ("messages", "messages"), ("bytes", "bytes"), ("last", "last message")],
+        ),
+    )
+    page.section(
+        "Silent devices",
+        "that have stopped, against their usual rhythm",
+        table(
+            found.silent,
+            [
+                ("publisher", "client"),
+                ("last", "last message"),
+                ("silent_s", "silent for"),
+                ("usual_s", "usual interval"),
+                ("longest_s", "longest before"),
+            ],
+            "Nobody has fallen silent.",
+        ),
+    )
+    page.section(
+        "Gaps",
+        "the longest interruptions of a device's time series",
+        table(
+            found.gaps,
+            [
+                ("publisher", "client"),
+                ("from", "from"),
+                ("to", "to"),
+                ("gap_s", "length"),
+                ("usual_s", "usual interval"),
+            ],
+            "There are none.",
+        ),
+    )
+    page.section(
+        "Delivery latency",
+        "from acceptance to the receiver's acknowledgement, ms",
+        table(
+            found.latency,
+            [
+                ("client", "client"),
+                ("deliveries", "deliveries"),
+                ("p50_ms", "median"),
+                ("p90_ms", "90 %"),
+                ("p99_ms", "99 %"),
+                ("worst_ms", "worst"),
+            ],
+            "No session that outlives its connection has acknowledged anything.",
+        ),
+    )
+    page.section(
+        "Sessions that come and go",
+        "of clients whose sessions outlive their connection",
+        table(
+            found.churn,
+            [
+                ("client", "client"),
+                ("connects", "connects"),
+                ("disconnects", "disconnects"),
+                ("ends", "ends"),
+                ("returns_within", "back within a minute"),
+                ("median_connected_s", "connected, median"),
+            ],
+            "The log tells of no such session.",
+        ),
+    )
+    page.section(
+        "Unusual payload sizes",
+        "far from the median of their publisher",
+        table(
+            found.outliers,
+            [
+                ("time", "time"),
+                ("publisher", "client"),
+                ("topic", "topic"),
+                ("bytes", "bytes"),
+                ("usual_bytes", "usual bytes"),
+                ("deviations", "deviations"),
+            ],
+            "There are none.",
+        ),
+    )
     return page.html(f"Made {timestamp(found.made)} from Shoal's commit log. All times are UTC.")
 
 

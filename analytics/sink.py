@@ -60,7 +60,9 @@ def parse_target(given: Mapping[str, str], schema: StructType) -> Target:
     options = {name.lower(): value for name, value in given.items()}
     unknown = sorted(set(options) - _OPTIONS)
     if unknown:
-        raise ValueError(f"there is no option {unknown[0]!r} of the sink shoal; there are {', '.join(sorted(_OPTIONS))}")
+        raise ValueError(
+            f"there is no option {unknown[0]!r} of the sink shoal; there are {', '.join(sorted(_OPTIONS))}"
+        )
     if "url" not in options:
         raise ValueError("name the broker with the option url, like tcp://127.0.0.1:1883")
     columns = {field.name: field.dataType.simpleString() for field in schema}

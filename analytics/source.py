@@ -22,7 +22,7 @@ from analytics.pushdown import Wanted, push
 from analytics.schema import MESSAGES, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
     import pyarrow
     from pyspark.sql.datasource import Filter
@@ -50,7 +50,7 @@ class Part(InputPartition):
 class ShoalSource(DataSource):
     """`spark.read.format("shoal")` and `spark.readStream.format("shoal")`."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self.given = dict(options)
 
@@ -152,7 +152,6 @@ class _Rows:
         rows = decoder.rows
         if rows:
             yield record_batch(schema, decoder.take(), rows)
-
 
     def _read_other(self, part: Part, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
         from analytics.events import deliveries, events

@@ -1,5 +1,6 @@
 """One Spark session for all tests: it takes longer to start than they do."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,11 +9,17 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+# A Java that lives for a minute is not worth compiling for.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto")
+
 SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "1",
-    "spark.sql.streaming.pollingDelay": "10ms",
+    "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
 }
 
 

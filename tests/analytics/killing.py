@@ -1,6 +1,6 @@
 """Publish through brokers that are killed, into a lake whose driver is killed, and count what is in it.
 
-    python -m tests.analytics.killing --messages 1000000 --workers 3 --broker-kills 3 --driver-kills 2
+python -m tests.analytics.killing --messages 1000000 --workers 3 --broker-kills 3 --driver-kills 2
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,8 @@ class Driver:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "broker.cli", "lake", str(lake), "--data-dir", str(data), "--master", "local[1]",
              "--conf", "spark.driver.memory=512m", "--conf", "spark.sql.shuffle.partitions=1", *options],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip
 
     def kill(self) -> None:
@@ -121,9 +123,14 @@ def wait_until(condition: Any, what: str) -> None:
 
 
 def run(
-    folder: Path, *, messages: int, workers: int, broker_kills: int, driver_kills: int, batch: int, every_s: float = 0.5
-) -> Verdict:
-    """Do it all in a folder; raises AssertionError for what does not come to an end."""
+    folder: Path, *, messages: int, workers: int, broker_kills: int, driver_kills: int, batch: int,
+    every_s: float = 0.5, finish: Callable[[Path, Path], None] | None = None,
+) -> Verdict:  # fmt: skip
+    """Do it all in a folder; raises AssertionError for what does not come to an end.
+
+    Args:
+        finish: puts the rest of the data folder into the lake; None: another driver does.
+    """
     data, lake = folder / "data", folder / "lake"
     broker = BrokerProcess(
         folder, "--workers", str(workers),
@@ -132,7 +139,9 @@ def run(
     )  # fmt: skip
     broker.start()
     for number in range(SUBSCRIBERS):
-        with Client(f"tcp://127.0.0.1:{broker.port}", client_identifier=f"subscriber-{number}", session_expiry_s=3600) as c:
+        with Client(
+            f"tcp://127.0.0.1:{broker.port}", client_identifier=f"subscriber-{number}", session_expiry_s=3600
+        ) as c:
             c.subscribe("fleet/#", 1)
     publishers = [Publisher(number, messages // PUBLISHERS) for number in range(PUBLISHERS)]
     threads = [threading.Thread(target=each.run, args=(broker,), daemon=True) for each in publishers]
@@ -143,7 +152,9 @@ def run(
     events = [(kill / (broker_kills + 1), "broker") for kill in range(1, broker_kills + 1)]
     events += [(kill / (driver_kills + 1), "driver") for kill in range(1, driver_kills + 1)]
     for share, what in sorted(events):
-        wait_until(lambda share=share: sum(p.done() for p in publishers) >= share * messages, f"no {share} of the messages")
+        wait_until(
+            lambda share=share: sum(p.done() for p in publishers) >= share * messages, f"no {share} of the messages"
+        )
         if what == "broker":
             broker.kill()
             broker.start()
@@ -154,11 +165,16 @@ def run(
             wait_until(lambda seen=seen: version_of(lake) > seen, "the lake does not grow")
             time.sleep(every_s / 2)
             driver.kill()
-            driver = Driver(data, lake, *options) if (share, what) != max(e for e in events if e[1] == "driver") else None
+            driver = (
+                Driver(data, lake, *options) if (share, what) != max(e for e in events if e[1] == "driver") else None
+            )
     for thread in threads:
         thread.join()
     broker.stop()
-    Driver(data, lake, "--once", "--messages-max", str(batch)).finish()
+    if finish is None:
+        Driver(data, lake, "--once", "--messages-max", str(batch)).finish()
+    else:
+        finish(data, lake)
     return verdict(lake, sum(each.messages for each in publishers), broker_kills, driver_kills)
 
 

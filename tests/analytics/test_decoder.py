@@ -32,21 +32,21 @@ properties = st.fixed_dictionaries({}, optional={
 messages = st.tuples(topics, st.binary(max_size=20), st.integers(0, 2), properties, st.integers(0, 2**50))
 
 
-def encoded(given: dict[str, Any]) -> bytes:
+def encoded(has: dict[str, Any]) -> bytes:
     """Return properties as a PUBLISH has them."""
 
     def pair(data: bytes) -> bytes:
         return len(data).to_bytes(2, "big") + data
 
     parts = b""
-    if "text" in given:
-        parts += bytes([1, given["text"]])
+    if "text" in has:
+        parts += bytes([1, has["text"]])
     for name, number in (("content_type", 3), ("response_topic", 8)):
-        if name in given:
-            parts += bytes([number]) + pair(given[name].encode())
-    if "correlation_data" in given:
-        parts += b"\x09" + pair(given["correlation_data"])
-    for name, value in given.get("user_properties", ()):
+        if name in has:
+            parts += bytes([number]) + pair(has[name].encode())
+    if "correlation_data" in has:
+        parts += b"\x09" + pair(has["correlation_data"])
+    for name, value in has.get("user_properties", ()):
         parts += b"\x26" + pair(name.encode()) + pair(value.encode())
     return parts
 
@@ -60,12 +60,14 @@ def rows(written: list[tuple[str, bytes, int, dict[str, Any], int]], **wanted: A
     from analytics.schema import MESSAGES
 
     buffer = RecordBuffer(0)
-    for number, (topic, payload, qos, given, time_us) in enumerate(written, 1):
-        buffer.add_accepted(time_us, number, message(topic.encode(), payload, qos, properties=encoded(given)), b"c", 0)
+    for number, (topic, payload, qos, has, time_us) in enumerate(written, 1):
+        buffer.add_accepted(time_us, number, message(topic.encode(), payload, qos, properties=encoded(has)), b"c", 0)
         buffer.add_released(time_us, b"c", 1)
     buffer.stamp(7)
     cursor = Cursor(bytes(buffer), 0, 7, 0)
-    decoder = Decoder(tuple(COLUMNS), **{"worker": 3, "node": b"n", "since_us": TIME_MIN, "until_us": TIME_MAX, **wanted})
+    decoder = Decoder(
+        tuple(COLUMNS), **{"worker": 3, "node": b"n", "since_us": TIME_MIN, "until_us": TIME_MAX, **wanted}
+    )
     found = []
     while True:
         fed = decoder.feed(cursor, 2, 0, 2**64 - 1, 2, 2**20)
@@ -81,14 +83,14 @@ def rows(written: list[tuple[str, bytes, int, dict[str, Any], int]], **wanted: A
 def test_a_row_has_what_its_record_says(written: list[Any]) -> None:
     found = rows(written)
     assert len(found) == len(written)
-    for number, (row, (topic, payload, qos, given, time_us)) in enumerate(zip(found, written, strict=True), 1):
+    for number, (row, (topic, payload, qos, has, time_us)) in enumerate(zip(found, written, strict=True), 1):
         assert row == {
             "time": EPOCH + timedelta(microseconds=time_us), "worker": 3, "incarnation": 2, "n": number, "node": "n",
             "topic": topic, "levels": topic.split("/"), "payload": payload, "qos": qos, "retain": False,
-            "publisher": "c", "will": False, "expires": None, "text": given.get("text"),
-            "content_type": given.get("content_type"), "response_topic": given.get("response_topic"),
-            "correlation_data": given.get("correlation_data"),
-            "user_properties": [{"name": name, "value": value} for name, value in given.get("user_properties", ())],
+            "publisher": "c", "will": False, "expires": None, "text": has.get("text"),
+            "content_type": has.get("content_type"), "response_topic": has.get("response_topic"),
+            "correlation_data": has.get("correlation_data"),
+            "user_properties": [{"name": name, "value": value} for name, value in has.get("user_properties", ())],
         }  # fmt: skip
 
 
@@ -99,7 +101,8 @@ def test_what_is_not_wanted_makes_no_row(written: list[Any], topic_filter: str, 
 
     names = [(topic, time_us) for topic, _, _, _, time_us in written]
     assert topics_of(topic_filter=topic_filter.encode()) == [
-        topic for topic, _ in names if matches(topic_filter.encode(), topic.encode())]
+        topic for topic, _ in names if matches(topic_filter.encode(), topic.encode())
+    ]
     assert topics_of(since_us=since_us) == [topic for topic, time_us in names if time_us >= since_us]
     assert topics_of(until_us=since_us) == [topic for topic, time_us in names if time_us < since_us]
     assert topics_of(topic_prefix=prefix.encode()) == [topic for topic, _ in names if topic.startswith(prefix)]

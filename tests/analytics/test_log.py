@@ -138,7 +138,9 @@ def test_a_segment_that_was_removed_unread_is_told_with_its_name_and_the_place(t
     write(tmp_path, 3, 4, 5)
     _, place = read_on(tmp_path, Place(), 2)
     segment(tmp_path, 1).unlink()
-    with pytest.raises(LogError, match=r"segment-000000000002.log begins with record 4, and .* record 2 \(segment 1, byte"):
+    with pytest.raises(
+        LogError, match=r"segment-000000000002.log begins with record 4, and .* record 2 \(segment 1, byte"
+    ):
         read_on(tmp_path, place)
     assert read_on(tmp_path, place, fail_on_loss=False)[0] == [*range(4, 13)]
 

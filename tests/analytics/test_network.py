@@ -86,7 +86,8 @@ def test_replay_publishes_a_stretch_of_the_log_again(broker: BrokerProcess, tmp_
             client.publish(f"first/{number % 2}", b"%d" % number, number % 3, properties=properties)
         client.flush()
     result = CliRunner().invoke(main, [
-        "replay", url_of(broker), "--data-dir", str(broker.folder / "data"), "--topic-filter", "first/1", "--speed", "0",
+        "replay", url_of(broker), "--data-dir", str(broker.folder / "data"), "--topic-filter", "first/1",
+        "--speed", "0",
         "--topic-prefix", "again/",
     ])  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -101,7 +102,10 @@ def test_what_goes_wrong_on_the_network_is_a_sentence(broker: BrokerProcess) -> 
         Client("http://x")
     with pytest.raises(NetworkError, match=r"tcp://127.0.0.1:1 cannot be reached"):
         Client("tcp://127.0.0.1:1")
-    with Client(url_of(broker)) as client, pytest.raises(NetworkError, match=r"refuses a subscription to '\$replay/x/#'"):
+    with (
+        Client(url_of(broker)) as client,
+        pytest.raises(NetworkError, match=r"refuses a subscription to '\$replay/x/#'"),
+    ):
         client.subscribe("$replay/x/#")
     result = CliRunner().invoke(main, ["replay", "tcp://127.0.0.1:1", "--data-dir", str(broker.folder / "data")])
     assert result.exit_code == 1
