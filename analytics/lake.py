@@ -101,7 +101,10 @@ class Lake:
             if self.plan.payloads:
                 messages.unpersist()
         if self.plan.compact:
-            compact(self.spark, self.files, self.state, self.plan.file_bytes)
+            self._merge_small_files()
+
+    def _merge_small_files(self) -> None:
+        compact(self.spark, self.files, self.state, self.plan.file_bytes)
 
     # One batch ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +113,7 @@ class Lake:
         schema = StructType([each for each in frame.schema.fields if each.name != "date"])
         if known is not None:
             schema = extended(StructType.fromJson(known.schema), schema, keep=True)
-        self.state.tables[table] = Table(_nullable(schema).jsonValue(), known.files if known is not None else {})
+        self.state.tables[table] = Table(nullable(schema).jsonValue(), known.files if known is not None else {})
         (
             frame.write.mode("overwrite").option("compression", "zstd").option("maxRecordsPerFile", ROWS_PER_FILE_MAX)
             .partitionBy("date").parquet(self.files.uri(f"{STAGING}/{table}/{part}"))
@@ -184,7 +187,7 @@ class Lake:
         return position
 
 
-def _nullable(schema: StructType) -> StructType:
+def nullable(schema: StructType) -> StructType:
     """Return a schema whose columns may be null: Parquet files of another time may not have them."""
     return StructType([StructField(each.name, each.dataType, True) for each in schema.fields])
 

@@ -310,7 +310,7 @@ class Client:
             view = memoryview(data)
             while view:
                 # Who only sends may wait for a broker that only waits for us to read.
-                readable, writable, _ = select.select([self._socket], [self._socket], [], self.timeout_s)
+                readable, writable = _ready(self._socket, self.timeout_s, writing=True)
                 if not readable and not writable:
                     raise NetworkError(f"{self.url} has taken nothing for {self.timeout_s:.0f} s")
                 if readable:
@@ -350,14 +350,14 @@ class Client:
                 self._output += packet(PINGREQ << 4)
                 self._flush()
             pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
-            if pending or select.select([self._socket], [], [], min(1.0, max(0.0, until_s - now_s)))[0]:
+            if pending or _ready(self._socket, min(1.0, max(0.0, until_s - now_s)))[0]:
                 self._receive()
                 return True
             if now_s >= until_s:
                 return False
 
     def _take_what_is_there(self) -> None:
-        while select.select([self._socket], [], [], 0)[0]:
+        while _ready(self._socket, 0)[0]:
             self._receive()
 
     def _receive(self) -> None:
@@ -417,6 +417,15 @@ class Client:
             at += 2
         properties, at = _properties(body, at)
         self.arrived.append(Received(topic.decode(), body[at:], qos, bool(first & 1), identifier, properties))
+
+
+def _ready(waited: socket.socket, seconds: float, *, writing: bool = False) -> tuple[bool, bool]:
+    """Wait until a socket can be read, or written if that is asked for; return whether it can be read, and written."""
+    poll = select.poll()  # select() ends at 1,024 descriptors
+    poll.register(waited, select.POLLIN | (select.POLLOUT if writing else 0))
+    events = sum(event for _, event in poll.poll(seconds * 1000))
+    # Whoever has hung up is read from: that says so.
+    return bool(events & ~select.POLLOUT), bool(events & select.POLLOUT)
 
 
 def _connected(url: str, timeout_s: float) -> socket.socket:

@@ -25,7 +25,7 @@ from analytics.state import LakeError
 DAY_US = 86_400_000_000
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The driver ends here."""
 
 
@@ -40,10 +40,10 @@ class StoppingFiles(Files):
     def _change(self, change: Any, *arguments: Any) -> Any:
         self.left -= 1
         if self.left == 0 and not self.after:
-            raise Stopped
+            raise StoppedError
         result = change(*arguments)
         if self.left == 0:
-            raise Stopped
+            raise StoppedError
         return result
 
     def write(self, name: str, text: str) -> bool:
@@ -130,12 +130,14 @@ def test_what_does_not_decode_is_in_the_quarantine_with_the_reason_and_nothing_i
         return {"length": len(payload)} if payload != b"?" else None
 
     write_messages(
-        tmp_path / "data", (1, "j/1", b'{"c": 1, "deep": {"x": [1]}}'), (2, "j/2", b"{"), (3, "j/3", b"\xff"),
+        tmp_path / "data",
+        (1, "j/1", b'{"c": 1, "deep": {"x": [1]}}'), (2, "j/2", b"{"), (3, "j/3", b"\xff"),
         (4, "n", b"21.5"), (5, "n", b"warm"), (6, "f", b"abc"), (7, "f", b"?"), (8, "s", b"text"), (9, "s", b"\xff"),
         (10, "typed", b'{"c": "no number"}'), (11, "typed", b'{"c": 7}'), (12, "raw", b"\x00"),
     )  # fmt: skip
     fill(Lake(spark, plan(
-        tmp_path, Payload("j", "j/#"), Payload("n", "n", "number"), Payload("s", "s", "text"), Payload("r", "raw", "raw"),
+        tmp_path, Payload("j", "j/#"), Payload("n", "n", "number"), Payload("s", "s", "text"),
+        Payload("r", "raw", "raw"),
         Payload("f", "f", "python", "length int", decode), Payload("t", "typed", "json", "c double"),
     )))  # fmt: skip
     assert len(rows(spark, tmp_path)) == 12
@@ -148,7 +150,8 @@ def test_what_does_not_decode_is_in_the_quarantine_with_the_reason_and_nothing_i
     reasons = {(row.table, bytes(row.payload), row.reason) for row in rows(spark, tmp_path, "quarantine")}
     assert reasons == {
         ("j", b"{", "is no JSON object, or does not fit the schema"), ("j", b"\xff", "is not UTF-8"),
-        ("n", b"warm", "is not a number"), ("f", b"?", "the function returned NoneType"), ("s", b"\xff", "is not UTF-8"),
+        ("n", b"warm", "is not a number"), ("f", b"?", "the function returned NoneType"),
+        ("s", b"\xff", "is not UTF-8"),
         ("t", b'{"c": "no number"}', "is no JSON object, or does not fit the schema"),
     }  # fmt: skip
 
@@ -239,3 +242,21 @@ def test_what_is_published_through_kills_of_broker_and_driver_is_in_the_lake_onc
     verdict = run(
         tmp_path, messages=3_000, workers=3, broker_kills=1, driver_kills=1, batch=500, every_s=0.2, finish=finish)
     assert verdict.exactly_once, verdict
+
+
+def test_a_batch_is_in_a_delta_table_once_however_often_it_is_written(spark: Any, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    from analytics.delta import DeltaLake
+
+    write_messages(tmp_path / "data", (1, "n", b"21.5"), (2, "n", b"warm"))
+    lake = DeltaLake(spark, plan(tmp_path, Payload("n", "n", "number")))
+    lake.files = StoppingFiles(lake.files, 2, after=False)  # the tables are written, and the state is not
+    query = lake.start()
+    with pytest.raises(Exception, match="Stopped"):
+        query.awaitTermination()
+    fill(DeltaLake(spark, plan(tmp_path, Payload("n", "n", "number"))))
+
+    def count(table: str) -> int:
+        return int(deltalake.DeltaTable(str(tmp_path / "lake" / table)).to_pyarrow_table().num_rows)
+
+    assert (count("messages"), count("n"), count("quarantine")) == (2, 1, 1)

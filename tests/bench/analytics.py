@@ -1,0 +1,272 @@
+"""`python -m tests.bench.analytics` measures Spark on the log, and writes docs/benchmarks-analytics.md and .json;
+`--only read` or `--only live` measures a part of it and writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from router.message import message
+from router.records import RecordBuffer
+
+from analytics.mqtt import Client
+from broker.version import VERSION
+from router.disk import Disk
+from tests.bench.machine import machine
+from tests.support.commit_logs import open_log
+from tests.support.log_folders import worker_folder
+from tests.support.process import BrokerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "benchmarks-analytics.md"
+BUILD = ROOT / "build" / "bench" / "analytics"
+MESSAGES = 1_000_000
+PAYLOAD_BYTES = 100
+RATE = 20_000
+TRIGGER_S = 5.0
+BROKER_CORE, SPARK_CORE = 0, 1
+TICKS = os.sysconf("SC_CLK_TCK")
+SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
+
+
+def write_log(folder: Path, count: int) -> None:
+    """Write a log as a broker does: accepted messages of 100 bytes, by 1,000 devices, a batch of 1,000 at a time."""
+    log, _ = open_log(Disk(str(worker_folder(folder))), durability="os")
+    start_us = 1_763_700_000_000_000
+    for first in range(0, count, 1_000):
+        buffer = RecordBuffer(log.appended)
+        for number in range(first, first + 1_000):
+            body = (b"%d " % number).ljust(PAYLOAD_BYTES, b".")
+            buffer.add_accepted(
+                start_us + number * 50, log.appended + buffer.count + 1,
+                message(b"fleet/%d/telemetry" % (number % 1_000), body, 1), b"device-%d" % (number % 1_000), 0,
+            )  # fmt: skip
+        log.append(buffer)
+        log.commit()
+    log.close()
+
+
+def session() -> Any:
+    """Return a session on one core; the JVM and its Python processes inherit that."""
+    os.sched_setaffinity(0, {SPARK_CORE})
+    from analytics.session import session as open_session
+
+    return open_session(master="local[1]", name="bench", settings=SETTINGS)
+
+
+def reading(rounds: int, count: int) -> dict[str, Any]:
+    """Measure rows/s of the same queries over log, lake and native Parquet, in turns."""
+    from analytics.lake import Lake, Plan, read_lake
+
+    folder = BUILD / "data"
+    if not (folder / "worker-0").exists():
+        write_log(folder, count)
+    spark = session()
+    for name in ("lake", "parquet"):
+        shutil.rmtree(BUILD / name, ignore_errors=True)
+    log = spark.read.format("shoal").load(str(folder))
+    started_s = time.monotonic()
+    log.write.parquet(str(BUILD / "parquet"))
+    parquet_s = time.monotonic() - started_s
+    started_s = time.monotonic()
+    query = Lake(spark, Plan(str(folder), str(BUILD / "lake"))).start()
+    query.awaitTermination()
+    lake_s = time.monotonic() - started_s
+    frames = {
+        "log": log, "lake": read_lake(spark, str(BUILD / "lake")), "parquet": spark.read.parquet(str(BUILD / "parquet")),
+    }  # fmt: skip
+    narrow = spark.read.format("shoal").schema(log.select("topic", "payload").schema).load(str(folder))
+
+    def total(frame: Any) -> None:
+        frame.selectExpr("count(distinct topic)", "sum(length(payload))").collect()
+
+    def everything(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    queries: dict[str, dict[str, Callable[[], Any]]] = {
+        "count": {name: frame.count for name, frame in frames.items()},
+        "two columns": {name: lambda frame=frame: total(frame) for name, frame in frames.items()},
+        "all columns": {name: lambda frame=frame: everything(frame) for name, frame in frames.items()},
+    }
+    queries["two columns"]["log"] = lambda: total(narrow)
+    found: dict[str, dict[str, list[float]]] = {}
+    for round_number in range(-1, rounds):  # the first one warms up
+        for query_name, ways in queries.items():
+            for way, run in ways.items():
+                started_s = time.monotonic()
+                run()
+                rate = count / (time.monotonic() - started_s)
+                if round_number >= 0:
+                    found.setdefault(query_name, {}).setdefault(way, []).append(rate)
+    spark.stop()
+    medians = {name: {way: statistics.median(rates) for way, rates in ways.items()} for name, ways in found.items()}
+    return {"rates": medians, "lake_s": lake_s, "parquet_s": parquet_s}
+
+
+class Publisher(threading.Thread):
+    """Publishes so many messages a second at QoS 1, until it is told to stop."""
+
+    def __init__(self, port: int, rate: int) -> None:
+        super().__init__(daemon=True)
+        self.port = port
+        self.rate = rate
+        self.over = threading.Event()
+        self.published = 0
+
+    def run(self) -> None:
+        body = b"x" * PAYLOAD_BYTES
+        with Client(f"tcp://127.0.0.1:{self.port}", client_identifier="publisher") as client:
+            started_s = time.monotonic()
+            while not self.over.is_set():
+                due = int((time.monotonic() - started_s) * self.rate)
+                while self.published < due:
+                    client.publish(f"fleet/{self.published % 1_000}/telemetry", body)
+                    self.published += 1
+                client.look_after(0.005)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process, seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def live(seconds: float, rounds: int) -> dict[str, Any]:
+    """Measure the stream's lag behind a broker that gets 20,000 msg/s, and what it costs the broker."""
+    folder = BUILD / "live"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with BrokerProcess(folder, environment={"SHOAL_ARCHIVE__TOPIC_FILTERS": "#"}) as broker:
+        assert broker.process is not None
+        pid = broker.process.pid
+        os.sched_setaffinity(pid, {BROKER_CORE})
+        publisher_code = (
+            f"import sys; from tests.bench.analytics import Publisher; p = Publisher({broker.port}, {RATE}); p.start();"
+            " sys.stdin.read(); p.over.set(); p.join(); print(p.published)"
+        )
+        publisher = subprocess.Popen([sys.executable, "-c", publisher_code], stdin=subprocess.PIPE, cwd=ROOT)
+        os.sched_setaffinity(publisher.pid, {SPARK_CORE})
+        spark = session()
+        stream = spark.readStream.format("shoal").load(str(folder / "data"))
+        lags: list[float] = []
+
+        def batch(frame: Any, number: int) -> None:
+            row = frame.selectExpr("min(cast(time as double)) as first", "count(*) as count").collect()[0]
+            if row["first"] is not None:
+                lags.append(time.time() - row["first"])
+
+        def messages() -> int:
+            return int(spark.read.format("shoal").schema("n bigint").load(str(folder / "data")).count())
+
+        costs: dict[str, list[float]] = {"alone": [], "read": []}
+        rates = []
+        for round_number in range(2 * rounds):
+            with_spark = round_number % 2 == 1
+            query = None
+            if with_spark:
+                query = (
+                    stream.writeStream.foreachBatch(batch).trigger(processingTime=f"{TRIGGER_S} seconds")
+                    .option("checkpointLocation", str(folder / "checkpoint")).start()
+                )  # fmt: skip
+                time.sleep(3 * TRIGGER_S)  # what waited meanwhile, and the first batch, which warms up
+                lags.clear()
+            before, before_s, started_s = messages(), cpu_s(pid), time.monotonic()
+            time.sleep(seconds)
+            spent_s, took_s = cpu_s(pid) - before_s, time.monotonic() - started_s
+            got = messages() - before
+            costs["read" if with_spark else "alone"].append(spent_s / got)
+            rates.append(got / took_s)
+            if query is not None:
+                query.stop()
+        publisher.communicate(b"")
+        spark.stop()
+    return {
+        "lag_s": max(lags), "rate": statistics.median(rates),
+        "cpu_us": {name: statistics.median(each) * 1e6 for name, each in costs.items()},
+    }  # fmt: skip
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the document."""
+    rates, seen = found["read"]["rates"], found["live"]
+    more = seen["cpu_us"]["read"] / seen["cpu_us"]["alone"]
+
+    def verdict(met: bool) -> str:
+        return "met" if met else "**missed**"
+
+    lines = [
+        "# Benchmarks of the Spark source and the lake", "",
+        f"- Machine: {found['machine']}; shared with other work, so read ratios, not times.",
+        f"- Versions: Shoal {VERSION}, {found['versions']}",
+        f"- Command: `make bench-analytics` ({found['rounds']} rounds in turns, medians), {found['date']}",
+        f"- {MESSAGES:,} messages of {PAYLOAD_BYTES} bytes, `local[1]`, everything of Spark on one core.", "",
+        "| rows/s | log | lake | native Parquet | log to Parquet | lake to Parquet |", "|---|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for name, ways in rates.items():
+        log, lake, parquet = ways["log"], ways["lake"], ways["parquet"]
+        lines.append(f"| {name} | {log:,.0f} | {lake:,.0f} | {parquet:,.0f} | {log / parquet:.2f} | {lake / parquet:.2f} |")
+    count, two = rates["count"], rates["two columns"]
+    lines += [
+        "",
+        "Count: `count()` of all rows; Parquet reads no column for it, the source makes all. Two columns: "
+        "`count(distinct topic), sum(length(payload))`, with `schema()` asking the source for these two. All columns: every",
+        "value of every row, into Spark's `noop` sink.", "",
+        "| what | found | wanted | |", "|---|---:|---:|---|",
+        f"| log through Spark to a count | {count['log']:,.0f} rows/s | 200,000 rows/s | {verdict(count['log'] >= 2e5)} |",
+        f"| the same, to native Parquet's count | {count['log'] / count['parquet']:.2f} | 0.33 |"
+        f" {verdict(count['log'] / count['parquet'] >= 1 / 3)} |",
+        f"| log, two columns, to native Parquet | {two['log'] / two['parquet']:.2f} | 0.33 |"
+        f" {verdict(two['log'] / two['parquet'] >= 1 / 3)} |",
+        f"| lake, two columns, to native Parquet | {two['lake'] / two['parquet']:.2f} | 1, within the noise of 0.9 |"
+        f" {verdict(two['lake'] / two['parquet'] >= 0.9)} |",
+        f"| writing the lake; a plain `write.parquet` of the same rows | {MESSAGES / found['read']['lake_s']:,.0f};"
+        f" {MESSAGES / found['read']['parquet_s']:,.0f} rows/s | | |",
+        f"| lag of a stream at {seen['rate']:,.0f} msg/s, trigger every {TRIGGER_S:g} s, at worst |"
+        f" {seen['lag_s']:.1f} s | {2 * TRIGGER_S:g} s | {verdict(seen['lag_s'] < 2 * TRIGGER_S)} |",
+        f"| broker's CPU per message while it is read, to alone | {seen['cpu_us']['read']:.2f} µs,"
+        f" {seen['cpu_us']['alone']:.2f} µs: {more:.2f} | 1.05 | {verdict(more <= 1.05)} |",
+        "",
+        "Lag: from the acceptance of a batch's oldest message to the end of the batch. Live: the broker has one core, Spark and",
+        "the publisher (QoS 1, archived, fsync) share the other one.", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure as the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--only", choices=["read", "live"])
+    given = parser.parse_args()
+    BUILD.mkdir(parents=True, exist_ok=True)
+    import pyarrow
+    import pyspark
+
+    found: dict[str, Any] = {
+        "machine": machine(), "rounds": given.rounds, "date": str(datetime.date.today()),
+        "versions": f"Python {sys.version.split()[0]}, PySpark {pyspark.__version__}, PyArrow {pyarrow.__version__}",
+    }  # fmt: skip
+    if given.only != "live":
+        found["read"] = reading(given.rounds, MESSAGES)
+    if given.only != "read":
+        found["live"] = live(given.seconds, max(1, given.rounds // 2))
+    print(json.dumps(found, indent=1))
+    if given.only is None:
+        DOCUMENT.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        DOCUMENT.write_text(page(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
