@@ -46,6 +46,10 @@ help:
 	@echo 'make admin-turns    how long turns are while an administrator goes through 100,000 clients (a minute)'
 	@echo 'make bench-log      measure what durability costs, and write docs/benchmarks-log.md (10 minutes)'
 	@echo 'make bench-workers  measure what several workers cost beside one, and write docs/benchmarks-workers.md (5 minutes)'
+	@echo 'make demo           broker, 1,000 devices, lake, three questions and a report in build/demo (MINUTES=2)'
+	@echo 'make bench-analytics  measure Spark on the log, and write docs/benchmarks-analytics.md (10 minutes)'
+	@echo 'make test-lake-kills  1,000,000 messages into a lake, through kills of broker and driver, with 1 worker and with 3'
+	@echo 'make test-cluster   a standalone Spark cluster of two workers runs a job with the package in an archive'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
 	@echo 'make wheel          sdist and wheel in dist/'
@@ -187,6 +191,18 @@ fuzz: test-ready
 test-leaks: test-ready
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/leaks/in_process.py tests/leaks/process.py $(ARGS)
 
+.PHONY: demo test-lake-kills test-cluster
+demo: test-ready
+	@rm -rf build/demo
+	@$(BIN)/python -m analytics.demo build/demo --minutes $(or $(MINUTES),2) --devices $(or $(DEVICES),1000)
+
+test-lake-kills: test-ready
+	@$(BIN)/python -m tests.analytics.killing --messages $(or $(MESSAGES),1000000) --workers 1
+	@$(BIN)/python -m tests.analytics.killing --messages $(or $(MESSAGES),1000000) --workers 3
+
+test-cluster: test-ready
+	@$(BIN)/python -m tests.analytics.cluster
+
 .PHONY: soak soak-kill soak-workers capacity admin-turns
 soak: test-ready
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
@@ -218,7 +234,7 @@ define BUILD_COPY
 	@mkdir -p $(1)
 	@find $(1) -mindepth 2 -name build -prune -o \( -name '*.py' -o -name '*.pyx' -o -name '*.pxd' \) -type f -exec rm {} +
 	@tar -cf - --exclude='*.so' --exclude='__pycache__' \
-		broker router mesh analytics tests deploy docs shoal.py setup.py pyproject.toml README.md Makefile .ci | tar -xf - -C $(1)
+		broker router mesh analytics tests deploy docs shoal.py pyspark_shoal.py setup.py pyproject.toml README.md Makefile .ci | tar -xf - -C $(1)
 	@cd $(1) && $(2)=1 $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
 endef
 
@@ -260,7 +276,7 @@ coverage: test-ready
 
 # --- speed ---------------------------------------------------------------------------------------------------------
 
-.PHONY: bench bench-log bench-workers bench-check profile
+.PHONY: bench bench-log bench-workers bench-analytics bench-check profile
 bench: test-ready
 	@$(BIN)/python -m tests.bench run $(ARGS)
 
@@ -269,6 +285,9 @@ bench-workers: test-ready
 
 bench-log: test-ready
 	@$(BIN)/python -m tests.bench.log_rows run $(ARGS)
+
+bench-analytics: test-ready
+	@$(BIN)/python -m tests.bench.analytics $(ARGS)
 
 bench-check: test-ready
 	@$(BIN)/python -m tests.bench check $(ARGS)

@@ -74,14 +74,13 @@ class Broker:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
         assert self.process.stdout is not None
-        self.url = ""
-        for line in self.process.stdout:
-            found = _ADDRESS.search(line.decode())
-            self.url = found[0] if found else self.url
-            if self.url and b"ready" in line:
-                break
-        else:
-            raise SystemExit(f"the broker did not start: see {folder / 'broker.log'}")
+        text = ""
+        while (found := _ADDRESS.search(text)) is None or "ready" not in text:
+            line = self.process.stdout.readline()
+            if not line:
+                raise SystemExit(f"the broker did not start: see {folder / 'broker.log'}")
+            text += line.decode()
+        self.url = found[0]
 
     def __enter__(self) -> Broker:
         return self

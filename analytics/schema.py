@@ -50,6 +50,6 @@ def checked(schema: StructType, table: StructType = MESSAGES) -> StructType:
     if wrong:
         raise ValueError(f"there is no column {wrong[0]!r}; there are {', '.join(known)}")
     for field in schema:
-        if field.dataType != known[field.name].dataType:
+        if field.dataType.simpleString() != known[field.name].dataType.simpleString():
             raise ValueError(f"column {field.name!r} is {known[field.name].dataType.simpleString()}")
-    return StructType([known[field.name] for field in schema])
+    return schema

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
@@ -28,7 +27,6 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
-_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def register(spark: SparkSession) -> None:
@@ -52,8 +50,6 @@ def session(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    if not verbose:
-        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     with nullcontext() if verbose else _quiet():

@@ -170,7 +170,7 @@ def test_the_public_module_only_re_exports() -> None:
 
 @pytest.mark.parametrize("name", [
     "run", "test", "lint", "test-checked", "mutants", "bench", "bench-check", "profile", "wheel", "fuzz", "test-leaks",
-    "soak", "capacity"])
+    "soak", "capacity", "demo", "bench-analytics", "test-lake-kills", "test-cluster"])
 def test_the_makefile_has_the_targets_that_the_documentation_names(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^(?:.* )?{name}(?: .*)?:", makefile, re.MULTILINE)

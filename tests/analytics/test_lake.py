@@ -70,7 +70,8 @@ def rows(spark: Any, folder: Path, table: str = "messages") -> list[Any]:
 
 
 def files_of(folder: Path, table: str = "messages") -> list[str]:
-    return sorted(str(path.relative_to(folder / "lake" / table)) for path in (folder / "lake" / table).rglob("*.parquet"))
+    root = folder / "lake" / table
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*.parquet"))
 
 
 def test_messages_lie_in_the_day_in_which_they_were_accepted(spark: Any, tmp_path: Path) -> None:
@@ -102,8 +103,8 @@ def test_lake_and_tail_together_are_all_messages_and_each_once(spark: Any, tmp_p
 
 
 @pytest.mark.parametrize(("change", "after"), [
-    (2, True),      # a file has its name, and no state names it
-    (3, True),      # the state is written, and Spark does not know that the batch is done
+    (2, True),  # a file has its name, and no state names it
+    (3, True),  # the state is written, and Spark does not know that the batch is done
 ])  # fmt: skip
 def test_a_driver_that_is_stopped_at_any_step_makes_nothing_be_there_twice_or_missing(
     spark: Any, tmp_path: Path, change: int, after: bool

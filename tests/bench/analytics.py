@@ -84,8 +84,10 @@ def reading(rounds: int, count: int) -> dict[str, Any]:
     query.awaitTermination()
     lake_s = time.monotonic() - started_s
     frames = {
-        "log": log, "lake": read_lake(spark, str(BUILD / "lake")), "parquet": spark.read.parquet(str(BUILD / "parquet")),
-    }  # fmt: skip
+        "log": log,
+        "lake": read_lake(spark, str(BUILD / "lake")),
+        "parquet": spark.read.parquet(str(BUILD / "parquet")),
+    }
     narrow = spark.read.format("shoal").schema(log.select("topic", "payload").schema).load(str(folder))
 
     def total(frame: Any) -> None:
@@ -150,7 +152,8 @@ def live(seconds: float, rounds: int) -> dict[str, Any]:
     with BrokerProcess(folder, environment={"SHOAL_ARCHIVE__TOPIC_FILTERS": "#"}) as broker:
         assert broker.process is not None
         pid = broker.process.pid
-        os.sched_setaffinity(pid, {BROKER_CORE})
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), {BROKER_CORE})
         publisher_code = (
             f"import sys; from tests.bench.analytics import Publisher; p = Publisher({broker.port}, {RATE}); p.start();"
             " sys.stdin.read(); p.over.set(); p.join(); print(p.published)"
@@ -215,15 +218,18 @@ def page(found: dict[str, Any]) -> str:
     ]  # fmt: skip
     for name, ways in rates.items():
         log, lake, parquet = ways["log"], ways["lake"], ways["parquet"]
-        lines.append(f"| {name} | {log:,.0f} | {lake:,.0f} | {parquet:,.0f} | {log / parquet:.2f} | {lake / parquet:.2f} |")
+        ratios = f"{log / parquet:.2f} | {lake / parquet:.2f}"
+        lines.append(f"| {name} | {log:,.0f} | {lake:,.0f} | {parquet:,.0f} | {ratios} |")
     count, two = rates["count"], rates["two columns"]
     lines += [
         "",
         "Count: `count()` of all rows; Parquet reads no column for it, the source makes all. Two columns: "
-        "`count(distinct topic), sum(length(payload))`, with `schema()` asking the source for these two. All columns: every",
-        "value of every row, into Spark's `noop` sink.", "",
-        "| what | found | wanted | |", "|---|---:|---:|---|",
-        f"| log through Spark to a count | {count['log']:,.0f} rows/s | 200,000 rows/s | {verdict(count['log'] >= 2e5)} |",
+        "`count(distinct topic), sum(length(payload))`, with `schema()` asking the source for these two. All columns:",
+        "every value of every row, into Spark's `noop` sink.", "",
+        "| what | found | wanted | |",
+        "|---|---:|---:|---|",
+        f"| log through Spark to a count | {count['log']:,.0f} rows/s | 200,000 rows/s |"
+        f" {verdict(count['log'] >= 2e5)} |",
         f"| the same, to native Parquet's count | {count['log'] / count['parquet']:.2f} | 0.33 |"
         f" {verdict(count['log'] / count['parquet'] >= 1 / 3)} |",
         f"| log, two columns, to native Parquet | {two['log'] / two['parquet']:.2f} | 0.33 |"
@@ -237,8 +243,8 @@ def page(found: dict[str, Any]) -> str:
         f"| broker's CPU per message while it is read, to alone | {seen['cpu_us']['read']:.2f} µs,"
         f" {seen['cpu_us']['alone']:.2f} µs: {more:.2f} | 1.05 | {verdict(more <= 1.05)} |",
         "",
-        "Lag: from the acceptance of a batch's oldest message to the end of the batch. Live: the broker has one core, Spark and",
-        "the publisher (QoS 1, archived, fsync) share the other one.", "",
+        "Lag: from the acceptance of a batch's oldest message to the end of the batch. Live: the broker has one core,",
+        "Spark and the publisher (QoS 1, archived, fsync) share the other one.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
