@@ -124,8 +124,8 @@ def stall(folder: Path, seconds: float, *, usual_s: float = USUAL_S, messages: i
             faults.append("a worker ended")
     before_p99_s, slow_p99_s, after_p99_s = (
         statistics.quantiles(values, n=100)[98] for values in (before_s, slow_s, after_s))
-    print(f"p99 between the others: {before_p99_s * 1000:.2f} ms before, {slow_p99_s * 1000:.2f} ms while one is stopped "
-          f"(longest {max(slow_s) * 1000:.1f} ms), {after_p99_s * 1000:.2f} ms afterwards; "
+    print(f"p99 between the others: {before_p99_s * 1000:.2f} ms before, {slow_p99_s * 1000:.2f} ms while one is "
+          f"stopped (longest {max(slow_s) * 1000:.1f} ms), {after_p99_s * 1000:.2f} ms afterwards; "
           f"{messages} messages for it were acknowledged after {answered_s:.1f} s")
     return faults, max(before_p99_s, after_p99_s), slow_p99_s
 
