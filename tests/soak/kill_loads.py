@@ -441,12 +441,12 @@ class Wills:
                 continue
             scene.counts["wills owed"] += 1
             self.waited_for.add(payload)
-            with trio.move_on_after(ANSWER_S):
-                while not self.came[payload] and not scene.done.is_set():
+            # However long: a broker that is killed while it recovers, again and again, is late, and has lost nothing.
+            while not self.came[payload] and not scene.done.is_set():
+                with trio.move_on_after(1):
                     await self.news.wait()
-            self.waited_for.discard(payload)
-            if not self.came[payload]:
-                scene.fault(f"the will {payload!r} never came")
+            if self.came[payload]:
+                self.waited_for.discard(payload)
 
     async def loyal(self, name: str) -> None:
         """Stay over all crashes: the will's delay never passes."""
@@ -535,6 +535,8 @@ class Cast:
         for subscriber in self.subscribers:
             for what in subscriber.missing()[:3]:
                 scene.fault(what)
+        for payload in self.wills.waited_for:
+            scene.fault(f"the will {payload!r} never came")
         for payload in self.wills.renounced & self.wills.came.keys():
             scene.fault(f"the will {payload!r} came, though its client said goodbye")
         if repeated := sum(seen.repeated for (_, qos), seen in self.shared.items() if qos == 2):
