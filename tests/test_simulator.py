@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Seeds that once failed stay here with the fix, as (seed, steps).
 FOUND = ((8, 1500), (55, 1500), (60, 1500), (168, 1500), (208, 800), (425, 800))
 SEEDS = "100"
-SEEDS_OF_SEVERAL = "80"
+SEEDS_OF_SEVERAL = "60"
 DISK_STEPS = ("create", "write", "sync", "sync_folder", "torn write", "torn sync")
 
 
