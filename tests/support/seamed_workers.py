@@ -110,7 +110,7 @@ def run_worker(config: Config, folder: Path, place: Place, seams: Seams, pipe: C
     async def main() -> None:
         async with trio.open_nursery() as driving:
             driving.start_soon(drive, worker.reactor)
-            await ready(worker.mesh)
+            await ready(worker)
             worker.listen()
             pipe.send(worker.addresses[0].port)
             async with trio.open_nursery() as answering:
