@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from broker.listings import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
+from broker.routes_answers import merged_heads
 from broker.version import VERSION
 
 WORKER_S: Final = 20.0               # that a worker may take for its answer
@@ -271,7 +272,14 @@ class Admin:
         publisher = request.arguments.get("publisher")
         if publisher is not None and "cursor" not in request.arguments:
             await self._ask_who_knows("client", {"client": publisher})
-        return await self._page("routes", request.arguments, self.backend.workers())
+        workers = self.backend.workers()
+        arguments = {**request.arguments, "present": workers}
+        page = await self._page("routes", arguments, workers)
+        if "cursor" in request.arguments:
+            return page
+        heads = await self._ask_all("route_head", arguments)
+        known = {worker: head for worker, head in heads.items() if not isinstance(head, QueryError)}
+        return {**merged_heads(known), **page} if known else _known(heads, "")
 
     async def _retained(self, request: Request) -> Row:
         # Every worker reads the same index.

@@ -18,7 +18,7 @@ from router.session import Session
 from broker import application, logs, survey
 from broker.listings import Listings, QueryError, Row, limit_of, page
 from broker.readable import options_fields, payload_fields, text_of
-from broker.routes_query import describe_route, subscribers
+from broker.routes_query import describe_head, describe_route, subscribers
 from broker.taps import Look
 from broker.version import VERSION
 from broker.why import explain
@@ -61,6 +61,7 @@ class Queries:
             "forget": self._forget,
             "clients": self._clients, "sessions": self._sessions, "client": self._client,
             "subscriptions": self._subscriptions, "routes": self._routes, "retained": self._retained,
+            "route_head": self._route_head,
             "kick": self._kick, "publish": self._publish, "drain": self._drain, "log_level": self._log_level,
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,
         }  # fmt: skip
@@ -352,6 +353,9 @@ class Queries:
 
     async def _routes(self, arguments: Row) -> Row:
         return await describe_route(self, arguments)
+
+    async def _route_head(self, arguments: Row) -> Row:
+        return await describe_head(self, arguments)
 
     async def _retained(self, arguments: Row) -> Row:
         """Page through retained messages; a page that was made can be had once more, an older one cannot."""

@@ -14,6 +14,7 @@ from router.session import Session
 from broker import application, survey
 from broker.listings import QueryError, Row, page
 from broker.readable import options_fields, text_of
+from broker.routes_answers import MEMBERS_SHOWN_MAX
 
 if TYPE_CHECKING:
     from router.message import Message
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 ROW_COST: Final = 40
 SUBSCRIBERS_PER_STEP: Final = 10_000
-MEMBERS_SHOWN_MAX: Final = 100
 QOS_BITS: Final = 0x03
 
 
@@ -34,33 +34,54 @@ def topic_of(arguments: Row) -> bytes:
         raise QueryError(400, "bad_argument", f"{error}.") from None
 
 
-async def describe_route(queries: Queries, arguments: Row) -> Row:
-    """Return one page of who a publish on a topic would reach; the first has the filters and the shared groups too.
+class Asked:
+    """A question about a publish, as one worker sees it.
 
     Args:
         arguments: topic; qos and retain of the publish; publisher, a client identifier, for No Local, hashing and what
-            the ACL says; limit and cursor.
+            the ACL says; present, the workers that are asked, who tell of their own clients.
     """
-    topic = topic_of(arguments)
-    qos, retain = arguments.get("qos", 0), arguments.get("retain", False)
-    router = queries.router
-    tree = router.tree
-    message = make_message(topic, b"", qos, retain)
-    publisher = None
-    if arguments.get("publisher") is not None:       # who may be at home on another worker
-        publisher = router.sessions.get(arguments["publisher"].encode())
 
-    def head() -> Row:
-        groups, archived = survey.groups_of(tree, topic)
-        return {
-            "topic": arguments["topic"], "qos": qos, "retain": retain,
-            "filters": [{"topic_filter": text_of(topic_filter), "subscribers": count}
-                        for topic_filter, count in survey.filters_of(tree, topic)],
-            "groups": [_group_row(queries, group, publisher, message) for group in groups],
-            "archived": archived,
-            "publisher": None if publisher is None else {
-                "client": arguments["publisher"], **_publisher_verdict(queries, publisher, topic)},
-        }  # fmt: skip
+    def __init__(self, queries: Queries, arguments: Row) -> None:
+        router = queries.router
+        self.topic = topic_of(arguments)
+        self.message = make_message(self.topic, b"", arguments.get("qos", 0), arguments.get("retain", False))
+        self.publisher: Session | None = None
+        if arguments.get("publisher") is not None:       # who may be at home on another worker
+            self.publisher = router.sessions.get(arguments["publisher"].encode())
+        self.elsewhere = [peer.session for peer in router.peers.values() if peer.worker in arguments["present"]]
+
+
+async def describe_head(queries: Queries, arguments: Row) -> Row:
+    """Return which filters and shared groups a publish on a topic would match. Arguments as of Asked."""
+    asked = Asked(queries, arguments)
+    tree = queries.router.tree
+    groups, archived = survey.groups_of(tree, asked.topic)
+    await trio.lowlevel.checkpoint()
+    return {
+        "topic": arguments["topic"], "qos": asked.message.quality_of_service, "retain": asked.message.retained,
+        "filters": [{"topic_filter": text_of(topic_filter), "subscribers": count - _known(asked, tree, topic_filter)}
+                    for topic_filter, count in survey.filters_of(tree, asked.topic)],
+        "groups": [_group_row(queries, group, asked) for group in groups],
+        "archived": archived,
+        "publisher": None if asked.publisher is None else {
+            "client": arguments["publisher"], **_publisher_verdict(queries, asked.publisher, asked.topic)},
+    }  # fmt: skip
+
+
+def _known(asked: Asked, tree: Any, topic_filter: bytes) -> int:
+    return sum(tree.options_of(peer, topic_filter) >= 0 for peer in asked.elsewhere)
+
+
+async def describe_route(queries: Queries, arguments: Row) -> Row:
+    """Return one page of who a publish on a topic would reach, without members of shared subscriptions.
+
+    Args:
+        arguments: as of Asked; limit and cursor.
+    """
+    asked = Asked(queries, arguments)
+    topic, tree = asked.topic, queries.router.tree
+    elsewhere = set(asked.elsewhere)
 
     async def receivers() -> Joined:
         return Joined([(topic_filter, await subscribers(tree, topic_filter))
@@ -68,11 +89,13 @@ async def describe_route(queries: Queries, arguments: Row) -> Row:
                        if not topic_filter.startswith(b"$share/")])
 
     def describe(item: tuple[bytes, Any]) -> Row | None:
-        row = receiver_row(queries, item[1], topic, message, publisher)
+        if item[1] in elsewhere:
+            return None                  # its worker tells who is behind it
+        row = receiver_row(queries, item[1], topic, asked.message, asked.publisher)
         # Who matches by several filters is told of once.
         return row if row is not None and row["filters"][0]["topic_filter"] == text_of(item[0]) else None
 
-    return await page(queries.listings, "routes", arguments, receivers, describe, ROW_COST, head)
+    return await page(queries.listings, "routes", arguments, receivers, describe, ROW_COST)
 
 
 class Joined(Sequence[tuple[bytes, Any]]):
@@ -139,16 +162,22 @@ def receiver_row(
     return {**row, "qos": qos, "outcome": survey.outcome(receiver, message, qos)}
 
 
-def _group_row(queries: Queries, group: Any, publisher: Session | None, message: Message) -> Row:
-    picks = survey.group_picks(group, publisher, message, MEMBERS_SHOWN_MAX)
+def _group_row(queries: Queries, group: Any, asked: Asked) -> Row:
+    picks = survey.group_picks(group, asked.publisher, asked.message, MEMBERS_SHOWN_MAX + len(asked.elsewhere))
+    here = survey.group_picks(group, asked.publisher, asked.message, 0, True)
     name, _, topic_filter = picks["name"].partition(b"/")
-    picked = picks["picked"]
-    row = {
+    members = [member for member in picks["members"] if member not in asked.elsewhere]
+    return {
         "group": text_of(name), "topic_filter": text_of(topic_filter), "strategy": picks["strategy"],
-        "members": picks["count"], "worker": queries.number,
-        "shown": [queries.name_of(member) for member in picks["members"]], "picked": None, "outcome": "no_member",
+        "members": picks["count"] - _known(asked, queries.router.tree, b"$share/" + picks["name"]),
+        "worker": queries.number, "shown": [queries.name_of(member) for member in members[:MEMBERS_SHOWN_MAX]],
+        **_pick(queries, picks, asked.message), "here": _pick(queries, here, asked.message),
     }  # fmt: skip
-    if picked is not None:
-        qos = min(picks["picked_options"] & QOS_BITS, message.quality_of_service)
-        row |= {"picked": queries.name_of(picked), "qos": qos, "outcome": survey.outcome(picked, message, qos)}
-    return row
+
+
+def _pick(queries: Queries, picks: Row, message: Message) -> Row:
+    picked = picks["picked"]
+    if picked is None:
+        return {"picked": None, "outcome": "no_member"}
+    qos = min(picks["picked_options"] & QOS_BITS, message.quality_of_service)
+    return {"picked": queries.name_of(picked), "qos": qos, "outcome": survey.outcome(picked, message, qos)}

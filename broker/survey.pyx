@@ -154,16 +154,20 @@ def subscription_to(SubscriptionTree tree not None, Receiver receiver not None, 
     return None if index == 0xFFFFFFFF else (receiver.entries[index].options, receiver.entries[index].identifier)
 
 
-def group_picks(SharedGroup group not None, Receiver publisher, Message message not None, limit: int) -> dict:
+def group_picks(SharedGroup group not None, Receiver publisher, Message message not None, limit: int,
+                local: bool = False) -> dict:
     """Return who is in a shared group and who would get this message now; that it was asked changes nothing.
 
-    Members beyond `limit` are only counted. With the random strategy the next message may find another member.
+    With `local` it is chosen among the members here, as if another worker had picked this one. Members beyond `limit` are only counted. With the random strategy the next message may find another member.
     """
     cdef uint32_t next_member = group.next_member
     cdef uint64_t random_state = group.random_state[0] if group.random_state != NULL else 0
+    cdef uint64_t key = publisher.key if publisher is not None else 0
+    cdef uint32_t stayed = group.stayed
     cdef uint32_t index
-    cdef int picked = group.pick(publisher, None, message)
+    cdef int picked = group.choose(key, None, message, local)
     group.next_member = next_member
+    group.stayed = stayed
     if group.random_state != NULL:
         group.random_state[0] = random_state
     return {

@@ -111,3 +111,36 @@ def test_what_a_forgotten_worker_was_owed_is_dropped_and_what_is_published_later
 
         # It has to be told first that it was forgotten, and says then what it wants.
         assert wait_until(arrives, "nothing arrives at a worker that was forgotten")
+
+
+def test_routes_are_those_of_all_workers_and_name_the_member_whose_turn_it_is(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker:
+        members: dict[str, RawClient] = {}
+        for home in range(3):
+            for name in broker.names(home, 2):
+                members[name] = RawClient(broker.port)
+                members[name].connect(name)
+                members[name].send(Subscribe(1, (subscription(b"$share/g/a/+", 1), subscription(b"b/#", 1))))
+                assert isinstance(members[name].read(), Suback)
+        found = asked(broker, "/routes?topic=b/1&qos=1")[1]
+        assert found["filters"] == [{"topic_filter": "b/#", "subscribers": 6}]
+        assert sorted(row["client"] for row in found["rows"]) == sorted(members)
+        picked = []
+        with RawClient(broker.port) as publisher:
+            name = broker.names(1, 3)[-1]
+            publisher.connect(name)
+            for number in range(12):
+                for _ in range(2):                   # whose turn it is does not change by asking
+                    (group,) = asked(broker, f"/routes?topic=a/b&qos=1&publisher={name}")[1]["groups"]
+                    assert sorted(shown["client"] for shown in group["shown"]) == sorted(members)
+                    assert (group["members"], group["outcome"]) == (6, "sent")
+                picked.append(group["picked"]["client"])
+                publisher.send(Publish(b"a/b", b"%d" % number, 1, packet_identifier=1))
+                assert publisher.read() == Ack(PacketType.PUBACK, 1)
+                packet = members[picked[-1]].read()
+                assert isinstance(packet, Publish)
+                assert packet.payload == b"%d" % number
+                members[picked[-1]].send(Ack(PacketType.PUBACK, packet.packet_identifier))
+        assert sorted(picked) == sorted([*members] * 2)
+        for member in members.values():
+            member.socket.close()
