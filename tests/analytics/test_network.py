@@ -110,3 +110,28 @@ def test_what_goes_wrong_on_the_network_is_a_sentence(broker: BrokerProcess) -> 
     result = CliRunner().invoke(main, ["replay", "tcp://127.0.0.1:1", "--data-dir", str(broker.folder / "data")])
     assert result.exit_code == 1
     assert result.output.startswith("shoal: tcp://127.0.0.1:1 cannot be reached")
+
+
+def test_deliveries_and_events_tell_when_what_a_session_was_owed_was_acknowledged(
+    spark: Any, broker: BrokerProcess
+) -> None:
+    with (
+        Client(url_of(broker), client_identifier="owed", session_expiry_s=600) as owed,
+        Client(url_of(broker), client_identifier="sender") as sender,
+    ):
+        owed.subscribe("owed/#", 1)
+        for number in range(5):
+            sender.publish("owed/x", b"%d" % number)
+        sender.flush()
+        taken = []
+        for message in owed.messages(1.0):
+            taken.append(message)
+            owed.acknowledge([message])
+        assert len(taken) == 5
+    read = spark.read.format("shoal")
+    table = read.option("table", "deliveries").load(str(broker.folder / "data")).where("client = 'owed'").collect()
+    assert len({row.record for row in table}) == len(table) == 5
+    assert all(row.latency_us >= 0 and row.time > row.accepted for row in table)
+    events = spark.read.format("shoal").option("table", "events").load(str(broker.folder / "data"))
+    told = [(row.kind, row.topic_filter) for row in events.where("client = 'owed'").orderBy("number").collect()]
+    assert told == [("session", None), ("subscribe", "owed/#"), ("detached", None)]
