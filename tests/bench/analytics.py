@@ -35,6 +35,8 @@ MESSAGES = 1_000_000
 PAYLOAD_BYTES = 100
 RATE = 20_000
 TRIGGER_S = 5.0
+CATCH_UP_S = 90.0
+BURST_S = 0.05
 BROKER_CORE, SPARK_CORE = 0, 1
 TICKS = os.sysconf("SC_CLK_TCK")
 SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
@@ -129,12 +131,17 @@ class Publisher(threading.Thread):
     def run(self) -> None:
         body = b"x" * PAYLOAD_BYTES
         with Client(f"tcp://127.0.0.1:{self.port}", client_identifier="publisher") as client:
-            started_s = time.monotonic()
+            last_s = time.monotonic()
+            due = 0.0
             while not self.over.is_set():
-                due = int((time.monotonic() - started_s) * self.rate)
-                while self.published < due:
+                now_s = time.monotonic()
+                # What could not be sent in time is not made up for: a burst would be another load.
+                due = min(due + (now_s - last_s) * self.rate, self.rate * BURST_S)
+                last_s = now_s
+                while due >= 1:
                     client.publish(f"fleet/{self.published % 1_000}/telemetry", body)
                     self.published += 1
+                    due -= 1
                 client.look_after(0.005)
 
 
@@ -182,7 +189,9 @@ def live(seconds: float, rounds: int) -> dict[str, Any]:
                     stream.writeStream.foreachBatch(batch).trigger(processingTime=f"{TRIGGER_S} seconds")
                     .option("checkpointLocation", str(folder / "checkpoint")).start()
                 )  # fmt: skip
-                time.sleep(3 * TRIGGER_S)  # what waited meanwhile, and the first batch, which warms up
+                until_s = time.monotonic() + CATCH_UP_S  # what waited meanwhile
+                while time.monotonic() < until_s and not (len(lags) > 2 and max(lags[-2:]) < 2 * TRIGGER_S):
+                    time.sleep(0.1)
                 lags.clear()
             before, before_s, started_s = messages(), cpu_s(pid), time.monotonic()
             time.sleep(seconds)
@@ -193,6 +202,7 @@ def live(seconds: float, rounds: int) -> dict[str, Any]:
             if query is not None:
                 query.stop()
         publisher.communicate(b"")
+        assert lags, "no batch ended while it was measured"
         spark.stop()
     return {
         "lag_s": max(lags), "rate": statistics.median(rates),
