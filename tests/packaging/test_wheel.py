@@ -18,7 +18,7 @@ from tests.support.process import ROOT
 pytestmark = [pytest.mark.packaging, pytest.mark.xdist_group("packaging")]
 
 SOURCES = (
-    "README.md", "analytics", "broker", "mesh", "pyproject.toml", "router", "setup.py", "shoal.py",
+    "README.md", "analytics", "broker", "mesh", "pyproject.toml", "pyspark_shoal.py", "router", "setup.py", "shoal.py",
 )  # fmt: skip
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "PYTHON"))}
 
@@ -68,7 +68,7 @@ def test_the_sdist_has_the_sources_and_neither_tests_nor_documents(distributions
     for suffix in (".pyx", ".pxd", ".py"):
         expected = {
             str(path.relative_to(ROOT))
-            for top in ("broker", "mesh", "router")
+            for top in ("analytics", "broker", "mesh", "router")
             for path in (ROOT / top).glob(f"*{suffix}")
         }
         assert expected <= set(names)
@@ -83,12 +83,13 @@ def test_the_wheel_has_compiled_modules_and_no_sources_of_them(distributions: Pa
         "mesh",
         "router",
         "analytics",
+        "pyspark_shoal.py",
         "shoal.py",
     }
     compiled = {re.sub(r"\..*", "", name) for name in names if name.endswith(".so")}
     assert compiled == {
         str(path.relative_to(ROOT).with_suffix(""))
-        for top in ("broker", "router", "mesh")
+        for top in ("analytics", "broker", "router", "mesh")
         for path in (ROOT / top).glob("*.pyx")
     }
     assert not [name for name in names if name.endswith((".pyx", ".pxd", ".c"))]
