@@ -6,7 +6,7 @@ tables. Times are Spark's timestamps; intervals are seconds unless a name says o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
 from pyspark.sql import functions as f
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 NOBODY = "(nobody)"
 
 
-def _gap_s(column: str, window: object) -> Column:
-    before = f.lag(column).over(window)  # type: ignore[arg-type]
+def _gap_s(column: str, window: Any) -> Column:
+    before = f.lag(column).over(window)
     return (f.col(column).cast("double") - before.cast("double")).alias("gap_s")
 
 

@@ -76,6 +76,8 @@ class Lake:
             every_s: the trigger interval.
         """
         reader = self.spark.readStream.format("shoal").option("maxMessagesPerTrigger", str(self.plan.messages_max))
+        # For a checkpoint that is new: the lake itself knows how far it goes.
+        reader = reader.option("behind", json.dumps(self.state.position))
         writer = (
             reader.options(**self.plan.options).load(self.plan.data_dir).writeStream.queryName("shoal lake")
             .option("checkpointLocation", self.files.uri(CHECKPOINT)).foreachBatch(self.write)
@@ -86,8 +88,10 @@ class Lake:
 
     def write(self, batch: DataFrame, number: int) -> None:
         """Put a micro-batch into the lake, unless it is there."""
-        if number <= self.state.batch:
+        query: str = json.loads(self.files.read(f"{CHECKPOINT}/metadata"))["id"]
+        if query == self.state.query and number <= self.state.batch:
             return
+        self.state.query = query
         self.files.remove(STAGING)
         messages = batch.withColumn("date", f.to_date("time"))
         if self.plan.payloads:

@@ -38,7 +38,7 @@ class Options:
         fail_on_loss: an error where messages are missing, instead of going on behind them.
         messages_max: in one micro-batch of a stream.
         latest: a stream that begins, begins at the end of the log.
-        behind: of a table: only what comes behind these places, {worker: {incarnation, number, segment, position}}.
+        behind: only what comes behind these places, {worker: {incarnation, number, segment, position}}.
         table: one of TABLES.
         url: of a broker, tcp://HOST:PORT; empty if a folder is read.
     """

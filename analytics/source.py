@@ -230,8 +230,8 @@ class LogStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name)
         """Return where a stream that is new begins."""
-        if not self.options.latest:
-            return {}
+        if self.options.behind or not self.options.latest:
+            return self.options.behind
         return self._advance({}, MESSAGES_WITHOUT_LIMIT)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)

@@ -48,12 +48,14 @@ class State:
     Args:
         version: of the state, rising.
         batch: the micro-batch that is in it last; -1 before the first one.
+        query: whose micro-batch: the id in Spark's checkpoint.
         position: how far each log is in it: {worker: {incarnation, number, segment, position}}.
         tables: by name.
     """
 
     version: int = 0
     batch: int = -1
+    query: str = ""
     position: dict[str, dict[str, int]] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
 
@@ -84,7 +86,7 @@ def load(files: Files) -> State:
         if content["format"] != FORMAT:
             raise LakeError(f"{files.uri(name)} has format {content['format']}; this version of Shoal reads {FORMAT}")
         tables = {key: Table(value["schema"], value["files"]) for key, value in content["tables"].items()}
-        return State(known[-1], content["batch"], content["position"], tables)
+        return State(known[-1], content["batch"], content["query"], content["position"], tables)
 
 
 def commit(files: Files, state: State) -> None:
@@ -93,6 +95,7 @@ def commit(files: Files, state: State) -> None:
     content = {
         "format": FORMAT,
         "batch": state.batch,
+        "query": state.query,
         "position": state.position,
         "tables": {name: {"schema": table.schema, "files": table.files} for name, table in state.tables.items()},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,15 @@ def test_lake_and_tail_together_are_all_messages_and_each_once(spark: Any, tmp_p
     assert sorted(bytes(row.payload) for row in log.collect()) == expected
     assert sorted(bytes(row.payload) for row in both.collect()) == expected
     assert lake.count() == 10
+
+
+def test_a_lake_whose_checkpoint_is_lost_goes_on_where_it_was(spark: Any, tmp_path: Path) -> None:
+    write_messages(tmp_path / "data", (1, "t", b"1"), (2, "t", b"2"))
+    fill(Lake(spark, plan(tmp_path)))
+    shutil.rmtree(tmp_path / "lake" / "_shoal" / "checkpoint")
+    write_messages(tmp_path / "data", (3, "t", b"3"))
+    fill(Lake(spark, plan(tmp_path)))
+    assert sorted(bytes(row.payload) for row in rows(spark, tmp_path)) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize(("change", "after"), [
