@@ -182,7 +182,7 @@ class SeveralWorld(Promises):
         return False
 
     def will_owed(self, client: Client, payload: bytes) -> None:
-        """A worker that comes back publishes wills before it hears of anybody: it must have known of the watcher for good."""
+        """A worker that comes back publishes wills before it hears of anybody: it must know the watcher from before."""
         if client.home not in self.unsure.get(self.watcher.identifier, ()):
             super().will_owed(client, payload)
 
