@@ -210,11 +210,15 @@ class SeveralWorld(Promises):
 
     def act(self) -> None:
         """Let one thing happen to one client."""
+        client = self.random.choice(self.clients)
+        worker = self.workers[client.home]
+        if worker.is_ready:
+            self.survive(worker, lambda: self.act_of(client))
+
+    def act_of(self, client: Client) -> None:
+        """Let one thing happen to this client, of which its worker may die: it sends a batch that has grown large."""
         draw = self.random
-        client = draw.choice(self.clients)
         what = draw.random()
-        if not self.workers[client.home].is_ready:
-            return
         if client.connection is None:
             if what < 0.3:
                 client.connect()
@@ -238,10 +242,15 @@ class SeveralWorld(Promises):
             self.now_ms += draw.randint(1, 1000)
 
     def cut(self, client: Client) -> None:
-        """A connection breaks; what was for an ephemeral session is lost with it."""
+        """A connection breaks."""
         client.cut()
+        self.lose_session(client)
+
+    def lose_session(self, client: Client) -> None:
+        """A client has lost its connection: what was for an ephemeral session is lost with it."""
         if isinstance(client, Subscriber) and not client.durable:
             self.renounces(client)
+            self.got_at_qos2.pop(client.identifier, None)
 
     def change_mind(self, client: Client) -> None:
         """A subscriber of its own takes another filter, or a member of a group leaves for good."""
@@ -343,8 +352,7 @@ class SeveralWorld(Promises):
         for client in self.clients:
             if client.home == worker.number:
                 client.survive()
-                if isinstance(client, Subscriber) and not client.durable:
-                    self.renounces(client)
+                self.lose_session(client)
 
     def start(self, worker: Worker) -> None:
         """Start a worker that has died; it may die of that."""
@@ -500,4 +508,6 @@ def run_seed(seed: int, steps: int = 600) -> SeveralWorld:
     world = SeveralWorld(seed)
     world.run(steps)
     world.settle()
+    for machine in world.machines:
+        machine.disk.wipe()
     return world

@@ -197,6 +197,12 @@ class SimulatedDisk:
         self._folder[name] = _File(bytearray(content), bytearray(content))
         self._synced_folder[name] = self._folder[name]
 
+    def wipe(self) -> None:
+        """Forget all files: nobody looks at them any more, and memory is short."""
+        self._folder.clear()
+        self._synced_folder.clear()
+        self._open.clear()
+
     def copy(self) -> SimulatedDisk:
         """Return a disk with the same files, all of them synced."""
         other = SimulatedDisk(self.random.randrange(1 << 30))
