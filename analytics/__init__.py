@@ -1,1 +1,1 @@
-"""Reading the log after the fact."""
+"""Spark on the commit log: its messages as a table and a stream, the lake, questions about the fleet."""

@@ -70,11 +70,15 @@ class Between(InputPartition):
 class Replay:
     """A replay from a position on, over a connection of its own.
 
+    Args:
+        place: begin there instead, as a replay is told it.
+
     Raises NetworkError.
     """
 
-    def __init__(self, options: Options, start: Numbers) -> None:
+    def __init__(self, options: Options, start: Numbers, place: str = "") -> None:
         self.numbers = dict(start)
+        self._place = place
         self._options = options
         self._client = Client(
             options.url, client_identifier=options.client_identifier, username=options.username,
@@ -88,6 +92,8 @@ class Replay:
             raise
 
     def _start(self) -> str:
+        if self._place:
+            return self._place
         if self.numbers:
             return encode_position({int(worker): number for worker, number in self.numbers.items()})
         if self._options.since_us == TIME_MIN:
@@ -141,6 +147,20 @@ def between(options: Options, part: Between) -> Iterator[tuple[Received, Numbers
         replay.close()
 
 
+def newest(options: Options) -> Numbers | None:
+    """Return a position about the present; None if nothing comes: then a replay ends by being idle.
+
+    Raises NetworkError.
+    """
+    replay = Replay(options, {}, "-1s")
+    try:
+        for _, moved in replay.messages(2 * IDLE_S):
+            return moved
+        return None
+    finally:
+        replay.close()
+
+
 def _reached(numbers: Numbers, end: Numbers) -> bool:
     return all(numbers.get(worker, 0) >= number for worker, number in end.items())
 
@@ -189,7 +209,7 @@ class NetworkReader(_Rows, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the one part there is: a replay is one stream of messages."""
-        return [Between({}, None)]
+        return [Between({}, newest(self.options))]
 
 
 class NetworkStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -213,7 +233,7 @@ class NetworkStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
         """Remember how far the history goes now: the stream ends there."""
-        self._end = self._advance({}, None)
+        self._end = newest(self.options)
 
     def latestOffset(self, start: Numbers, limit: ReadLimit) -> Numbers:  # noqa: N802  (Spark's name)
         """Return where the next micro-batch ends."""

@@ -25,6 +25,9 @@ _KNOWN: Final = {
     "url", "username", "password", "clientidentifier", "behind", "table",
 }  # fmt: skip
 
+_OF_FOLDERS: Final = {"until", "workers", "startingposition", "behind", "table"}
+_OF_BROKERS: Final = {"username", "password", "clientidentifier"}
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -74,6 +77,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     path, url = options.get("path", ""), options.get("url", "")
     if bool(path) == bool(url):
         raise ValueError("name one of the two: a data folder, with load(FOLDER), or a broker, with the option url")
+    elsewhere = sorted((_OF_FOLDERS if url else _OF_BROKERS) & set(options))
+    if elsewhere:
+        raise ValueError(f"the option {elsewhere[0]!r} is for {'a data folder' if url else 'a broker'} only")
     now_us = time.time_ns() // 1000
     starting = options.get("startingposition", "earliest")
     if starting not in ("earliest", "latest"):

@@ -119,7 +119,8 @@ def filter_pattern(topic_filter: str) -> str:
             parts.append(separator + re.escape(level))
     # A leading wildcard does not reach into $SYS and friends [MQTT-4.7.2-1].
     guard = r"(?!\$)" if levels[0] in ("+", "#") else ""
-    return f"(?s)^{guard}{''.join(parts)}$"
+    # `$` would match before a newline at the end, too.
+    return f"(?s)^{guard}{''.join(parts)}(?!.)"
 
 
 def decoded(messages: DataFrame, payload: Payload, schema: DataType) -> DataFrame:

@@ -29,7 +29,8 @@ COLUMNS: Final = {
     "expiry_s": {"int", "bigint"},
     "user_properties": {"map<string,string>", "array<struct<name:string,value:string>>"},
 }
-_OPTIONS: Final = {"url", "username", "password", "qos", "rowids", "path"}
+_OPTIONS: Final = {"url", "username", "password", "qos", "rowids"}
+_OF_SPARK: Final = {"checkpointlocation", "path", "queryname"}  # those of a stream's writer come here, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Published(WriterCommitMessage):
 def parse_target(given: Mapping[str, str], schema: StructType) -> Target:
     """Return what the options of a writer say. Raises ValueError with one sentence."""
     options = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(set(options) - _OPTIONS)
+    unknown = sorted(set(options) - _OPTIONS - _OF_SPARK)
     if unknown:
         raise ValueError(
             f"there is no option {unknown[0]!r} of the sink shoal; there are {', '.join(sorted(_OPTIONS))}"

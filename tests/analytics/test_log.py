@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analytics.decoder import Decoder
 from router.crc32c import checksum
 from router.scan import TIME_MAX, TIME_MIN
 
+from analytics.log import LogError, Place, Stretch, WorkerLog, decode
 from router.disk import Disk
 from router.segments import RECORDS_AT
 from tests.support.commit_logs import open_log, turn
 from tests.support.log_folders import RECORD_BYTES, flip, segment, worker_folder, write
-
-pytest.importorskip("pyspark")
-pytest.importorskip("pyarrow")
-
-from analytics.decoder import Decoder
-
-from analytics.log import LogError, Place, Stretch, WorkerLog, decode
 
 ALL = 2**62
 
@@ -56,6 +51,17 @@ def test_a_table_is_all_messages_of_all_segments(tmp_path: Path) -> None:
     end = log.end()
     assert end is not None
     assert numbers(log.all_of(end)) == [*range(1, 13)]
+
+
+def test_a_table_ends_where_the_log_did_when_it_was_planned(tmp_path: Path) -> None:
+    writing = write(tmp_path, 3, close=False, segment_bytes_max=2**20)
+    log = log_of(tmp_path)
+    end = log.end()
+    assert end is not None
+    stretches = log.all_of(end)
+    writing.append(turn(writing, 2))
+    assert writing.commit()
+    assert numbers(stretches) == [1, 2, 3]
 
 
 def test_segments_that_are_wholly_of_another_time_are_not_read(tmp_path: Path) -> None:

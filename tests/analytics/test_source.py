@@ -72,6 +72,8 @@ def test_options_choose_messages_and_schema_chooses_columns(spark: Any, folder: 
     ({"path": "PATH", "maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger is a number above 0"),
     ({"path": "PATH/worker-0"}, "is no data folder of Shoal"),
     ({}, "name one of the two"),
+    ({"url": "tcp://127.0.0.1:1883", "workers": "0"}, "the option 'workers' is for a data folder only"),
+    ({"path": "PATH", "password": "x"}, "the option 'password' is for a broker only"),
 ])  # fmt: skip
 def test_a_wrong_option_is_told_in_a_sentence(folder: Path, options: dict[str, str], sentence: str) -> None:
     from analytics.log import LogError
