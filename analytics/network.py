@@ -1,11 +1,12 @@
 """The source "shoal" over the network: what a running broker has stored, by `$replay`, to a client that may subscribe.
 
-A place in the history is a position of the broker's, and what lies between two positions is always the same messages in
-the same order: so a micro-batch can be read again.
+A place in the history is a position of the broker's, and what follows it is always the same messages in the same order:
+so a micro-batch, which is so many messages behind a position, can be read again.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 IDLE_S: Final = 1.0  # with nothing for so long, a replay has caught up
 LOST_S: Final = 30.0  # with nothing for so long, what is still missing has expired
+NEWEST_S: Final = 2.0
 ACKNOWLEDGE_EVERY: Final = 1_000
 RECEIVE_MAXIMUM: Final = 10_000
 POSITION: Final = "shoal-position"
@@ -56,15 +58,22 @@ NETWORK: Final = StructType([
     StructField("user_properties", MESSAGES["user_properties"].dataType, nullable=False),
 ])  # fmt: skip
 
+Offset = dict[str, Any]
 Numbers = dict[str, int]  # worker -> the number of the last record of its log that has been read
 
 
 @dataclass(frozen=True, slots=True)
 class Between(InputPartition):
-    """What one task reads: the messages behind a position, up to another one; None: until it has caught up."""
+    """What one task reads: messages behind a position.
+
+    Args:
+        end: none that surely comes behind this position; None: there is no such bound.
+        count: so many; None: until `end` is reached, or nothing comes for a while.
+    """
 
     start: Numbers
     end: Numbers | None
+    count: int | None = None
 
 
 class Replay:
@@ -132,16 +141,18 @@ class Replay:
 
 def between(options: Options, part: Between) -> Iterator[tuple[Received, Numbers]]:
     """Yield the messages of a part. Raises NetworkError."""
+    end, left = part.end, part.count
+    if left == 0 or (left is None and end is not None and _reached(part.start, end)):
+        return
     replay = Replay(options, part.start)
-    end = part.end
     try:
-        if end is not None and _reached(replay.numbers, end):
-            return
-        for message, moved in replay.messages(IDLE_S if end is None else LOST_S):
-            if end is not None and any(number > end.get(worker, 0) for worker, number in moved.items()):
-                return  # what the part ends with is not delivered any more: it has expired
+        for message, moved in replay.messages(IDLE_S if left is None else LOST_S):
+            # A number that is higher may be that of a log without such messages; the message's own is among them.
+            if end is not None and moved and all(number > end.get(worker, 0) for worker, number in moved.items()):
+                return  # some that were counted have expired meanwhile
             yield message, moved
-            if end is not None and _reached(replay.numbers, end):
+            left = left - 1 if left is not None else None
+            if left == 0 or (left is None and end is not None and _reached(replay.numbers, end)):
                 return
     finally:
         replay.close()
@@ -154,9 +165,12 @@ def newest(options: Options) -> Numbers | None:
     """
     replay = Replay(options, {}, "-1s")
     try:
-        for _, moved in replay.messages(2 * IDLE_S):
-            return moved
-        return None
+        # What comes all the time would never end: whatever has come until then was there.
+        until_s = time.monotonic() + NEWEST_S
+        for _ in replay.messages(IDLE_S):
+            if time.monotonic() > until_s:
+                break
+        return replay.numbers or None
     finally:
         replay.close()
 
@@ -213,8 +227,9 @@ class NetworkReader(_Rows, DataSourceReader):
 
 
 class NetworkStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream of what a broker stores. An offset is {worker: number of the last record that was read}.
+    """A stream of what a broker stores.
 
+    An offset is {"numbers": {worker: number of the last record that was read}, "messages": how many have been read}.
     Each micro-batch is read twice: to see how far it goes, and to have its rows.
     """
 
@@ -223,9 +238,9 @@ class NetworkStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailabl
         self.columns = columns
         self._end: Numbers | None = None
 
-    def initialOffset(self) -> Numbers:  # noqa: N802  (Spark's name)
+    def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name)
         """Return where a stream that is new begins."""
-        return {}
+        return {"numbers": {}, "messages": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
         """Return how many messages a micro-batch may have."""
@@ -235,20 +250,22 @@ class NetworkStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailabl
         """Remember how far the history goes now: the stream ends there."""
         self._end = newest(self.options)
 
-    def latestOffset(self, start: Numbers, limit: ReadLimit) -> Numbers:  # noqa: N802  (Spark's name)
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  (Spark's name)
         """Return where the next micro-batch ends."""
         if isinstance(limit, ReadAllAvailable):
             return self._advance(start, None)
         return self._advance(start, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.messages_max)
 
-    def _advance(self, start: Numbers, most: int | None) -> Numbers:
-        numbers = dict(start)
-        for count, (_, moved) in enumerate(between(self.options, Between(start, self._end)), 1):
+    def _advance(self, start: Offset, most: int | None) -> Offset:
+        numbers, count = dict(start["numbers"]), 0
+        for _, moved in between(self.options, Between(start["numbers"], self._end)):
             numbers.update(moved)
+            count += 1
             if count == most:
                 break
-        return numbers
+        return {"numbers": numbers, "messages": start["messages"] + count} if count else start
 
-    def partitions(self, start: Numbers, end: Numbers) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the one part there is."""
-        return [Between(start, end)] if start != end else []
+        count = end["messages"] - start["messages"]
+        return [Between(start["numbers"], end["numbers"], count)] if count else []

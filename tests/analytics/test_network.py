@@ -164,3 +164,38 @@ def test_deliveries_and_events_tell_when_what_a_session_was_owed_was_acknowledge
     events = spark.read.format("shoal").option("table", "events").load(str(broker.folder / "data"))
     told = [(row.kind, row.topic_filter) for row in events.where("client = 'owed'").orderBy("number").collect()]
     assert told == [("session", None), ("subscribe", "owed/#"), ("detached", None)]
+
+
+def test_a_micro_batch_over_the_network_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
+    from analytics.network import NETWORK, NetworkStreamReader
+    from analytics.options import parse_options
+
+    with BrokerProcess(tmp_path, "--workers", "2", environment=USERS) as broker:
+
+        def publish(first: int, count: int) -> None:
+            for name in range(3):
+                with Client(url_of(broker), client_identifier=f"publisher-{name}") as client:
+                    for number in range(first + name, first + count, 3):
+                        client.publish("live/x" if number % 2 else "other", b"%d" % number)
+                    client.flush()
+
+        options = parse_options({"url": url_of(broker), "topicFilter": "live/#", "maxMessagesPerTrigger": "25"})
+
+        def read_on(offset: Any) -> tuple[Any, list[int]]:
+            reader = NetworkStreamReader(options, NETWORK)
+            reader.prepareForTriggerAvailableNow()
+            found: list[int] = []
+            while (ahead := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+                assert ahead["messages"] - offset["messages"] <= 25
+                for part in reader.partitions(offset, ahead):
+                    rows = [int(row[4]) for row in reader.read(part)]
+                    assert [int(row[4]) for row in reader.read(part)] == rows  # 4: payload
+                    found += rows
+                offset = ahead
+            return offset, found
+
+        publish(0, 120)
+        offset, found = read_on(NetworkStreamReader(options, NETWORK).initialOffset())
+        assert sorted(found) == [*range(1, 120, 2)]
+        publish(120, 30)
+        assert sorted(read_on(offset)[1]) == [*range(121, 150, 2)]
