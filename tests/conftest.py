@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,3 +35,30 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped, though CI=true: {report.longrepr}"
     return report
+
+
+# Tests that share what is costly to make: beginnings of their names -> whoever runs them all. pytest-xdist 3.8 tells
+# groups by a suffix of names, which pytest 9.2 makes anew from elsewhere, so its own marks mean nothing there.
+TOGETHER = {
+    "tests/analytics/test_jobs.py": "spark",
+    "tests/analytics/test_lake.py": "spark",
+    "tests/analytics/test_network.py": "spark",
+    "tests/analytics/test_source.py": "spark",
+    "tests/packaging/": "packaging",
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return what gives tests to processes, one by one, but for those of a group."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        """Knows a test's group by its name."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
+
+    return Groups(config, log)

@@ -17,8 +17,6 @@ from analytics import jobs
 from analytics.html import number, seconds
 from analytics.report import Found, render
 
-pytestmark = pytest.mark.xdist_group("spark")  # in one process, with one Spark
-
 START = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 

@@ -23,8 +23,6 @@ from analytics.lake import Lake, Plan, read_all, read_lake
 from analytics.payloads import Payload, filter_pattern, inferred, load_payloads
 from analytics.state import LakeError
 
-pytestmark = pytest.mark.xdist_group("spark")  # in one process, with one Spark
-
 DAY_US = 86_400_000_000
 
 

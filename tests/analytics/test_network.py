@@ -17,8 +17,6 @@ pytest.importorskip("pyspark")
 
 from analytics.mqtt import Client, NetworkError
 
-pytestmark = pytest.mark.xdist_group("spark")  # in one process, with one Spark
-
 USERS = {"SHOAL_ARCHIVE__TOPIC_FILTERS": "#"}
 
 

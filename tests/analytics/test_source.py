@@ -11,8 +11,6 @@ from tests.support.log_folders import segment, write, write_messages
 
 pytest.importorskip("pyspark")
 
-pytestmark = pytest.mark.xdist_group("spark")  # in one process, with one Spark
-
 DAY_US = 86_400_000_000
 
 
