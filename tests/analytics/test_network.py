@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from broker.cli import main
-from tests.support.log_folders import write_messages
 from tests.support.process import BrokerProcess
 
 pytest.importorskip("pyspark")
@@ -76,32 +75,6 @@ def test_a_stream_over_the_network_gives_each_message_once_over_a_restart(
     run()
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(int(bytes(row.payload)) for row in rows) == [*range(65)]
-
-
-def test_a_stream_is_published_with_the_same_name_for_a_row_when_it_is_repeated(
-    spark: Any, broker: BrokerProcess, tmp_path: Path
-) -> None:
-    data = tmp_path / "data"
-    write_messages(data, (1, "from", b"1"), (2, "from", b"2"))
-
-    def run() -> None:
-        stream = spark.readStream.format("shoal").load(str(data))
-        query = (
-            stream.selectExpr("concat('again/', topic) as topic", "payload").writeStream.format("shoal")
-            .option("url", url_of(broker)).option("rowIds", "true").trigger(availableNow=True)
-            .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        )  # fmt: skip
-        query.awaitTermination()
-
-    run()
-    # As if it had been killed before Spark noted that the batch was done.
-    for note in (tmp_path / "checkpoint" / "commits").iterdir():
-        note.unlink()
-    run()
-    again = replayed(broker, "again/from")
-    found = [(message.payload, dict(message.user_properties)["shoal-row"]) for message in again]
-    assert sorted(payload for payload, _ in found) == [b"1", b"1", b"2", b"2"]
-    assert len(set(found)) == 2
 
 
 def test_replay_publishes_a_stretch_of_the_log_again(broker: BrokerProcess, tmp_path: Path) -> None:
