@@ -142,7 +142,8 @@ class Promises:
             return
         if packet.qos == 2 and not client.refuses:      # whoever refuses a message may be sent it again
             got_at_qos2 = self.got_at_qos2.setdefault(client.identifier, set())
-            self.check(packet.payload not in got_at_qos2, f"{client.identifier} got {packet.payload[-20:]!r} twice at QoS 2")
+            self.check(packet.payload not in got_at_qos2,
+                       f"{client.identifier} got {packet.payload[-20:]!r} twice at QoS 2")
             got_at_qos2.add(packet.payload)
         publisher, _, number = packet.payload.partition(b":")
         count = int(number[-DIGITS_READ:])           # zeros are in front of it
