@@ -124,6 +124,7 @@ def host(worker: Worker, serve: Callable[[], Awaitable[None]]) -> dict[str, int]
     gc.disable()
     gc.collect()
     gc.freeze()
+    reactor.trim()                       # imports leave holes of a megabyte
     try:
         guest.start(main)
         reactor.run()
