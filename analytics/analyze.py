@@ -16,18 +16,24 @@ from analytics.commands import data_folder, open_session, spark_options, telling
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from analytics.options import Options
+
 WIDTH = 200  # of what does not go to a terminal
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_SOURCE_OPTIONS = (
+# What is asked of the log alone, because a lake has no more than messages.
+_LOG_OPTIONS = (
     click.option("--data-dir", metavar="DIR", help="The broker's data folder."),
-    click.option("--lake", metavar="LAKE", help="A lake: what is in it is read there, and what is not, in the log."),
-    click.option("--lake-only", is_flag=True, help="Read the lake and no log."),
     click.option("--since", metavar="TIME", help="From then on: 2026-11-21T09:30:00Z, or -24h."),
     click.option("--until", metavar="TIME", help="Before then."),
+)
+_LAKE_OPTIONS = (
+    click.option("--lake", metavar="LAKE", help="A lake: what is in it is read there, and what is not, in the log."),
     click.option("--topic-filter", metavar="FILTER", help="Only messages that it matches."),
 )
+_LAKE_ONLY = click.option("--lake-only", is_flag=True, help="Read the lake and no log.")
+_SOURCE_OPTIONS = (*_LOG_OPTIONS, *_LAKE_OPTIONS, _LAKE_ONLY)
 _OUTPUT_OPTIONS = (
     click.option("-n", "limit", type=click.IntRange(min=1), default=40, show_default=True, help="Rows to print."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line."),
@@ -48,15 +54,15 @@ class Source:
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.spark = open_session(given["master"], given["conf"], given["verbose"], "shoal analyze")
-        self.lake: str | None = given["lake"]
-        self.lake_only: bool = given["lake_only"]
+        self.lake: str | None = given.get("lake")
+        self.lake_only: bool = given.get("lake_only", False)
         if self.lake_only and self.lake is None:
             raise click.UsageError("--lake-only needs --lake")
         self.data_dir = data_folder(given["data_dir"])
         self.options = {
             name: given[key]
             for name, key in (("since", "since"), ("until", "until"), ("topicFilter", "topic_filter"))
-            if given[key] is not None
+            if given.get(key) is not None
         }
 
     def messages(self) -> DataFrame:
@@ -64,37 +70,36 @@ class Source:
         if self.lake is None:
             return self.spark.read.format("shoal").options(**self.options).load(self.data_dir)
         from pyspark.sql import functions as f
-        from router.scan import TIME_MAX, TIME_MIN
 
         from analytics.lake import read_all, read_lake
-        from analytics.options import parse_options
         from analytics.payloads import filter_pattern
 
         frame = read_lake(self.spark, self.lake) if self.lake_only else read_all(self.spark, self.lake, self.data_dir)
-        wanted = parse_options({"path": self.data_dir, **self.options})
-        if wanted.since_us != TIME_MIN:
-            frame = frame.where(f.col("time") >= f.timestamp_micros(f.lit(wanted.since_us)))
-        if wanted.until_us != TIME_MAX:
-            frame = frame.where(f.col("time") < f.timestamp_micros(f.lit(wanted.until_us)))
+        wanted = self._wanted()
         if wanted.topic_filter is not None:
             frame = frame.where(f.col("topic").rlike(filter_pattern(wanted.topic_filter.decode())))
-        return frame
+        return _within(frame, wanted)
 
     def other(self, name: str) -> DataFrame:
         """Return the table `events` or `deliveries` of the log, of the wanted time."""
-        from pyspark.sql import functions as f
+        return _within(self.spark.read.format("shoal").option("table", name).load(self.data_dir), self._wanted())
 
-        frame = self.spark.read.format("shoal").option("table", name).load(self.data_dir)
-        from router.scan import TIME_MAX, TIME_MIN
-
+    def _wanted(self) -> Options:
         from analytics.options import parse_options
 
-        wanted = parse_options({"path": self.data_dir, **self.options})
-        if wanted.since_us != TIME_MIN:
-            frame = frame.where(f.col("time") >= f.timestamp_micros(f.lit(wanted.since_us)))
-        if wanted.until_us != TIME_MAX:
-            frame = frame.where(f.col("time") < f.timestamp_micros(f.lit(wanted.until_us)))
-        return frame
+        return parse_options({"path": self.data_dir, **self.options})
+
+
+def _within(frame: DataFrame, wanted: Options) -> DataFrame:
+    """Return the rows of the wanted time."""
+    from pyspark.sql import functions as f
+    from router.scan import TIME_MAX, TIME_MIN
+
+    if wanted.since_us != TIME_MIN:
+        frame = frame.where(f.col("time") >= f.timestamp_micros(f.lit(wanted.since_us)))
+    if wanted.until_us != TIME_MAX:
+        frame = frame.where(f.col("time") < f.timestamp_micros(f.lit(wanted.until_us)))
+    return frame
 
 
 def show(frame: DataFrame, limit: int, as_json: bool) -> None:
@@ -131,7 +136,9 @@ def analyze() -> None:
     """Ask the broker's log, or a lake, about the fleet. Times are UTC."""
 
 
-def _job(name: str, what: str, *more: Any) -> Callable[[Callable[..., DataFrame]], click.Command]:
+def _job(
+    name: str, what: str, *more: Any, source_options: tuple[Any, ...] = _SOURCE_OPTIONS
+) -> Callable[[Callable[..., DataFrame]], click.Command]:
     """Make a command of a function that gets a Source and the options `more`, and returns a DataFrame."""
 
     def make(function: Callable[..., DataFrame]) -> click.Command:
@@ -144,7 +151,7 @@ def _job(name: str, what: str, *more: Any) -> Callable[[Callable[..., DataFrame]
                 show(function(source, **arguments), limit, as_json)
 
         command = analyze.command(name, short_help=what, help=(function.__doc__ or what))(
-            _options(*more, *_SOURCE_OPTIONS, *_OUTPUT_OPTIONS)(spark_options(run))
+            _options(*more, *source_options, *_OUTPUT_OPTIONS)(spark_options(run))
         )
         return command
 
@@ -163,7 +170,7 @@ def traffic(source: Source, level: int, every: str) -> DataFrame:
     return jobs.traffic(source.messages(), level=level, every=every)
 
 
-@_job("latency", "How long deliveries take, by client.")
+@_job("latency", "How long deliveries take, by client.", source_options=_LOG_OPTIONS)
 def latency(source: Source) -> DataFrame:
     """Time from acceptance to the receiver's acknowledgement, for sessions that outlive their connection."""
     from analytics import jobs
@@ -175,6 +182,7 @@ def latency(source: Source) -> DataFrame:
     "churn", "Who comes and goes, and who flaps.",
     click.option("--flapping", "flapping_s", type=float, default=60.0, show_default=True,
                  help="Back within so many seconds."),
+    source_options=_LOG_OPTIONS,
 )  # fmt: skip
 def churn(source: Source, flapping_s: float) -> DataFrame:
     """How often clients came and went, for sessions that outlive their connection or have a will."""
@@ -205,6 +213,7 @@ def outliers(source: Source) -> DataFrame:
 @_job(
     "affected", "Who would miss it if topics went away.",
     click.option("--gone", required=True, metavar="FILTER", help="The topics that would go away."),
+    source_options=(*_LOG_OPTIONS, *_LAKE_OPTIONS),
 )  # fmt: skip
 def affected(source: Source, gone: str) -> DataFrame:
     """Who publishes on topics, and whose subscriptions match them."""

@@ -1,6 +1,6 @@
-"""`shoal lake`, `shoal analyze`, `shoal replay`: the commands that need the extra `analytics`.
+"""`shoal lake`, and what it shares with `shoal analyze` and `shoal replay`: the commands of the extra `analytics`.
 
-`shoal` finds them by the table in broker/cli.py, which knows their names and imports this module when one is asked for.
+`shoal` finds them by the table in broker/cli.py, which knows their modules' names and imports one when it is asked for.
 Exit codes: 0 done; 1 it went wrong, and a sentence says how; 2 wrong usage; 130 ended by Ctrl-C.
 """
 
@@ -192,16 +192,3 @@ def follow(query: StreamingQuery) -> None:
     finally:
         query.stop()
     click.echo(f"done: {messages:,} messages in {time.monotonic() - started_s:.1f} s")
-
-
-def __getattr__(name: str) -> Any:
-    # The other commands are in modules of their own, which take what they share from here.
-    if name == "analyze":
-        from analytics.analyze import analyze
-
-        return analyze
-    if name == "replay":
-        from analytics.replay import replay
-
-        return replay
-    raise AttributeError(name)

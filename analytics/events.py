@@ -11,7 +11,7 @@ import pyarrow
 from pyspark.sql.types import ByteType, LongType, StringType, StructField, StructType, TimestampType
 
 from analytics.batches import record_batch
-from analytics.log import LogError, Stretch, WorkerLog
+from analytics.log import LogError, Stretch, WorkerLog, clipped
 from analytics.receipts import Receipts
 from router.disk import Disk
 from router.kinds import BY_NAME
@@ -101,28 +101,25 @@ def deliveries(log: WorkerLog, schema: pyarrow.Schema) -> Iterator[pyarrow.Recor
         except (SegmentError, OSError) as error:
             raise LogError(f"{log.folder}: {error}") from error
         stretches = [stretch for stretch in stretches if stretch.header.segment >= segment]
-    names = {field.name for field in schema}
     for stretch in stretches:
         for cursor in _cursors(stretch):
             while receipts.feed(cursor, ROWS_PER_BATCH):
-                yield _receipts_batch(receipts, log.worker, schema, names)
+                yield _receipts_batch(receipts, log.worker, schema)
     if receipts.rows:
-        yield _receipts_batch(receipts, log.worker, schema, names)
+        yield _receipts_batch(receipts, log.worker, schema)
 
 
-def _receipts_batch(receipts: Receipts, worker: int, schema: pyarrow.Schema, names: set[str]) -> pyarrow.RecordBatch:
+def _receipts_batch(receipts: Receipts, worker: int, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     rows = receipts.rows
     taken = receipts.take()
     without = pyarrow.schema([field for field in schema if field.name != "worker"])
     batch = record_batch(without, taken, rows)
     columns = dict(zip(without.names, batch.columns, strict=True))
     columns["worker"] = pyarrow.repeat(pyarrow.scalar(worker, pyarrow.int64()), rows)
-    return pyarrow.RecordBatch.from_arrays([columns[name] for name in schema.names if name in names], schema=schema)
+    return pyarrow.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _cursors(stretch: Stretch) -> Iterator[Any]:
-    from analytics.log import clipped
-
     try:
         segments = Segments(
             clipped(stretch), worker=stretch.header.worker, rules=RULES_MAX, headers=stretch.headers

@@ -27,7 +27,7 @@ h1 { font-size: 26px; margin: 0 0 4px; }
 h2 { font-size: 17px; margin: 0; }
 p { margin: 0 0 16px; color: var(--soft); }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; padding: 16px 20px;
-          margin: 14px 0;          overflow-x: auto; }
+          margin: 14px 0; overflow-x: auto; }
 section p { margin: 0 0 10px; font-size: 13px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 16px 0; }
 .tile { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; padding: 12px 14px; }

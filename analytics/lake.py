@@ -18,7 +18,7 @@ from pyspark.sql.types import StructField, StructType
 from analytics import state as states
 from analytics.compaction import compact
 from analytics.files import Files
-from analytics.payloads import KEPT, MESSAGES, QUARANTINE, Payload, decoded, extended, inferred
+from analytics.payloads import KEPT, MESSAGES, QUARANTINE, Payload, decoded, extended, filter_pattern, inferred
 from analytics.state import STAGING, LakeError, State, Table
 
 if TYPE_CHECKING:
@@ -126,8 +126,6 @@ class Lake:
     def _stage_decoded(self, messages: DataFrame, payload: Payload) -> None:
         samples: tuple[bytes, ...] = ()
         if payload.kind == "json" and payload.schema is None:
-            from analytics.payloads import filter_pattern
-
             chosen = messages.where(f.col("topic").rlike(filter_pattern(payload.topic_filter))).select("payload")
             samples = tuple(bytes(row.payload) for row in chosen.limit(INFERENCE_ROWS).collect())
         schema = self._schema_of(payload, samples)

@@ -35,21 +35,12 @@ PROPERTIES: Final = {
     "correlation_data": (0x09, "bytes"),
     "user_properties": (0x26, "pairs"),
 }
+# Bytes of the properties that are numbers.
 _SIZES: Final = {
-    0x13: 2,
-    0x21: 2,
-    0x22: 2,
-    0x23: 2,
-    0x24: 1,
-    0x25: 1,
-    0x28: 1,
-    0x29: 1,
-    0x2A: 1,
-    0x17: 1,
-    0x19: 1,
-    0x01: 1,
-}
-_SIZES_4: Final = {0x02: 4, 0x11: 4, 0x18: 4, 0x27: 4}
+    0x01: 1, 0x17: 1, 0x19: 1, 0x24: 1, 0x25: 1, 0x28: 1, 0x29: 1, 0x2A: 1,
+    0x13: 2, 0x21: 2, 0x22: 2, 0x23: 2,
+    0x02: 4, 0x11: 4, 0x18: 4, 0x27: 4,
+}  # fmt: skip
 _TEXTS: Final = {0x03, 0x08, 0x09, 0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F}
 
 
@@ -155,7 +146,7 @@ def _properties(data: bytes, at: int) -> tuple[dict[int, Any], int]:
         elif name == 0x0B:
             found[name], at = _variable(data, at)
         else:
-            size = _SIZES_4.get(name) or _SIZES.get(name)
+            size = _SIZES.get(name)
             if size is None:
                 raise NetworkError(f"the broker sent property {name:#x}, which there is not")
             found[name] = int.from_bytes(data[at : at + size], "big")

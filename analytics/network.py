@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 from router.scan import TIME_MIN
 
 from analytics.mqtt import Client, NetworkError, Received
@@ -42,20 +32,14 @@ RECEIVE_MAXIMUM: Final = 10_000
 POSITION: Final = "shoal-position"
 GAP: Final = "shoal-replay-gap"
 
+# As those of a folder, where a message that comes over the network has them.
 NETWORK: Final = StructType([
     StructField("position", StringType(), nullable=False),
     StructField("received", TimestampType(), nullable=False),
-    StructField("topic", StringType(), nullable=False),
-    StructField("levels", ArrayType(StringType(), containsNull=False), nullable=False),
-    StructField("payload", BinaryType(), nullable=False),
-    StructField("qos", ByteType(), nullable=False),
-    StructField("retain", BooleanType(), nullable=False),
-    StructField("text", BooleanType()),
-    StructField("content_type", StringType()),
-    StructField("response_topic", StringType()),
-    StructField("correlation_data", BinaryType()),
+    *(MESSAGES[name] for name in ("topic", "levels", "payload", "qos", "retain", "text", "content_type",
+                                  "response_topic", "correlation_data")),
     StructField("expiry_s", LongType()),
-    StructField("user_properties", MESSAGES["user_properties"].dataType, nullable=False),
+    MESSAGES["user_properties"],
 ])  # fmt: skip
 
 Offset = dict[str, Any]

@@ -27,6 +27,7 @@ _KNOWN: Final = {
 
 _OF_FOLDERS: Final = {"until", "workers", "startingposition", "behind", "table"}
 _OF_BROKERS: Final = {"username", "password", "clientidentifier"}
+_OF_MESSAGES: Final = {"topicfilter", "since", "until", "behind", "maxmessagespertrigger", "startingposition"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     table = options.get("table", "messages")
     if table not in TABLES:
         raise ValueError(f"table is one of {', '.join(TABLES)}, and not {table!r}")
+    without = sorted(_OF_MESSAGES & set(options)) if table != "messages" else []
+    if without:
+        raise ValueError(f"the option {without[0]!r} is for the table messages only, and not for {table}")
     return Options(
         path=path,
         topic_filter=_topic_filter(options["topicfilter"]) if "topicfilter" in options else None,

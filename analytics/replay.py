@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -106,7 +105,7 @@ def _rows(folder: str, since: str | None, until: str | None, topic_filter: str |
     wanted = parse_options({"path": folder, **{name: value for name, value in named.items() if value is not None}})
     readers = [
         Reader(
-            Disk(os.fspath(path)), worker,
+            Disk(path), worker,
             Scan(wanted.topic_filter, since_us=wanted.since_us, until_us=wanted.until_us),
             since_us=wanted.since_us, until_us=wanted.until_us,
         )

@@ -115,9 +115,11 @@ def _table(options: Options) -> StructType:
 class _Rows:
     """What readers of both kinds do in a task."""
 
-    options: Options
-    columns: StructType
-    wanted: Wanted
+    def __init__(self, options: Options, columns: StructType) -> None:
+        self.options = options
+        self.columns = columns
+        self.wanted = Wanted.of(options)
+        worker_folders(options.path)  # so that a wrong folder is told at once
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Yield the messages of a part as Arrow batches. Raises LogError, which names the segment and the byte."""
@@ -172,12 +174,6 @@ class LogReader(_Rows, DataSourceReader):
         columns: which are wanted.
     """
 
-    def __init__(self, options: Options, columns: StructType) -> None:
-        self.options = options
-        self.columns = columns
-        self.wanted = Wanted.of(options)
-        worker_folders(options.path)  # so that a wrong folder is told at once
-
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  (Spark's name)
         """Take the conditions on time, worker and topic; return the others."""
         if self.options.table != "messages":
@@ -198,9 +194,8 @@ class LogReader(_Rows, DataSourceReader):
             if end is not None:
                 stretches = log.all_of(end, wanted.since_us, wanted.until_us, _place(options.behind, worker))
                 if options.table == "deliveries":
-                    parts += [Part((stretch,), node) for stretch in stretches[:1]]  # one task reads a log to its end
-                else:
-                    parts += [Part((stretch,), node) for stretch in stretches]
+                    stretches = stretches[:1]  # one task reads a log to its end
+                parts += [Part((stretch,), node) for stretch in stretches]
         return parts or [Part((), node)]
 
 
@@ -215,11 +210,8 @@ class LogStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow
     """
 
     def __init__(self, options: Options, columns: StructType) -> None:
-        self.options = options
-        self.columns = columns
-        self.wanted = Wanted.of(options)
+        super().__init__(options, columns)
         self._ends: dict[int, End | None] | None = None  # where a stream of what is there now ends
-        worker_folders(options.path)
 
     def _logs(self) -> dict[int, WorkerLog]:
         return {

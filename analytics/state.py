@@ -74,19 +74,18 @@ def versions(files: Files) -> list[int]:
 
 def load(files: Files) -> State:
     """Return the newest state; an empty one where there is no lake yet. Raises LakeError."""
-    while True:
-        known = versions(files)
-        if not known:
-            return State()
-        name = f"{FOLDER}/{known[-1]:012d}.json"
-        try:
-            content = json.loads(files.read(name))
-        except ValueError as error:
-            raise LakeError(f"{files.uri(name)} is damaged: {error}") from error
-        if content["format"] != FORMAT:
-            raise LakeError(f"{files.uri(name)} has format {content['format']}; this version of Shoal reads {FORMAT}")
-        tables = {key: Table(value["schema"], value["files"]) for key, value in content["tables"].items()}
-        return State(known[-1], content["batch"], content["query"], content["position"], tables)
+    known = versions(files)
+    if not known:
+        return State()
+    name = f"{FOLDER}/{known[-1]:012d}.json"
+    try:
+        content = json.loads(files.read(name))
+    except ValueError as error:
+        raise LakeError(f"{files.uri(name)} is damaged: {error}") from error
+    if content["format"] != FORMAT:
+        raise LakeError(f"{files.uri(name)} has format {content['format']}; this version of Shoal reads {FORMAT}")
+    tables = {key: Table(value["schema"], value["files"]) for key, value in content["tables"].items()}
+    return State(known[-1], content["batch"], content["query"], content["position"], tables)
 
 
 def commit(files: Files, state: State) -> None:

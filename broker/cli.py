@@ -35,8 +35,8 @@ ELSEWHERE = {
     "top": "broker.top",
     # Of another package, which no module of the broker imports: only these names are known here.
     "lake": "analytics.commands",
-    "analyze": "analytics.commands",
-    "replay": "analytics.commands",
+    "analyze": "analytics.analyze",
+    "replay": "analytics.replay",
 }
 
 

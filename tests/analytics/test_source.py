@@ -70,6 +70,7 @@ def test_options_choose_messages_and_schema_chooses_columns(spark: Any, folder: 
     ({"path": "PATH", "maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger is a number above 0"),
     ({"path": "PATH/worker-0"}, "is no data folder of Shoal"),
     ({}, "name one of the two"),
+    ({"path": "PATH", "table": "events", "since": "-1h"}, "the option 'since' is for the table messages only"),
     ({"url": "tcp://127.0.0.1:1883", "workers": "0"}, "the option 'workers' is for a data folder only"),
     ({"path": "PATH", "password": "x"}, "the option 'password' is for a broker only"),
 ])  # fmt: skip
