@@ -158,7 +158,8 @@ def group_picks(SharedGroup group not None, Receiver publisher, Message message 
                 local: bool = False) -> dict:
     """Return who is in a shared group and who would get this message now; that it was asked changes nothing.
 
-    With `local` it is chosen among the members here, as if another worker had picked this one. Members beyond `limit` are only counted. With the random strategy the next message may find another member.
+    With `local` it is chosen among the members here, as if another worker had picked this one. Members beyond `limit`
+    are only counted. With the random strategy the next message may find another member.
     """
     cdef uint32_t next_member = group.next_member
     cdef uint64_t random_state = group.random_state[0] if group.random_state != NULL else 0

@@ -46,7 +46,7 @@ cdef class Mesh(MeshSeam):
     cdef object wake                     # called when there is something for flush() to do outside of a turn
     cdef object log                      # info(event, **fields), warning(...)
     cdef public object log_reach         # returns how far our own log can be read; None: there is none
-    cdef public object on_reach          # called with the name of a peer that said how far its log has come, or fell silent
+    cdef public object on_reach          # called with a Neighbour that said how far its log reaches, or fell silent
     cdef readonly bint following         # we read the peers' logs
     cdef readonly uint64_t question      # our last one
     cdef bint followed                   # some peer follows

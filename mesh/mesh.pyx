@@ -77,7 +77,8 @@ cdef class Owner(LinkOwner):
     def changed(self, link: PeerLink, before: str) -> None:
         """A link came up, or nobody answers any more."""
         cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
-        self.mesh.log.info("peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
+        self.mesh.log.info(
+            "peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
         if link.state == "up":
             self.mesh.tell_all(neighbour)
             self.mesh.gossip_to(neighbour)

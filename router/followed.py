@@ -12,7 +12,7 @@ from router.disk import Storage
 from router.kinds import FORMAT_VERSION
 from router.places import Places, Reach
 from router.reading import RULES_MAX
-from router.segments import HEADER, HEADER_COPY_AT, RECORDS_AT, Header, segment_of
+from router.segments import Header, read_header, segment_of
 
 NUMBER_MAX: Final = 2**64 - 1
 
@@ -109,14 +109,9 @@ class FollowedLog(Places):
     def _read(self, name: str, segment: int) -> Header | None:
         """Return a segment's header; None of what is none of this log's, or is gone, or not finished being made."""
         try:
-            file = self.disk.open(name)
+            header = read_header(self.disk, name)
         except FileNotFoundError:
             return None
-        try:
-            start = self.disk.read(file, 0, RECORDS_AT)
-        finally:
-            self.disk.close(file)
-        header = Header.decode(start[: HEADER.size]) or Header.decode(start[HEADER_COPY_AT:])
         if header is None or header.version > FORMAT_VERSION:
             return None
         return header if (header.worker, header.segment) == (self.worker, segment) else None

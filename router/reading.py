@@ -14,14 +14,13 @@ from router.scan import TIME_MAX, TIME_MIN, Scan
 from router.segments import (
     BAD,
     END,
-    HEADER,
-    HEADER_COPY_AT,
     RECORDS_AT,
     SEALED,
     SHORT,
     WINDOW_BYTES,
     Header,
     Segments,
+    read_header,
     segment_name,
 )
 
@@ -269,14 +268,9 @@ class Follower:
         while True:
             segment += 1
             try:
-                file = self.disk.open(segment_name(segment))
+                header = read_header(self.disk, segment_name(segment))
             except FileNotFoundError:
                 return None
-            try:
-                start = self.disk.read(file, 0, RECORDS_AT)
-            finally:
-                self.disk.close(file)
-            header = Header.decode(start[: HEADER.size]) or Header.decode(start[HEADER_COPY_AT:])
-            if header is not None and len(start) == RECORDS_AT:
+            if header is not None:
                 return header
             # One without any bytes stands for one that is lost; another one may still be being made.

@@ -149,6 +149,20 @@ def create_segment(disk: Storage, header: Header) -> int:
     return file
 
 
+def read_header(disk: Storage, name: str) -> Header | None:
+    """Return the header of a segment in a folder that somebody writes; None of what is none or is still being made.
+
+    Raises FileNotFoundError, OSError.
+    """
+    file = disk.open(name)
+    try:
+        start = disk.read(file, 0, RECORDS_AT)
+    finally:
+        disk.close(file)
+    header = Header.decode(start[: HEADER.size]) or Header.decode(start[HEADER_COPY_AT:])
+    return header if len(start) == RECORDS_AT else None
+
+
 class Segments:
     """The segments of one worker's log, in their order, to be read; nothing is changed before repair().
 

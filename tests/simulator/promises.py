@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from router.topics import matches
@@ -22,7 +23,7 @@ class ViolationError(AssertionError):
     """The broker broke a promise; the seed says how to see it again."""
 
 
-class Promises:
+class Promises(ABC):
     """The clients of one run, what they are owed, and what they got.
 
     Args:
@@ -59,22 +60,40 @@ class Promises:
         self.owed["group"] = set()
         self.got: dict[str, dict[bytes, int]] = {client.identifier: {} for client in self.clients}
 
+    @abstractmethod
     def hub_of(self, client: Client) -> Hub:
         """Return the worker that a client lives on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def in_trouble(self) -> bool:
         """Return whether the broker may refuse what it cannot log now."""
-        raise NotImplementedError
+
+    def act_as_usual(self, client: Client, what: float) -> bool:
+        """Let a client do what clients do, by a number that was drawn; False from 0.95 on: that is something else."""
+        if client.connection is None:
+            if what < 0.3:
+                client.connect()
+        elif what < 0.25 and isinstance(client, Publisher):
+            for _ in range(self.random.randint(1, 4)):
+                client.publish()
+        elif what < 0.50:
+            client.carry()
+        elif what < 0.75:
+            client.read()
+        elif what < 0.95:
+            client.answer()
+        else:
+            return False
+        return True
 
     def is_promised(self, publisher: Client, client: Subscriber) -> bool:
         """Return whether what a client publishes now must come to a subscriber that it matches."""
         return client.subscribed
 
-    def connected(self, client: Client) -> None:
+    def connected(self, client: Client) -> None:  # noqa: B027  (whoever has to do something there, does)
         """CONNACK came."""
 
-    def subscribed(self, client: Subscriber) -> None:
+    def subscribed(self, client: Subscriber) -> None:  # noqa: B027  (likewise)
         """SUBACK came."""
 
     def check(self, holds: bool, what: str) -> None:

@@ -217,21 +217,10 @@ class SeveralWorld(Promises):
 
     def act_of(self, client: Client) -> None:
         """Let one thing happen to this client, of which its worker may die: it sends a batch that has grown large."""
-        draw = self.random
-        what = draw.random()
-        if client.connection is None:
-            if what < 0.3:
-                client.connect()
-        elif what < 0.25 and isinstance(client, Publisher):
-            for _ in range(draw.randint(1, 4)):
-                client.publish()
-        elif what < 0.50:
-            client.carry()
-        elif what < 0.75:
-            client.read()
-        elif what < 0.95:
-            client.answer()
-        elif self.faults and what < 0.97:
+        what = self.random.random()
+        if self.act_as_usual(client, what):
+            return
+        if self.faults and what < 0.97:
             self.cut(client)
         elif self.faults and what < 0.98:
             if client.durable:
@@ -239,7 +228,7 @@ class SeveralWorld(Promises):
         elif self.faults and what < 0.99:
             self.change_mind(client)
         else:
-            self.now_ms += draw.randint(1, 1000)
+            self.now_ms += self.random.randint(1, 1000)
 
     def cut(self, client: Client) -> None:
         """A connection breaks."""

@@ -105,19 +105,9 @@ class World(Promises):
         draw = self.random
         client = draw.choice(self.clients)
         what = draw.random()
-        if client.connection is None:
-            if what < 0.3:
-                client.connect()
-        elif what < 0.25 and isinstance(client, Publisher):
-            for _ in range(draw.randint(1, 4)):
-                client.publish()
-        elif what < 0.50:
-            client.carry()
-        elif what < 0.75:
-            client.read()
-        elif what < 0.95:
-            client.answer()
-        elif self.faults and what < 0.975:
+        if self.act_as_usual(client, what):
+            return
+        if self.faults and what < 0.975:
             client.cut()
         elif self.faults and what < 0.985:
             client.connect()                    # a takeover: the broker does not know of the broken connection
