@@ -177,7 +177,7 @@ test: test-ready
 .PHONY: test-workers
 test-workers: test-ready
 	@SHOAL_TEST_WORKERS=all $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=loadgroup \
-		tests/clients tests/test_conversations.py -k 'workers or worker' $(ARGS)
+		tests/clients tests/test_conversations.py -k worker $(ARGS)
 
 .PHONY: simulate
 simulate: test-ready
@@ -244,6 +244,10 @@ SANITIZED := env PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=checked \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path=$(CURDIR)/build/checked/sanitizer \
 	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build/checked/sanitizer
 
+# Without what tests programs of others with ours: they are no build of ours, and a JVM does not start under sanitizers.
+WITHOUT_OTHERS := -m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py \
+	$(foreach name,jobs lake network source,--ignore=tests/analytics/test_$(name).py)
+
 .PHONY: test-checked
 test-checked: test-ready
 	@echo 'building with bounds checks and sanitizers in build/checked'
@@ -252,7 +256,7 @@ test-checked: test-ready
 	@cd build/checked && $(SANITIZED) LD_PRELOAD="$(call LIBRARY,libasan.so) $(call LIBRARY,libubsan.so)" \
 		PYTHONPATH=$(CURDIR)/build/checked $(CURDIR)/$(BIN)/python -m pytest \
 		-n $(TEST_PROCESSES) --dist=loadgroup \
-		-m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py -p no:cacheprovider $(ARGS) \
+		$(WITHOUT_OTHERS) -p no:cacheprovider $(ARGS) \
 		|| { cat sanitizer.* 2>/dev/null || true; echo 'make test-checked: FAILED, see above' >&2; exit 1; }
 	@# What was found in a process that a test started, and which that test did not notice.
 	@if ls build/checked/sanitizer.* >/dev/null 2>&1; then cat build/checked/sanitizer.*; exit 1; fi
@@ -272,7 +276,7 @@ coverage: test-ready
 	$(call BUILD_COPY,build/coverage,SHOAL_LINETRACE)
 	@cd build/coverage && printf '[run]\nplugins = Cython.Coverage\nsource = broker,router,mesh\nbranch = False\n' > .coveragerc
 	@cd build/coverage && PYTHONPATH=$(CURDIR)/build/coverage $(CURDIR)/$(BIN)/python -m coverage run -m pytest \
-		-m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py -p no:cacheprovider -q $(ARGS)
+		$(WITHOUT_OTHERS) -p no:cacheprovider -q $(ARGS)
 	@cd build/coverage && $(CURDIR)/$(BIN)/python -m coverage report
 
 # --- speed ---------------------------------------------------------------------------------------------------------
