@@ -1,4 +1,4 @@
-"""`python -m tests.bench run [--rounds 7] [--seconds 1]` measures and writes docs/benchmarks.md and .json;
+"""`python -m tests.bench run [--rounds 15] [--seconds 0.6]` measures and writes docs/benchmarks.md and .json;
 `python -m tests.bench check` measures and compares with the committed ratios."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import argparse
 import datetime
 import json
 import os
-import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -15,9 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from broker.version import VERSION
 from tests.bench import probes
-from tests.bench.machine import machine
+from tests.bench.machine import Run
 from tests.bench.scenarios import OWN_CORES, ROWS, SAME_CORE, Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,13 +50,21 @@ def prepare() -> Path:
     subprocess.run(["cc", "-O2", "-pthread", "-o", BUILD / "mqload", sources / "mqload.c"], check=True)
     subprocess.run(["cc", "-O2", "-o", BUILD / "yardstick", sources / "yardstick.c"], check=True)
     (BUILD / "mosquitto.conf").write_text(MOSQUITTO_CONF, encoding="utf-8")
+    # Next to Shoal what it is compared with, because the machine's speed changes from one second to the next.
     brokers = {"baseline": "floor", "broker": [
-        {"name": "floor", "cmd": f"{BUILD}/yardstick {{port}}", "port": FLOOR_PORT, "skip": ["wild", "^v5"]},
-        {"name": "mosquitto", "cmd": f"mosquitto -c {BUILD}/mosquitto.conf", "port": MOSQUITTO_PORT},
+        {"name": "floor", "cmd": f"{BUILD}/yardstick {{port}}", "port": FLOOR_PORT, "skip": unneeded("floor")},
         {"name": "shoal", "cmd": SHOAL, "port": SHOAL_PORT, "cwd": str(ROOT)},
+        {"name": "mosquitto", "cmd": f"mosquitto -c {BUILD}/mosquitto.conf", "port": MOSQUITTO_PORT,
+         "skip": unneeded("mosquitto")},
     ]}
     (BUILD / "brokers.json").write_text(json.dumps(brokers), encoding="utf-8")
     return sources
+
+
+def unneeded(reference: str) -> list[str]:
+    """Return expressions for the scenarios that no row compares with a reference."""
+    needed = {row.scenario for row in ROWS if row.reference == reference}
+    return [f"^{re.escape(row.scenario)}$" for row in ROWS if row.scenario not in needed]
 
 
 def measure(sources: Path, rounds: int, seconds: str) -> list[dict[str, Any]]:
@@ -67,7 +74,7 @@ def measure(sources: Path, rounds: int, seconds: str) -> list[dict[str, Any]]:
         wanted = {name for row in ROWS if row.cores == cores for name in (row.scenario, row.of) if name}
         out = BUILD / f"results-{load_cpu}.jsonl"
         out.unlink(missing_ok=True)
-        expression = "^(" + "|".join(name.replace("+", r"\+") for name in sorted(wanted)) + ")$"
+        expression = "^(" + "|".join(map(re.escape, sorted(wanted))) + ")$"
         subprocess.run(
             [sys.executable, sources / "bench.py", "run", BUILD / "brokers.json", "-o", out, "--rounds", str(rounds),
              "--seconds", seconds, "--only", expression, "--broker-cpus", "0", "--load-cpu", load_cpu,
@@ -76,48 +83,55 @@ def measure(sources: Path, rounds: int, seconds: str) -> list[dict[str, Any]]:
     return records
 
 
-def median(records: list[dict[str, Any]], scenario: str, cores: str, broker: str, figure: str) -> float | str:
-    """Return the median of a figure over the rounds, or why there is none: a run that fails a check voids it."""
+def by_round(records: list[dict[str, Any]], scenario: str, cores: str, broker: str, figure: str) -> list[float] | str:
+    """Return a figure of each round, or why there is none: a run that fails a check voids it."""
     runs = [record["r"] for record in records
             if (record["name"], record["cores"], record["broker"]) == (scenario, cores, broker)]
     bad = [run for run in runs if not run.get("ok")]
     if bad or not runs:
         return f"void: {bad[0].get('reason', 'failed a check')[:60]}" if bad else "not run"
-    return statistics.median(run[figure] for run in runs)
+    return [run[figure] for run in runs]
 
 
 def evaluate(records: list[dict[str, Any]], probed: dict[str, Any]) -> list[dict[str, Any]]:
     """Return one entry per row of the table: figures, ratio, target, whether it is met."""
     table = []
     for row in ROWS:
-        ours = median(records, row.scenario, row.cores, "shoal", row.figure)
-        theirs = median(records, row.of or row.scenario, row.cores, row.reference, row.figure) if row.reference else 1.0
+        ours = by_round(records, row.scenario, row.cores, "shoal", row.figure)
+        theirs = (by_round(records, row.of or row.scenario, row.cores, row.reference, row.figure) if row.reference
+                  else [1.0] * len(ours))
         table.append(entry(row, ours, theirs))
-    table.append(entry(Row("a lone connect on an idle worker: p99", "lone", OWN_CORES, "", "mosquitto", 3),
-                       probed["lone_shoal"], probed["lone_mosquitto"]))
     # What computes keeps the interpreter until its switch interval is over, and longer while the system stops it there.
-    table.append(entry(Row("a lone publish beside a Python thread that computes: p99", "busy", OWN_CORES, "", "",
-                           10_000), probed["publish_busy"], 1.0))
-    table.append(entry(Row("the same without that thread: p99", "busy", OWN_CORES, "", "", 1000),
-                       probed["publish_alone"], 1.0))
-    table.append(entry(Row("resident memory of an idle worker", "idle", OWN_CORES, "", "", 45, unit="MiB"),
-                       probed["idle_mib"], 1.0))
-    alone_us, beside_us = probed["p99_us"]
-    table.append(entry(Row("5,000 msg/s QoS 1 beside bad clients: p99", "hostile", OWN_CORES, "", "undisturbed", 1.5),
-                       beside_us, alone_us))
-    first, *later = probed["after_clients_mib"]
-    table.append(entry(Row("memory after ten times 10,000 clients, to that after the first time", "left", OWN_CORES, "",
-                           "first time", 1.1, unit="MiB"), max(later), first))
+    single = (
+        (Row("a lone connect on an idle worker: p99", "lone", OWN_CORES, "", "mosquitto", 3),
+         probed["lone_shoal"], probed["lone_mosquitto"]),
+        (Row("a lone publish beside a Python thread that computes: p99", "busy", OWN_CORES, "", "", 10_000),
+         probed["publish_busy"], 1.0),
+        (Row("the same without that thread: p99", "busy", OWN_CORES, "", "", 1000), probed["publish_alone"], 1.0),
+        (Row("resident memory of an idle worker", "idle", OWN_CORES, "", "", 45, unit="MiB"), probed["idle_mib"], 1.0),
+        (Row("memory after ten times 10,000 clients, to that after the first time", "left", OWN_CORES, "",
+             "first time", 1.1, unit="MiB"), max(probed["after_clients_mib"][1:]), probed["after_clients_mib"][0]),
+    )
+    table += [entry(row, [ours], [theirs]) for row, ours, theirs in single]
+    elsewhere_us, beside_us = probed["p99_us"]
+    table.append(entry(Row("5,000 msg/s QoS 1 while bad clients attack: p99", "hostile", OWN_CORES, "",
+                           "they attack no broker", 1.5), beside_us, elsewhere_us))
     return table
 
 
-def entry(row: Row, ours: float | str, theirs: float | str) -> dict[str, Any]:
-    """Return one line of the table."""
-    void = next((figure for figure in (ours, theirs) if isinstance(figure, str)), None)
-    ratio = None if void else round(float(ours) / float(theirs), 3)
-    return {"scenario": row.text, "cores": row.cores, "shoal": ours, "reference": row.reference, "unit": row.unit,
-            "reference_figure": theirs if row.reference else None, "ratio": ratio, "target": row.target,
-            "met": ratio is not None and ratio <= row.target}
+def entry(row: Row, ours: list[float] | str, theirs: list[float] | str) -> dict[str, Any]:
+    """Return one line of the table: medians over the rounds, and of the ratios within a round."""
+    ratio = None
+    if not isinstance(ours, str) and not isinstance(theirs, str):
+        ratio = round(statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True)), 3)
+    return {"scenario": row.text, "cores": row.cores, "shoal": middle(ours), "reference": row.reference,
+            "unit": row.unit, "reference_figure": middle(theirs) if row.reference else None, "ratio": ratio,
+            "target": row.target, "met": ratio is not None and ratio <= row.target}
+
+
+def middle(figures: list[float] | str) -> float | str:
+    """Return the median, or why there is none."""
+    return figures if isinstance(figures, str) else statistics.median(figures)
 
 
 def figure(value: Any) -> str:
@@ -129,16 +143,8 @@ def figure(value: Any) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def processor_ticks() -> tuple[int, int]:
-    """Return how much time this machine's cores have had, and how much of it its host gave to others (proc(5))."""
-    with open("/proc/stat", encoding="ascii") as file:
-        ticks = [int(field) for field in file.readline().split()[1:9]]
-    return sum(ticks), ticks[7]
-
-
-def write(table: list[dict[str, Any]], rounds: int, seconds: str, after: list[float], stolen: float) -> None:
+def write(table: list[dict[str, Any]], rounds: int, seconds: str, after: list[float], run: Run) -> None:
     """Write docs/benchmarks.md and docs/benchmarks.json."""
-    mosquitto = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout.split("\n")[0]
     lines = [
         "# Benchmarks",
         "",
@@ -147,10 +153,9 @@ def write(table: list[dict[str, Any]], rounds: int, seconds: str, after: list[fl
         "traffic (yardstick.c). Every delivery and acknowledgement is checked; a run that fails a check voids its row.",
         "What durable sessions, archive, replay and retained messages cost: [benchmarks-log.md](benchmarks-log.md).",
         "",
-        f"- Machine: {machine()}; shared with other machines, which had {stolen:.0%} of its cores' time in this run,",
-        "  so read ratios, not times.",
-        f"- Versions: Shoal {VERSION}, Python {platform.python_version()}, {mosquitto}",
-        f"- Command: `make bench` ({rounds} rounds of {seconds} s, medians), {datetime.date.today().isoformat()}",
+        *run.described(),
+        f"- Command: `make bench` ({rounds} rounds of {seconds} s), {datetime.date.today().isoformat()}",
+        "- Figures are medians over the rounds; a ratio is the median of the ratios within a round.",
         "- One core: broker and load generator share it. Two cores: one each.",
         "",
         "| scenario | cores | Shoal | reference | ratio | at most | |",
@@ -171,13 +176,13 @@ def main() -> None:
     """Measure, then write or compare."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("what", choices=("run", "check"))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", default="1")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", default="0.6")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sources = prepare()
     mosquitto = f"mosquitto -c {BUILD}/mosquitto.conf"
-    before = processor_ticks()
+    run = Run()
     print("memory of an idle worker, a lone connect, latency beside bad clients, memory after clients", file=sys.stderr)
     probed = {
         "idle_mib": probes.idle_worker_mib(SHOAL, SHOAL_PORT),
@@ -193,8 +198,7 @@ def main() -> None:
         print(f"{row['scenario']:62} {figure(row['shoal']):>10} {row['unit']:6} {row['reference']:10} "
               f"{figure(row['ratio']):>8}  at most {figure(row['target']):>8}  {'met' if row['met'] else 'MISSED'}")
     if arguments.what == "run":
-        passed, stolen = (after - then for after, then in zip(processor_ticks(), before, strict=True))
-        write(table, arguments.rounds, arguments.seconds, probed["after_clients_mib"], stolen / max(passed, 1))
+        write(table, arguments.rounds, arguments.seconds, probed["after_clients_mib"], run)
         return
     committed = {(row["scenario"], row["reference"]): row["ratio"] for row in json.loads(FIGURES.read_text("utf-8"))}
     worse = [row for row in table if row["ratio"] is None

@@ -290,7 +290,7 @@ def replay(count: int) -> dict[str, float]:
 
 
 def retained(count: int, mqload: Path) -> dict[str, float]:
-    """Return what retained messages of 100 bytes cost that are there, in an index that was opened again."""
+    """Return what it costs to store retained messages of 100 bytes, and to read them."""
     folder = empty("log-retained")
     with serve(folder, SHOAL_MQTT__RECEIVE_MAXIMUM="65535", **NEVER_COMPACT) as running:
         publisher = client("publisher")

@@ -1,5 +1,5 @@
-"""`python -m tests.bench.workers [--rounds 5] [--seconds 1]` measures what several workers cost beside one, and writes
-docs/benchmarks-workers.md."""
+"""`python -m tests.bench.workers [--rounds 9] [--seconds 0.6]` measures what several workers cost beside one, and
+writes docs/benchmarks-workers.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import shutil
 import socket
 import statistics
@@ -21,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.packets import Connect, Suback, Subscribe, decode, encode, next_frame, subscription
-from broker.version import VERSION
 from tests.bench import probes
-from tests.bench.__main__ import BUILD, MOSQUITTO_PORT, ROOT, figure, prepare, processor_ticks
-from tests.bench.machine import machine
+from tests.bench.__main__ import BUILD, MOSQUITTO_PORT, ROOT, figure, prepare
+from tests.bench.machine import Run
 
 DOCUMENT = ROOT / "docs" / "benchmarks-workers.md"
 PORT = 18862
@@ -186,29 +184,37 @@ def memory() -> Figures:
     return {"alone": alone, "peers": peers, "full": full}
 
 
-def table(found: Figures, used: Figures) -> list[tuple[str, str, str, bool | None]]:
+def table(rounds: list[Figures], used: Figures) -> list[tuple[str, str, str, bool | None]]:
     """Return what was measured, the figures, the target, whether it is met."""
     rows: list[tuple[str, str, str, bool | None]] = []
+    found = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+
+    def ratio(figure_of: str, to: str) -> float:
+        return statistics.median(each[figure_of] / each[to] for each in rounds)
+
     for qos in (0, 1):
         for name, most in (("coalesced", 3.0), ("own writes", 2.0)):
             key = f"{name} QoS {qos}"
             one, apart, theirs = (found[f"{key} {who}"] for who in ("one", "apart", "mosquitto"))
+            times = ratio(f"{key} apart", f"{key} one")
             rows.append((f"publisher and subscriber on different workers, 64 B, {name}, QoS {qos}",
-                         f"both workers {apart:.2f} µs, one worker {one:.2f} µs: {apart / one:.2f}; "
+                         f"both workers {apart:.2f} µs, one worker {one:.2f} µs: {times:.2f}; "
                          f"mosquitto {theirs:.2f} µs", f"{most:.0f} x, and below mosquitto",
-                         apart <= most * one and apart < theirs))
+                         times <= most and apart < theirs))
             two = found[f"{key} two"]
             share = found[f"{key} share"]
+            times = ratio(f"{key} two", f"{key} one")
             rows.append((f"50 pairs over 2 workers, {name}, QoS {qos}: CPU per message, {share:.0%} forwarded",
-                         f"{two:.2f} µs, one worker {one:.2f} µs: {two / one:.2f}", "1.6 x", two <= 1.6 * one))
+                         f"{two:.2f} µs, one worker {one:.2f} µs: {times:.2f}", "1.6 x", times <= 1.6))
             rates = found[f"{key} rate two"], found[f"{key} rate one"]
             rows.append((f"the same, messages per second; broker and load share {os.cpu_count()} cores",
-                         f"{rates[0]:,.0f}, one worker {rates[1]:,.0f}: {rates[0] / rates[1]:.2f}", "", None))
-    near, far = found["p99 local"], found["p99 forwarded"]
+                         f"{rates[0]:,.0f}, one worker {rates[1]:,.0f}: "
+                         f"{ratio(f'{key} rate two', f'{key} rate one'):.2f}", "", None))
+    near, far, times = found["p99 local"], found["p99 forwarded"], ratio("p99 forwarded", "p99 local")
     rows.append(("2,000 msg/s QoS 0, one at a time, to the other worker: p99",
-                 f"{figure(far)} µs, on one worker {figure(near)} µs: {far / near:.2f}", "3 x", far <= 3 * near))
+                 f"{figure(far)} µs, on one worker {figure(near)} µs: {times:.2f}", "3 x", times <= 3))
     moved = found["connect moved"]
-    more = (found["connect 2"] - found["connect 1"]) / moved
+    more = statistics.median((each["connect 2"] - each["connect 1"]) / each["connect moved"] for each in rounds)
     rows.append((f"a connect that changes its worker: CPU on top ({moved:.0%} of {CONNECTS:,} did)",
                  f"{more:.0f} µs ({found['connect 1']:.0f} µs without)", "40 µs", more <= 40))
     grown = used["full"] - used["alone"]
@@ -218,19 +224,17 @@ def table(found: Figures, used: Figures) -> list[tuple[str, str, str, bool | Non
     return rows
 
 
-def write(rows: list[tuple[str, str, str, bool | None]], rounds: int, seconds: str, stolen: float) -> None:
+def write(rows: list[tuple[str, str, str, bool | None]], rounds: int, seconds: str, run: Run) -> None:
     """Write docs/benchmarks-workers.md."""
-    theirs = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout.split("\n")[0]
     lines = [
         "# Benchmarks of several workers",
         "",
         "What it costs that publisher and subscriber are on different workers of one machine. CPU per delivered",
         "message is that of all workers together, ZeroMQ's threads included.",
         "",
-        f"- Machine: {machine()}; shared with other machines, which had {stolen:.0%} of its cores' time in this run,",
-        "  so read ratios, not times.",
-        f"- Versions: Shoal {VERSION}, Python {platform.python_version()}, {theirs}",
-        f"- Command: `make bench-workers` ({rounds} rounds of {seconds} s, medians), {datetime.date.today()}",
+        *run.described(),
+        f"- Command: `make bench-workers` ({rounds} rounds of {seconds} s), {datetime.date.today()}",
+        "- Figures are medians over the rounds; a ratio is the median of the ratios within a round.",
         "- Workers and load generator share the cores as the system likes.",
         "",
         "| what | | at most | |",
@@ -244,22 +248,20 @@ def write(rows: list[tuple[str, str, str, bool | None]], rounds: int, seconds: s
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.workers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", default="1")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", default="0.6")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     prepare()
-    before = processor_ticks()
+    run = Run()
     rounds = []
     for number in range(arguments.rounds):
         rounds.append(one_round(arguments.seconds))
         print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
-    found = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-    rows = table(found, memory())
-    passed, stolen = (after - then for after, then in zip(processor_ticks(), before, strict=True))
+    rows = table(rounds, memory())
     for what, figures, target, met in rows:
         print(f"{what}: {figures}  {target}  {'' if met is None else 'met' if met else 'MISSED'}")
-    write(rows, arguments.rounds, arguments.seconds, stolen / max(passed, 1))
+    write(rows, arguments.rounds, arguments.seconds, run)
 
 
 if __name__ == "__main__":
