@@ -1,4 +1,4 @@
-"""A worker's links to the other workers of its node."""
+"""A worker's links to other workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mesh.mesh import Mesh
 from mesh.transport import Transport
 
 from broker.logs import get
-from broker.place import router_name
+from broker.place import Links, router_name
 
 if TYPE_CHECKING:
     from broker.place import Place
@@ -26,7 +26,15 @@ def endpoint(place: Place, number: int) -> str:
     return f"ipc://{place.run_dir}/mesh-{number}"
 
 
-def join(worker: Worker, place: Place) -> Mesh:
+def links_of(place: Place) -> Links:
+    """Return the links between the workers of one node."""
+    return Links(
+        router_name(place.node, place.number), endpoint(place, place.number),
+        {router_name(place.node, number): (endpoint(place, number), None)
+         for number in range(place.count) if number != place.number})
+
+
+def join(worker: Worker, links: Links) -> Mesh:
     """Bind a worker's router and connect it to all others, which need not be there yet.
 
     The worker has recovered, and the reactor is not turning yet. Raises zmq.ZMQError.
@@ -34,11 +42,8 @@ def join(worker: Worker, place: Place) -> Mesh:
     assert worker.store is not None, "a worker of several has a folder"
     incarnation: int = worker.store.log.incarnation
     settings: Any = worker.config.mesh
-    name = router_name(place.node, place.number)
-    transport = Transport(b"%b/%d" % (name, incarnation), endpoint(place, place.number))
-    others = {router_name(place.node, number): endpoint(place, number)
-              for number in range(place.count) if number != place.number}
-    mesh = Mesh(worker.router, transport, name, incarnation, others, worker.reactor.wake, log,
+    transport = Transport(b"%b/%d" % (links.name, incarnation), links.endpoint, keys=links.keys, names=links.nodes)
+    mesh = Mesh(worker.router, transport, links.name, incarnation, dict(links.peers), worker.reactor.wake, log,
                 interest_timeout_ms=int(settings.interest_timeout_s * 1000), silence_ms=int(settings.silence_s * 1000),
                 window_bytes=settings.window_bytes,
                 absent_ms=int(settings.absent_peer_age_s * 1000))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
@@ -31,6 +32,26 @@ class Place:
     count: int
     node: Node
     run_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What a worker's router needs to find the others, to be found, and to know who they are.
+
+    Attributes:
+        name: its own, "node/worker".
+        endpoint: where it is bound, ipc://PATH or tcp://ADDRESS:PORT.
+        peers: every other router: name -> (endpoint, public key of its node; None without keys).
+        keys: the CURVE key pair of our node, (public, secret), each of 40 bytes of Z85; None: links are in the clear,
+            as between workers of one machine, where the folder of the sockets keeps others out.
+        nodes: with keys, the node that each public key belongs to, our own too where a peer is of our node.
+    """
+
+    name: bytes
+    endpoint: str
+    peers: Mapping[bytes, tuple[str, bytes | None]]
+    keys: tuple[bytes, bytes] | None = None
+    nodes: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
 class Start(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ log = get("replay")
 
 
 class ReplayLogs:
-    """All logs of a data folder, for one worker.
+    """All logs of a data folder, for one worker. Those of other nodes are in other folders, and are not read.
 
     The other workers' are read in their folders, which all workers of a node share, and never beyond what their workers
     have said to be durable: while somebody replays, they say so over the mesh whenever it changes, and that is also
@@ -46,7 +46,7 @@ class ReplayLogs:
             assert folder is not None, "several workers share a folder"
             mesh.log_reach = own.reach
             mesh.on_reach = self._told
-            for name in mesh.neighbours:
+            for name in (name for name, neighbour in mesh.neighbours.items() if neighbour.peer.shares_node):
                 number = int(name.rpartition(b"/")[2])
                 self._followed[name] = FollowedLog(Disk(str(worker_folder(folder, number))), number)
                 self.windows[number] = LogWindows(self._followed[name])
@@ -85,7 +85,7 @@ class ReplayLogs:
         return not self._unanswered
 
     def _told(self, neighbour: Any) -> None:
-        if neighbour.reach is not None:
+        if neighbour.reach is not None and neighbour.name in self._followed:
             self._followed[neighbour.name].told(neighbour.reach)
             if neighbour.answered >= self._question:
                 self._unanswered.discard(neighbour.name)

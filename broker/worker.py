@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
     from broker.config import Address, Config
-    from broker.place import Place
+    from broker.place import Links, Place
 
 log = get("worker")
 
@@ -63,6 +63,7 @@ class Worker:
         folder: where the data is kept, which nobody else uses; None: in memory, it ends with the worker.
         accept_loss: go on without what is missing, foreign or newer in the folder.
         place: among the workers of a node; None: it is the only one.
+        links: to other workers, wherever they are, for which it needs a folder; None: those to the others of its place.
 
     Raises SegmentError (of router.segments) if the folder cannot be used as it is, OSError.
     """
@@ -71,7 +72,7 @@ class Worker:
                  admission: Admission | None = None, acl: Acl | None = None,
                  transform: Callable[[], Any] | None = None, log_store: Any = None, durability: Any = None,
                  mesh: Any = None, folder: Path | None = None, accept_loss: bool = False,
-                 place: Place | None = None) -> None:
+                 place: Place | None = None, links: Links | None = None) -> None:
         mqtt, limits = config.mqtt, config.limits
         self.config = config
         self.place = place
@@ -108,12 +109,16 @@ class Worker:
             log_store.on_durable = self.reactor.wake
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
         self.mesh: Any = None
-        if place is not None and place.count > 1 and folder is not None:
-            # Here, because it takes ZeroMQ along, which nobody needs who is alone.
+        # Imported here, because it takes ZeroMQ along, which nobody needs who is alone.
+        if links is None and place is not None and place.count > 1 and folder is not None:
+            from broker.neighbours import links_of
+
+            links = links_of(place)
+        if links is not None:
             from broker.neighbours import join
 
             self.router.ledger.peer_bytes_max = config.mesh.owed_bytes_max
-            self.mesh = join(self, place)
+            self.mesh = join(self, links)
         if self.store is not None:
             logs = ReplayLogs(self.store.log, 0 if place is None else place.number, folder, self.mesh)
             self.reactor.replays = self.controller.replays = Replays(self.router, logs)
@@ -349,7 +354,7 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
 
     Args:
         config: checked settings.
-        seams: authenticator, admission, acl, transform, log_store, durability, mesh, folder, accept_loss, as of
+        seams: authenticator, admission, acl, transform, log_store, durability, mesh, folder, accept_loss, links, as of
             Worker.
 
     Raises:

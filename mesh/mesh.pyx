@@ -168,6 +168,7 @@ cdef class Mesh(MeshSeam):
             neighbour = Neighbour()
             neighbour.name = peer
             neighbour.peer = self.forwarding.peer(peer)
+            neighbour.peer.shares_node = peer.rpartition(b"/")[0] == name.rpartition(b"/")[0]
             neighbour.channel = transport.connect(peer, endpoint, key)
             neighbour.there_ms = router.ledger.now_ms
             neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, **link_options)
@@ -221,7 +222,7 @@ cdef class Mesh(MeshSeam):
         if self.following and now_ms - self.gossiped_ms >= ASK_AGAIN_MS:
             self.gossiped_ms = now_ms
             for neighbour in self.neighbours.values():
-                if neighbour.answered < self.question:
+                if neighbour.answered < self.question and neighbour.peer.shares_node:
                     self.gossip_to(neighbour)
         self.call_ready()
         return 0
@@ -454,7 +455,8 @@ cdef class Mesh(MeshSeam):
         if neighbour.follows and self.log_reach is not None:
             reach = neighbour.told = self.log_reach()
         self.transport.send_frame(neighbour.channel, msgpack.packb(
-            [FRAME_VERSION, FRAME_GOSSIP, neighbour.link.incarnation, self.question if self.following else 0,
+            [FRAME_VERSION, FRAME_GOSSIP, neighbour.link.incarnation,
+             self.question if self.following and neighbour.peer.shares_node else 0,
              neighbour.asked, reach, self.own_counters if full else None, neighbour.wants]))
 
     def tell_reach(self) -> None:

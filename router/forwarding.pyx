@@ -115,7 +115,7 @@ cdef class Forwarding:
             picked = []
             self.pick_members(message, qos, ids, ids_length, publisher_key, picked)
         # What stands behind a record of the same peer leaves behind it, so that order holds [MQTT-4.6.0-5].
-        if message.retain:
+        if message.retain and peer.shares_node:
             router.retaining.forwarded(message, peer.worker, incarnation, n, ledger.now_us)
         waits = qos != 0 and router.recording and (
             peer.session.waiting_records != 0 or (

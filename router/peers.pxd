@@ -10,6 +10,7 @@ cdef class Peer:
     cdef readonly Session session        # its interest are its subscriptions, what it is owed is its queue
     cdef readonly bytes router_identifier    # "node/worker"
     cdef readonly uint32_t worker        # of the router identifier
+    cdef public bint shares_node         # its data folder is ours: the index of retained messages, and the logs to replay
     cdef readonly uint32_t number        # of its `peer` record, 1 or more
     cdef readonly Waiters waiters        # acknowledgements that wait for it
     # What it sent to us, so that a repeat is known as one.

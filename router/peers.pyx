@@ -27,6 +27,7 @@ cdef class Peer:
     def __init__(self, Ledger ledger not None, bytes router_identifier not None, number: int, heard: int = 0):
         self.router_identifier = router_identifier
         self.worker = int(router_identifier.rpartition(b"/")[2])
+        self.shares_node = True
         self.number = number
         self.heard = heard
         self.waiters = Waiters()

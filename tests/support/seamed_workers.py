@@ -92,8 +92,8 @@ class SeamedWorkers:
         return itertools.cycle(self.ports).__next__
 
 
-def run_worker(config: Config, folder: Path, place: Place, seams: Seams, pipe: Connection) -> None:
-    """Serve until the other end of the pipe is closed; say the port, and answer what is counted."""
+def run_worker(config: Config, folder: Path, place: Place | None, seams: Seams, pipe: Connection) -> None:
+    """Serve until the other end of the pipe is closed; say the port, and answer what is counted, or how the link is."""
     from tests.support.conversation import counts
 
     worker = Worker(config, folder=folder, place=place, **seams())
@@ -105,7 +105,7 @@ def run_worker(config: Config, folder: Path, place: Place, seams: Seams, pipe: C
             except EOFError:
                 worker.stop()
                 return
-            pipe.send(counts(worker, kind))
+            pipe.send(link_of(worker) if kind == "link" else counts(worker, kind))
 
     async def main() -> None:
         async with trio.open_nursery() as driving:
@@ -124,3 +124,11 @@ def run_worker(config: Config, folder: Path, place: Place, seams: Seams, pipe: C
         assert "internal_error" not in worker.controller.ends, worker.controller.ends
     finally:
         worker.close()
+
+
+def link_of(worker: Worker) -> dict[str, Any]:
+    """Return what the one link of a worker counts, and what its sockets do."""
+    mesh = worker.mesh
+    (neighbour,) = mesh.neighbours.values()
+    return {**neighbour.state(), "bad_frames": mesh.errors, "refused": mesh.transport.refused,
+            "impostors": mesh.transport.impostors}
