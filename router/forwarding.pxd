@@ -20,6 +20,7 @@ cdef class Forwarding:
     # The peer has all deliveries up to this one.
     cdef int acknowledged(self, Peer peer, uint64_t sequence) except -1
 
+    cdef uint64_t copies_done(self, Peer peer) noexcept
     cdef bint rests_on_record(self, Message message, Route route) except -1
     cdef int deliver(self, Receiver receiver, Message message, uint8_t qos_max, Target* target, bint waits) except -1
     cdef int pick_members(self, Message message, uint8_t qos, const uint8_t* ids, uint32_t ids_length,

@@ -4,11 +4,13 @@ A message that a peer sends is for receivers here, and goes no further. What a d
 `forwarded`, with the number that it has in the peer's log, so that a repeat is known as one after a crash of either end.
 """
 
+from functools import partial
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from router.held cimport Held
 from router.ledger cimport DROP_NO_MEMBER, Ledger
-from router.message cimport topic_hash
+from router.message cimport message_size, topic_hash
 from router.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
 from router.receiver cimport PASSING, QOS_MASK
 from router.session cimport Session
@@ -275,6 +277,8 @@ cdef class Forwarding:
         cdef uint64_t record = 0
         if session.outgoing is not None:
             record = session.outgoing.acknowledged_below(sequence + 1)
+            if peer.last_copy:
+                record = max(record, self.copies_done(peer))
         if record and router.recording:
             # Lazily: if this is lost, the peer knows the repeat by its number.
             router.ledger.records.add("peer_acknowledged", router.ledger.now_us, peer.number, record)
@@ -286,44 +290,67 @@ cdef class Forwarding:
     def link_lost(self, Peer peer not None) -> None:
         """Nothing is heard of a peer, and its session is detached: what it is owed and is in no record gets one.
 
-        So its publishers are acknowledged, and it comes to the peer when that is back.
+        So its publishers are acknowledged, and it comes to the peer when that is back. While this process lives, it comes
+        from memory and in the place that it has: behind it there may be what had a record when it was published, and that
+        must not overtake it [MQTT-4.6.0-5]. The record is a copy, and is for the next process if this one dies.
         """
         cdef Session session = peer.session
         cdef Outgoing outgoing = session.outgoing
+        cdef Ledger ledger = self.router.ledger
         cdef Delivery* delivery
         cdef Message message
-        cdef uint64_t number
-        cdef list unrecorded = []
+        cdef uint64_t number, record = 0
         cdef Held* held
         if not self.router.recording:
             return
         if outgoing is not None and outgoing.ring != NULL:
-            for number in range(outgoing.oldest_open, outgoing.end_number):
+            for number in range(max(outgoing.oldest_open, peer.copied_below), outgoing.end_number):
                 delivery = outgoing.slot(number)
                 if delivery.state != DELIVERY_FREE and delivery.record == 0:
-                    if delivery.state == DELIVERY_QUEUED:
-                        outgoing._unqueue(delivery)
-                    unrecorded.append((<Message>delivery.message, bool(delivery.retain)))
-                    outgoing.free_slot(number)
-        for message, retain in unrecorded:
-            self.router.effects.address(session, message, 1, retain, NULL, 0, None, None, 0)
+                    message = <Message>delivery.message
+                    record = ledger.records.copy_of(ledger.now_us, ledger.now_ms, ledger.incarnation, message)
+                    ledger.records.add("delivery", ledger.now_us, session.client_identifier, record, message_size(message),
+                                       1, bool(delivery.retain), b"", b"", b"", 0)
+            peer.copied_below = outgoing.end_number
+        if record:
+            self.router.effects.call(partial(self.copied, peer, record))
         held = peer.waiters.take()
         while held != NULL:
             held.pending -= 1
             self.router.effects.hold(held)
             held = peer.waiters.take()
 
+    def copied(self, Peer peer not None, record: int) -> None:
+        """Copies up to this record are durable, and so is what was recorded before them: all of it has its number now."""
+        peer.last_copy = record
+        peer.copies_end = (<Session>peer.session).outgoing.end_number
+        record = self.copies_done(peer)
+        if record:
+            self.router.ledger.records.add("peer_acknowledged", self.router.ledger.now_us, peer.number, record)
+
+    cdef uint64_t copies_done(self, Peer peer) noexcept:
+        """Return the record of the last copy if now, and not before, it may be said that the peer has it; else 0.
+
+        The log is told of an acknowledgement by the highest record, so whatever has a lower one must have been
+        acknowledged, too.
+        """
+        cdef uint64_t record = peer.last_copy
+        if record == 0 or peer.session.outgoing.oldest_open < peer.copies_end:
+            return 0
+        peer.last_copy = 0
+        return record
+
     def restarted(self, Peer peer not None) -> None:
         """A peer has come with a new process: its ephemeral sessions are gone, and what only they wanted.
 
-        What is recorded for it is sent again when its link takes it.
+        What is recorded for it, if only as a copy, is sent again when its link takes it.
         """
         cdef Session session = peer.session
         cdef Outgoing outgoing = session.outgoing
         cdef Delivery* delivery
         cdef uint64_t number
         if outgoing is not None and outgoing.ring != NULL:
-            for number in range(outgoing.oldest_open, outgoing.end_number):
+            for number in range(max(outgoing.oldest_open, peer.copied_below), outgoing.end_number):
                 delivery = outgoing.slot(number)
                 if delivery.state != DELIVERY_FREE and delivery.record == 0:
                     if delivery.state == DELIVERY_QUEUED:

@@ -1,0 +1,253 @@
+"""A link that falls silent with messages on their way: two workers of the simulator, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from broker.config import Config, Limits, Mqtt
+from broker.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Publish,
+    Suback,
+    Subscribe,
+    decode,
+    encode,
+    next_frame,
+    subscription,
+)
+from broker.properties import PacketType
+from tests.simulator.network import Network
+from tests.simulator.several import SILENCE_MS, Worker
+
+TICK_MS = 250
+
+
+class Script:
+    """What workers of the simulator need of a world in which nothing happens by itself."""
+
+    def __init__(self) -> None:
+        self.seed = self.steps = 0
+        self.count = 2
+        self.now_ms = 1_000_000
+        self.random = Random(0)
+        self.config = Config(mqtt=Mqtt(), limits=Limits(connect_timeout_s=10_000))
+        self.network = Network(self.random, 1.0)
+        self.workers: list[Any] = [Worker(self, number) for number in range(2)]      # type: ignore[arg-type]
+        for worker in self.workers:
+            worker.machine.durability, worker.machine.has_follower = "fsync", False
+            worker.boot()
+        self.until(lambda: all(worker.is_ready for worker in self.workers))
+
+    def while_syncing(self, worker: Worker) -> None:
+        """Nothing happens meanwhile."""
+
+    def work(self, *workers: Any) -> None:
+        """Turns of these, and their logs become durable."""
+        for worker in workers:
+            worker.turn()
+            worker.machine.commit()
+            worker.turn()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Let everything move until something holds."""
+        for _ in range(500):
+            if condition():
+                return
+            self.now_ms += TICK_MS
+            self.network.step(False)
+            self.work(*self.workers)
+        raise AssertionError("it never comes to that")
+
+    def lane(self, start: int) -> Any:
+        """Return the way from one worker to the other."""
+        (lane,) = (lane for lane in self.network.lanes() if lane.carrier.number == start)
+        return lane
+
+    def break_connection(self, start: int) -> None:
+        """What a worker has sent so far is lost on its way; what it sends later waits."""
+        lane = self.lane(start)
+        lane.waiting.clear()
+        lane.disconnect()
+
+    def fall_silent(self, worker: Any) -> None:
+        """Time passes for one worker alone, until it does not hear the other any more."""
+        for _ in range(SILENCE_MS // TICK_MS + 1):
+            self.now_ms += TICK_MS
+            self.work(worker)
+        assert link_of(worker).state == "silent"
+
+
+def link_of(worker: Any) -> Any:
+    (neighbour,) = worker.mesh.neighbours.values()
+    return neighbour.link
+
+
+class Client:
+    """A client of one worker; packets in, packets out."""
+
+    def __init__(self, script: Script, worker: Any, name: str) -> None:
+        self.script = script
+        self.connection = worker.hub.connect()
+        self._buffer = bytearray()
+        self.got: list[bytes] = []
+        self.acknowledged: list[tuple[PacketType, int]] = []
+        self.subscribed = False
+        self.send(Connect(5, name.encode(), True, 0, None, None, None, {}))
+
+    def send(self, *packets: Any) -> None:
+        self.connection.feed_bytes(b"".join(encode(packet, 5) for packet in packets))
+
+    def read(self) -> None:
+        """Take what has come, and acknowledge deliveries."""
+        self._buffer += self.connection.take_output()
+        while (frame := next_frame(self._buffer)) is not None:
+            packet = decode(*frame, 5)
+            if isinstance(packet, Publish):
+                self.got.append(packet.payload)
+                if packet.qos:
+                    answer = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
+                    self.send(Ack(answer, packet.packet_identifier))
+            elif isinstance(packet, Ack) and packet.type == PacketType.PUBREL:
+                self.send(Ack(PacketType.PUBCOMP, packet.packet_identifier))
+            elif isinstance(packet, Ack):
+                self.acknowledged.append((packet.type, packet.packet_identifier))
+            else:
+                assert isinstance(packet, Connack | Suback)
+                self.subscribed |= isinstance(packet, Suback)
+
+
+def begun(qos: int = 2) -> tuple[Script, Client, Client]:
+    """Return two workers, a publisher on the first, and an ephemeral subscriber on the second."""
+    script = Script()
+    publisher, subscriber = (Client(script, worker, name) for worker, name in zip(
+        script.workers, ("publisher", "subscriber"), strict=True))
+    script.until(lambda: True)
+    script.work(*script.workers)
+    subscriber.send(Subscribe(1, (subscription(b"t", qos),)))
+
+    def is_subscribed() -> bool:
+        subscriber.read()
+        publisher.read()
+        return subscriber.subscribed
+
+    script.until(is_subscribed)
+    return script, publisher, subscriber
+
+
+def published(script: Script, publisher: Client, first: int, *qualities: int) -> None:
+    """Publish numbered messages in one piece; the log does not move on, so only what rests on no record leaves."""
+    publisher.send(*(Publish(b"t", b"%d" % (first + index), qos, packet_identifier=first + index)
+                     for index, qos in enumerate(qualities)))
+    script.workers[0].turn()
+
+
+def arrive(script: Script, publisher: Client, subscriber: Client, count: int) -> list[bytes]:
+    """Let everything move until a number of messages has come; return them in the order in which they came first."""
+    def all_came() -> bool:
+        subscriber.read()
+        publisher.read()
+        return len(set(subscriber.got)) == count
+
+    script.until(all_came)
+    return list(dict.fromkeys(subscriber.got))
+
+
+def test_what_was_recorded_when_its_link_fell_silent_is_not_overtaken_by_what_came_after_it() -> None:
+    # Proves: [MQTT-4.6.0-5]
+    script, publisher, subscriber = begun()
+    here = script.workers[0]
+    published(script, publisher, 1, 1, 2, 1)        # 1 is in no record; 3 is, since it waits behind 2
+    script.break_connection(0)                      # which takes 1 along
+    script.work(here)                               # 2 and 3 have left, and wait for a connection
+    publisher.read()
+    assert publisher.acknowledged == []             # the first one's answer waits, and those behind it
+    script.fall_silent(here)
+    publisher.read()
+    assert publisher.acknowledged == [(PacketType.PUBACK, 1), (PacketType.PUBREC, 2), (PacketType.PUBACK, 3)]
+    published(script, publisher, 4, 1)
+    assert arrive(script, publisher, subscriber, 4) == [b"1", b"2", b"3", b"4"]
+    assert len(subscriber.got) == 4
+
+
+def test_what_the_peer_had_taken_when_its_link_fell_silent_does_not_come_again() -> None:
+    script, publisher, subscriber = begun()
+    here, there = script.workers
+    published(script, publisher, 1, 1, 1, 1)
+    script.network.step(False)
+    there.turn()                                    # it has them, and its answer
+    script.lane(0).answers.clear()                  # is lost
+    script.fall_silent(here)
+    publisher.read()
+    assert publisher.acknowledged == [(PacketType.PUBACK, number) for number in (1, 2, 3)]
+    published(script, publisher, 4, 1)
+    assert arrive(script, publisher, subscriber, 4) == [b"1", b"2", b"3", b"4"]
+    assert len(subscriber.got) == 4
+
+
+def test_what_was_recorded_when_its_link_fell_silent_comes_though_its_process_dies() -> None:
+    script, publisher, subscriber = begun()
+    here = script.workers[0]
+    published(script, publisher, 1, 1, 1)
+    script.break_connection(0)
+    script.fall_silent(here)
+    publisher.read()
+    assert [number for _, number in publisher.acknowledged] == [1, 2]
+    here.die()
+    here.boot()
+    assert arrive(script, publisher, subscriber, 2) == [b"1", b"2"]
+
+
+def test_what_was_recorded_is_recorded_once_however_often_its_link_falls_silent() -> None:
+    script, publisher, subscriber = begun()
+    here, there = script.workers
+    published(script, publisher, 1, 1)
+    records = []
+    for _ in range(3):
+        script.break_connection(0)
+        script.fall_silent(here)
+        records.append(here.router.last_record)
+        for _ in range(2):                          # it connects, and a heartbeat gets there
+            script.network.step(False)
+        there.turn()
+        script.network.step(False)
+        here.turn()                                 # the answer is there, and the message on its way again
+        assert link_of(here).state == "up"
+    assert records == records[:1] * 3
+    assert arrive(script, publisher, subscriber, 1) == [b"1"]
+
+
+def test_what_was_recorded_late_is_owed_no_more_once_the_peer_has_it_and_not_before() -> None:
+    script, publisher, subscriber = begun()
+    here = script.workers[0]
+    published(script, publisher, 1, 1, 2, 1)
+    script.break_connection(0)
+    script.work(here)
+    script.fall_silent(here)
+    assert arrive(script, publisher, subscriber, 3) == [b"1", b"2", b"3"]
+    script.until(lambda: here.owes_nothing)
+    script.work(here)
+    here.die()
+    here.boot()
+    owed = next(iter(here.router.peers.values())).session.owed
+    assert owed is None or owed.deliveries() == []
+
+
+def test_an_acknowledgement_of_what_was_recorded_late_does_not_stand_for_what_has_yet_to_arrive() -> None:
+    script, publisher, subscriber = begun()
+    here = script.workers[0]
+    published(script, publisher, 1, 1, 2, 1)
+    script.break_connection(0)
+    script.work(here)
+    script.fall_silent(here)
+    forwarding = here.mesh.forwarding
+    (peer,) = here.router.peers.values()
+    first = peer.session.owed.deliveries()[0][0]
+    forwarding.acknowledge(peer, first)             # the peer has 1; its copy is behind 2 and 3 in the log
+    script.work(here)
+    here.die()
+    here.boot()
+    assert {b"2", b"3"} <= set(arrive(script, publisher, subscriber, 3))
