@@ -17,6 +17,7 @@ import trio
 from broker.listings import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
 from broker.routes_answers import merged_heads
 from broker.version import VERSION
+from broker.why_answers import LAST_DEFAULT, merged_why
 
 WORKER_S: Final = 20.0               # that a worker may take for its answer
 LOOK_WAIT_S: Final = 1.0
@@ -143,8 +144,10 @@ class Admin:
             raise QueryError(error["status"], error["reason"], error["text"])
         return answer
 
-    async def _ask_all(self, query: str, arguments: Row) -> dict[int, Row | QueryError]:
-        """Return every worker's answer, or why there is none, by number."""
+    async def _ask_all(
+        self, query: str, arguments: Row, workers: list[int] | None = None
+    ) -> dict[int, Row | QueryError]:
+        """Return the answer of every worker, or of these, or why there is none, by number."""
         answers: dict[int, Row | QueryError] = {}
 
         async def ask(worker: int) -> None:
@@ -154,7 +157,7 @@ class Admin:
                 answers[worker] = error
 
         async with trio.open_nursery() as nursery:
-            for worker in self.backend.workers():
+            for worker in self.backend.workers() if workers is None else workers:
                 nursery.start_soon(ask, worker)
         return dict(sorted(answers.items()))
 
@@ -306,7 +309,14 @@ class Admin:
         arguments = {**request.arguments, "client": request.path[0]}
         if arguments.pop("watch", False):
             return Streamed(self._look({"client": arguments["client"], "topic": arguments["topic"]}))
-        return await self._ask_who_knows("why", arguments)
+        answer = await self._ask_who_knows("why", arguments)
+        others = [worker for worker in self.backend.workers() if worker != answer["worker"]]
+        if not others:
+            return answer
+        told = await self._ask_all("why_passed", {**request.arguments, "worker": answer["worker"]}, others)
+        known = {worker: row for worker, row in told.items() if not isinstance(row, QueryError)}
+        return {**merged_why(answer, known, request.arguments.get("last", LAST_DEFAULT)),
+                "unknown": [worker for worker in others if worker not in known]}
 
     async def _trace(self, request: Request) -> Streamed:
         return Streamed(self._look({"client": request.path[0]}))

@@ -22,6 +22,7 @@ from broker.routes_query import describe_head, describe_route, subscribers
 from broker.taps import Look
 from broker.version import VERSION
 from broker.why import explain
+from broker.why_passed import explain_passing
 
 if TYPE_CHECKING:
     from router.message import Message
@@ -64,6 +65,7 @@ class Queries:
             "route_head": self._route_head,
             "kick": self._kick, "publish": self._publish, "drain": self._drain, "log_level": self._log_level,
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,
+            "why_passed": self._why_passed,
         }  # fmt: skip
 
     async def answer(self, query: str, arguments: Row) -> Row:
@@ -480,3 +482,6 @@ class Queries:
 
     async def _why(self, arguments: Row) -> Row:
         return await explain(self, arguments)
+
+    async def _why_passed(self, arguments: Row) -> Row:
+        return await explain_passing(self, arguments)

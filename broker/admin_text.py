@@ -175,6 +175,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("payload", lambda row: payload(row), False, True),
     ),
 }
+PUBLISHED_AT: Final = Column("at", lambda row: row["worker"])
 
 NOTHING: Final = {
     "peers": "There is one worker, so there are no peers.",
@@ -200,6 +201,10 @@ FATES: Final = {
     "unknown": "no record tells",
     "qos0_not_recorded": "at QoS 0, which leaves no trace",
     "finished": "sent and finished",
+    "waits_for_worker": "waits for the client's worker",
+    "on_its_way": "on its way to the client's worker",
+    "passed_on": "came to the client's worker, which kept no trace of it",
+    "not_passed_on": "not passed on to the client's worker",
 }
 
 
@@ -365,6 +370,14 @@ WOULD_BE: Final = {
 }
 
 
+def _passed_on(row: Row) -> str:
+    """Return in words how a worker passes on what is published with it to the client's worker."""
+    wanted = ", ".join(f"{each['topic_filter']} (QoS {each['qos']})" for each in row["filters"])
+    waits = "".join(f", {count(row[name])} {words} in all" for name, words in (
+        ("queued", "waiting"), ("in_flight", "on their way")) if row[name])
+    return f"link {row['link']}, {f'wanted by {wanted}' if wanted else 'nothing wanted'}{waits}"
+
+
 def _why(value: Row) -> list[RenderableType]:
     would_be = value["would_be"]
     parts: list[RenderableType] = [described([
@@ -376,8 +389,13 @@ def _why(value: Row) -> list[RenderableType]:
         ("a message now", WOULD_BE.get(would_be, f"dropped: {would_be}")),
         ("owed in all", f"{count(value['queued'])} queued, {count(value['in_flight'])} in flight"),
         ("dropped in all", ", ".join(f"{name} {count(number)}" for name, number in value["dropped"].items())),
+        *((f"from worker {row['worker']}", _passed_on(row)) for row in value.get("passed_on_by", ())),
+        *((f"from worker {worker}", "unknown: it gave no answer") for worker in value.get("unknown", ())),
     ]), Text()]
-    if value["messages"]:
+    if value["messages"] and "passed_on_by" in value:
+        time, *others = TABLES["messages"]
+        parts.append(columns_of((time, PUBLISHED_AT, *others), value["messages"]))
+    elif value["messages"]:
         parts.append(table("messages", value["messages"]))
     else:
         parts.append(Text("The log has no message on this topic." if value["log"] else "There is no log."))

@@ -8,6 +8,8 @@ it happens (broker.taps).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -19,14 +21,16 @@ from broker.history import ACCEPTED, FORWARDED, plain_filters, read_history, rec
 from broker.listings import QueryError, Row
 from broker.readable import options_fields, payload_fields, text_of, timestamp
 from broker.routes_query import receiver_row, topic_of
+from broker.why_answers import LAST_DEFAULT
 from router.windows import LogWindows
 
 if TYPE_CHECKING:
+    from router.cursor import Cursor
+    from router.peers import Peer
     from router.session import Session
 
     from broker.admin_queries import Queries
 
-LAST_DEFAULT: Final = 10
 LAST_MAX: Final = 100
 RECORDS_FIRST: Final = 2_000          # looked at from the end of the log; then four times as many, and so on
 SPAN_MAX: Final = 1_000_000           # records: no further back
@@ -44,10 +48,7 @@ async def explain(queries: Queries, arguments: Row) -> Row:
     Args:
         arguments: client, topic, last (how many messages).
     """
-    topic = topic_of(arguments)
-    last = arguments.get("last", LAST_DEFAULT)
-    if not 1 <= last <= LAST_MAX:
-        raise QueryError(400, "bad_argument", f"last is 1 to {LAST_MAX}, not {last}.")
+    topic, last = why_arguments(arguments)
     session = queries.session_of(arguments)
     tree = queries.router.tree
     row = receiver_row(queries, session, topic, make_message(topic, b"", 2), None)
@@ -63,20 +64,38 @@ async def explain(queries: Queries, arguments: Row) -> Row:
         "dropped": {} if connection is None else connection.dropped(),
     }  # fmt: skip
     await trio.lowlevel.checkpoint()
-    owed = await _owed_by_record(session, topic)
-    store = queries.worker.store
-    answer["log"] = store is not None
-    answer["messages"] = []
-    if store is not None:
-        windows = LogWindows(store.log)
-        try:
-            answer["messages"] = await _told_by_log(queries, windows, session, topic, last, owed)
-        except OSError as error:
-            raise QueryError(503, "log_unreadable", f"The log cannot be read now: {error.strerror}.") from None
-        finally:
-            windows.close()
+    owed = await owed_by_record(session, topic)
+    async with reading_log(queries) as windows:
+        answer["log"] = windows is not None
+        answer["messages"] = [] if windows is None else await _told_by_log(
+            queries, windows, session, topic, last, owed)
     answer["unlogged"] = [_state(delivery) for (record, delivery) in owed.items() if record <= 0][:last]
     return answer
+
+
+def why_arguments(arguments: Row) -> tuple[bytes, int]:
+    """Return topic name and number of messages of a question. Raises QueryError."""
+    topic = topic_of(arguments)
+    last = arguments.get("last", LAST_DEFAULT)
+    if not 1 <= last <= LAST_MAX:
+        raise QueryError(400, "bad_argument", f"last is 1 to {LAST_MAX}, not {last}.")
+    return topic, last
+
+
+@asynccontextmanager
+async def reading_log(queries: Queries) -> AsyncIterator[LogWindows | None]:
+    """Read a worker's log within the block, None if it has none. What cannot be read becomes a QueryError."""
+    store = queries.worker.store
+    if store is None:
+        yield None
+        return
+    windows = LogWindows(store.log)
+    try:
+        yield windows
+    except OSError as error:
+        raise QueryError(503, "log_unreadable", f"The log cannot be read now: {error.strerror}.") from None
+    finally:
+        windows.close()
 
 
 def _would_be(row: Row | None, matched: list[Any]) -> str:
@@ -85,7 +104,7 @@ def _would_be(row: Row | None, matched: list[Any]) -> str:
     return str(row["outcome"]) if row is not None else "shared_subscription"
 
 
-async def _owed_by_record(session: Session, topic: bytes) -> dict[int, Any]:
+async def owed_by_record(session: Session, topic: bytes) -> dict[int, Any]:
     """Return what the session is owed by the number of its record; what is in memory only, under 0 and below."""
     found: dict[int, Any] = {}
     place = 0
@@ -111,10 +130,14 @@ def _state(delivery: tuple[Any, ...]) -> Row:
             **({} if state == "queued" else {"packet_identifier": identifier})}
 
 
-async def _last_messages(queries: Queries, windows: LogWindows, topic: bytes, last: int) -> list[Any]:
-    """Return the last messages on a topic that the log has, oldest first: (record, time in µs, message).
+async def last_messages(
+    queries: Queries, windows: LogWindows, topic: bytes, last: int, *, accepted_only: bool = False
+) -> list[Any]:
+    """Return the last messages on a topic that the log has, oldest first: (record, time in µs, message, origin).
 
-    Those that another worker accepted are among them, if they came here. Raises OSError.
+    Those that another worker accepted are among them, if they came here, unless only those are asked for that were
+    accepted here. The origin is the number of that worker's `peer` record and the message's record there, or (0, 0).
+    Raises OSError.
     """
     ledger = queries.router.ledger
     end = windows.readable
@@ -122,19 +145,25 @@ async def _last_messages(queries: Queries, windows: LogWindows, topic: bytes, la
     while True:
         first = max(1, end - span + 1)
         found: deque[Any] = deque(maxlen=last)
-        async for cursor in records(windows, first, LOOKED_AT_MAX, Scan(topic, accepted_only=False)):
+        async for cursor in records(windows, first, LOOKED_AT_MAX, Scan(topic, accepted_only=accepted_only)):
             if cursor.kind in (ACCEPTED, FORWARDED):
-                found.append((cursor.number, cursor.time_us, cursor.message(ledger.now_us, ledger.now_ms)))
+                found.append((cursor.number, cursor.time_us, cursor.message(ledger.now_us, ledger.now_ms),
+                              _origin(cursor) if cursor.kind == FORWARDED else (0, 0)))
         if len(found) == last or first == 1 or span >= SPAN_MAX:
             return list(found)
         span *= 4
+
+
+def _origin(cursor: Cursor) -> tuple[int, int]:
+    fields = cursor.fields()
+    return fields["origin"], fields["n"]
 
 
 async def _told_by_log(
     queries: Queries, windows: LogWindows, session: Session, topic: bytes, last: int, owed: dict[int, Any]
 ) -> list[Row]:
     """Return the last messages on a topic, each with what became of it for the session. Raises OSError."""
-    found = await _last_messages(queries, windows, topic, last)
+    found = await last_messages(queries, windows, topic, last)
     if not found:
         return []
     subscriptions, _ = survey.subscriptions_below(
@@ -148,10 +177,12 @@ async def _told_by_log(
     end_number = deliveries.numbers[1] if deliveries is not None else 0
     numbers = history.numbers(
         end_number, {record: delivery[0] for record, delivery in owed.items() if record > 0})
+    peers = {peer.number: peer for peer in queries.router.peers.values()}
     rows = []
-    for record, time_us, message in found:
+    for record, time_us, message, (origin, record_there) in found:
         row: Row = {"record": record, "time": timestamp(time_us), "qos": message.quality_of_service,
-                    "retain": message.retained, **payload_fields(message.body, PAYLOAD_SHOWN)}
+                    "retain": message.retained, **_published_at(queries, peers.get(origin), record_there),
+                    **payload_fields(message.body, PAYLOAD_SHOWN)}
         if record in owed:
             row |= _state(owed.pop(record))
         elif message.quality_of_service == 0 or not history.wants_qos(topic):
@@ -160,3 +191,11 @@ async def _told_by_log(
             row |= history.fate(record, numbers, bool(session.shifts))
         rows.append(row)
     return rows
+
+
+def _published_at(queries: Queries, peer: Peer | None, record_there: int) -> Row:
+    """Return the worker where a message was accepted, by its number or, of another node, its router's name."""
+    if peer is None:
+        return {"worker": queries.number}
+    return {"worker": peer.worker if peer.shares_node else text_of(peer.router_identifier),
+            **({"record_there": record_there} if record_there else {})}
