@@ -178,9 +178,14 @@ cdef class Protocol(Sink):
                 session.incoming_remove(identifier)
                 known = 0
             if known:
-                # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled.
+                # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled. That
+                # one's answer is for the connection that it came on, which may be another.
                 if known == 2:
                     self.acknowledge(PUBREC, identifier, 0)
+                else:
+                    self.turn.in_router = True
+                    self.router.acknowledge(session, self, PUBREC, identifier, 0, False)
+                    self.turn.in_router = False
                 return 0
         elif message.qos and session.incoming_count and session.incoming_state(identifier):
             if self.version < 5:

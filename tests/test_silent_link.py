@@ -89,14 +89,14 @@ def link_of(worker: Any) -> Any:
 class Client:
     """A client of one worker; packets in, packets out."""
 
-    def __init__(self, script: Script, worker: Any, name: str) -> None:
+    def __init__(self, script: Script, worker: Any, name: str, *, keep: bool = False) -> None:
         self.script = script
         self.connection = worker.hub.connect()
         self._buffer = bytearray()
         self.got: list[bytes] = []
         self.acknowledged: list[tuple[PacketType, int]] = []
         self.subscribed = False
-        self.send(Connect(5, name.encode(), True, 0, None, None, None, {}))
+        self.send(Connect(5, name.encode(), not keep, 0, None, None, None, {"session_expiry_interval": 1000 * keep}))
 
     def send(self, *packets: Any) -> None:
         self.connection.feed_bytes(b"".join(encode(packet, 5) for packet in packets))
@@ -251,3 +251,25 @@ def test_an_acknowledgement_of_what_was_recorded_late_does_not_stand_for_what_ha
     here.die()
     here.boot()
     assert {b"2", b"3"} <= set(arrive(script, publisher, subscriber, 3))
+
+
+def test_a_message_that_is_sent_again_on_a_new_connection_is_answered_there_though_it_waits() -> None:
+    # Proves: [MQTT-4.3.3-10]
+    script, _, subscriber = begun()
+    here = script.workers[0]
+    client = Client(script, here, "kept", keep=True)
+    script.work(here)
+    script.break_connection(0)
+    client.send(Publish(b"t", b"0", 1, packet_identifier=7), Publish(b"t", b"1", 2, packet_identifier=8))
+    script.work(here)                               # 0 waits for the peer, and 1 behind it
+    again = Client(script, here, "kept", keep=True)
+    script.work(here)
+    again.send(Publish(b"t", b"1", 2, dup=True, packet_identifier=8))
+    script.work(here)
+    again.read()
+    assert again.acknowledged == []
+    script.fall_silent(here)
+    again.read()
+    assert again.acknowledged == [(PacketType.PUBREC, 8)]
+    assert arrive(script, again, subscriber, 2) == [b"0", b"1"]
+    assert subscriber.got.count(b"1") == 1

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulator import several
 from tests.simulator.machine import PEER_STEPS, PUMP_STEPS
 from tests.simulator.world import run_seed
 
 ROOT = Path(__file__).resolve().parents[1]
 # Seeds that once failed stay here with the fix, as (seed, steps).
 FOUND = ((8, 1500), (55, 1500), (60, 1500), (168, 1500), (208, 800), (425, 800))
+FOUND_OF_SEVERAL = (5221,)
 SEEDS = "100"
 SEEDS_OF_SEVERAL = "60"
 DISK_STEPS = ("create", "write", "sync", "sync_folder", "torn write", "torn sync")
@@ -22,6 +24,11 @@ DISK_STEPS = ("create", "write", "sync", "sync_folder", "torn write", "torn sync
 @pytest.mark.parametrize(("seed", "steps"), FOUND)
 def test_what_once_failed_holds(seed: int, steps: int) -> None:
     run_seed(seed, steps)
+
+
+@pytest.mark.parametrize("seed", FOUND_OF_SEVERAL)
+def test_what_once_failed_with_several_workers_holds(seed: int) -> None:
+    several.run_seed(seed)
 
 
 def run_twice(*arguments: str) -> str:
