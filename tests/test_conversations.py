@@ -12,7 +12,7 @@ CASES = [pytest.param(script, VERSIONS[version], id=f"{script.path.stem}-{versio
          for script in SCRIPTS for version in script.versions]
 SOCKET_CASES = [case for case in CASES if not case.values[0].needs_time]
 
-# Over several workers these go another way: limits are each worker's own (connections_max, server_reference_full) or
+# Over several workers these go another way: limits are shared out (connections_max, server_reference_full) or
 # of what each knows of the others (retained_max), only publishers on the subscriber's worker are pushed back, a worker
 # that was picked for a shared subscription picks among its own members, and what comes through one is sent by itself.
 OF_ONE_WORKER = {
