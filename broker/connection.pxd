@@ -37,6 +37,7 @@ cdef class Connection(Protocol):
     cdef readonly bint stuffed            # its output is over the limit: not read from until that has left
     cdef bint answer_awaited              # an authenticator thinks about its CONNECT
     cdef bint input_ended                 # the peer sends no more; what came before waits to be dealt with, then it ends
+    cdef public bint came_home            # another worker sent it here, where its client identifier lives
     cdef public bint bridge               # its CONNECT had the bridge bit: see Controller
     cdef bint output_awaited              # has_room() said no: it is listed when enough of the output has left
 

@@ -1,8 +1,9 @@
 """A client that came to another worker than its home is passed on to it, socket and all.
 
-Each worker has a SOCK_SEQPACKET socket in the run folder, to which the others connect. A client is one message, with
-its socket as SCM_RIGHTS: when its time to CONNECT began (monotonic ms), how many bytes of it came, and these bytes; of
-more than PIECE_BYTES the rest follows in messages of its own. The home goes on as if it had accepted and read itself.
+Each worker has a SOCK_SEQPACKET socket in the run folder, to which the others connect. Those who came in one turn are one
+message: of each client when its time to CONNECT began (monotonic ms), how many bytes of it came, and these bytes; their
+sockets go along as SCM_RIGHTS, in the same order. Who has more than MESSAGE_BYTES_MAX is alone in a message, and the rest
+follows in messages of its own. The home goes on as if it had accepted and read itself.
 
 A home that is restarting, or has not taken what it was sent so far, is waited for: the client stays here, its CONNECT
 undecided, until `processes.home_wait_ms` are over. What a home had been sent and not looked at when it crashed is lost
@@ -17,9 +18,17 @@ import socket
 from typing import TYPE_CHECKING
 
 from broker.logs import get
-from broker.ways import DESCRIPTOR_BYTES, HEADER, PIECE_BYTES, Way, client_identifier_of
+from broker.ways import (
+    CLIENTS_PER_MESSAGE,
+    DESCRIPTOR_BYTES,
+    HEADER,
+    MESSAGE_BYTES_MAX,
+    Way,
+    client_identifier_of,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from broker.connection import Connection
@@ -29,8 +38,8 @@ if TYPE_CHECKING:
 
 log = get("handover")
 
-ARRIVALS_PER_TURN = 64               # messages taken from one worker in one turn
 BACKLOG = 1024
+RIGHTS_SIZE = socket.CMSG_LEN(CLIENTS_PER_MESSAGE * DESCRIPTOR_BYTES)
 
 
 class Handover:
@@ -62,13 +71,15 @@ class Handover:
         self._ways = [Way(self, path) for path in paths]
         self._listener: socket.socket | None = None
         self._others: dict[int, Arrivals] = {}
-        self._buffer = memoryview(bytearray(HEADER.size + PIECE_BYTES))
+        self._buffer = memoryview(bytearray(HEADER.size + MESSAGE_BYTES_MAX))
         self._paused = False
 
     # Clients that leave ---------------------------------------------------------------------------------------------
 
     def sends_home(self, connection: Connection, body: bytes) -> bool:
         """Send the client of a CONNECT to its home. Returns False if that is here, or if the CONNECT names nobody."""
+        if connection.came_home:
+            return False
         identifier = client_identifier_of(body)
         if not identifier:
             return False
@@ -129,7 +140,7 @@ class Handover:
             self.reactor.watch(other.fileno(), self._on_arrivals)
 
     def _on_arrivals(self, descriptor: int) -> None:
-        """Another worker has sent something: take in what there is, some of it now."""
+        """Another worker has sent something: take in one message. If there is more, the next turn is told."""
         if self.handshake.pending.limit_reached:
             # Whoever comes waits with the one that accepted it.
             self._paused = True
@@ -137,21 +148,18 @@ class Handover:
                 self.reactor.unwatch(watched)
             return
         arrivals = self._others[descriptor]
-        for _ in range(ARRIVALS_PER_TURN):
-            try:
-                length, ancillary, _, _ = arrivals.socket.recvmsg_into(
-                    [self._buffer], socket.CMSG_LEN(DESCRIPTOR_BYTES), socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                log.warning("worker_hung_up", what=str(error))
-                length, ancillary = 0, []
-            if length == 0:
-                self._forget(descriptor)
-                return
-            arrived = arrivals.take(bytes(self._buffer[:length]), ancillary)
-            if arrived is not None:
-                self._take_in(*arrived)
+        try:
+            length, ancillary, _, _ = arrivals.socket.recvmsg_into([self._buffer], RIGHTS_SIZE, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.warning("worker_hung_up", what=str(error))
+            length, ancillary = 0, []
+        if length == 0:
+            self._forget(descriptor)
+            return
+        for client, accepted_ms, data in arrivals.take(bytes(self._buffer[:length]), ancillary):
+            self._take_in(client, accepted_ms, data)
 
     def _take_in(self, client: int, accepted_ms: int, data: bytes) -> None:
         """A client that is at home here has come as a whole."""
@@ -164,6 +172,7 @@ class Handover:
             log.warning("client_lost", what=str(error))
             return
         self.taken_in += 1
+        connection.came_home = True
         connection.feed_bytes(data)
 
     def _forget(self, descriptor: int) -> None:
@@ -182,24 +191,36 @@ class Arrivals:
         self._missing = 0
         self._pieces: list[bytes] = []
 
-    def take(self, message: bytes, ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int, bytes] | None:
-        """Take a message. Returns a client's socket (-1: it was lost), accepted_ms and bytes once all have come."""
+    def take(self, message: bytes, ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
+        """Take a message. Returns the clients that have come whole: socket (-1: it was lost), accepted_ms and bytes."""
         if self._missing:
             self._pieces.append(message)
             self._missing -= len(message)
-        else:
-            self._client = -1
-            for _, _, rights in ancillary:
-                self._client = int.from_bytes(rights[:DESCRIPTOR_BYTES], "little")
-            self._accepted_ms, length = HEADER.unpack_from(message)
-            self._pieces = [message[HEADER.size:]]
-            self._missing = length - len(message) + HEADER.size
-        if self._missing:
-            return None
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces = []
-        client, self._client = self._client, -1
-        return client, self._accepted_ms, data
+            if self._missing:
+                return []
+            data = b"".join(self._pieces)
+            self._pieces = []
+            client, self._client = self._client, -1
+            return [(client, self._accepted_ms, data)]
+        descriptors: Iterator[int] = iter(())
+        for _, _, rights in ancillary:
+            # What the system has no more room for is not there, and it begins with the first.
+            descriptors = iter(memoryview(rights[:len(rights) // DESCRIPTOR_BYTES * DESCRIPTOR_BYTES]).cast("i"))
+        clients = []
+        start = 0
+        while start < len(message):
+            accepted_ms, length = HEADER.unpack_from(message, start)
+            start += HEADER.size
+            client = next(descriptors, -1)
+            data = message[start:start + length]
+            start += length
+            if len(data) == length:
+                clients.append((client, accepted_ms, data))
+            else:
+                self._client, self._accepted_ms = client, accepted_ms
+                self._pieces = [data]
+                self._missing = length - len(data)
+        return clients
 
     def close(self) -> None:
         """Hang up; a client of which the end did not come is closed."""

@@ -51,11 +51,13 @@ cdef class Hub:
     cdef uint64_t messages_seen          # publishes received when they last had their share of a turn
     cdef uint64_t memory_checked_bytes   # turn.bytes_in when it last looked
     cdef readonly list arrivals          # in-process clients (LocalClient) that got messages in this turn
+    cdef readonly list after_control     # called once, when this turn's control packets have been dealt with
 
     cdef Connection make(self, int fd, int epoll_fd)
     cdef bint unfinished(self) noexcept
     cdef int end_turn(self) except -1
     cdef int deal_with_parked(self) except -1
+    cdef int call_after_control(self) except -1
     cdef int take_up_waiting(self) except -1
     cdef int take_up_later(self) except -1
     cdef int tick(self) except -1

@@ -74,6 +74,7 @@ cdef class Hub:
         self.wheel = TimingWheel(now_ms)
         self.connections = {}
         self.arrivals = []
+        self.after_control = []
         self.turn.packet_bytes_max = packet_bytes_max
         self.turn.receive_maximum = receive_maximum
         self.turn.alias_max = alias_max
@@ -167,6 +168,8 @@ cdef class Hub:
                 while self.unfinished() and rounds < ROUNDS_MAX:
                     rounds += 1
                     self.deal_with_parked()
+                    if self.after_control:
+                        self.call_after_control()
                     self.take_up_waiting()
                     self.end_closing()
                 self.lap(PHASE_CONTROL)
@@ -226,6 +229,13 @@ cdef class Hub:
             if connection.state != CLOSING and self.controller.on_packet(
                     connection, connection.parked_first, connection.parked_body):
                 connection.unpark()
+        return 0
+
+    cdef int call_after_control(self) except -1:
+        cdef list calls = self.after_control
+        self.after_control = []
+        for call in calls:
+            call()
         return 0
 
     cdef int take_up_waiting(self) except -1:

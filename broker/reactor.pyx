@@ -5,13 +5,13 @@ receivers' outputs, and ends with one send per connection that has output. trio 
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from broker.codec cimport CONNECT
+from broker.codec cimport CONNECT, varint_length, write_varint
 from broker.connection cimport NO_SOCKET
 from broker.durations cimport monotonic_ns, note_duration, realtime_us
 from broker.hub cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
 from broker.hub import PHASES
-from broker.properties import encode_varint
 from broker.protocol cimport CLOSING, CONNECTING
 from broker.wheel cimport TICK_MS
 from mesh.seam cimport MeshSeam
@@ -130,6 +130,7 @@ cdef class Reactor(Hub):
             self.mesh = None
 
     def _mesh_readable(self, int fd) -> None:
+        self.mesh.readable(fd)
         self.mesh_due = True
 
     def unwatch(self, int fd) -> None:
@@ -222,9 +223,17 @@ cdef class Reactor(Hub):
         """
         assert connection.state == CONNECTING and connection.parked, connection.state
         assert connection.transform is None
-        body = connection.parked_body
-        return (connection.fd, connection.timer.deadline_ms - self.connect_timeout_ms,
-                b"".join((b"\x10", encode_varint(len(body)), body, connection.kept[:connection.kept_length])))
+        cdef bytes body = connection.parked_body
+        cdef uint32_t length = <uint32_t>len(body)
+        cdef bytes data = PyBytes_FromStringAndSize(
+            NULL, 1 + varint_length(length) + length + <Py_ssize_t>connection.kept_length)
+        cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(data)
+        at[0] = CONNECT << 4
+        at = write_varint(at + 1, length)
+        memcpy(at, PyBytes_AS_STRING(body), length)
+        if connection.kept_length:
+            memcpy(at + length, connection.kept, connection.kept_length)
+        return connection.fd, connection.timer.deadline_ms - self.connect_timeout_ms, data
 
     def release(self, Connection connection not None) -> None:
         """Let go of a connection that another process has adopted: it ends there, and was never here.
@@ -292,7 +301,7 @@ cdef class Reactor(Hub):
         if self.turn.dirty.count >= GATHER_OUTPUTS:
             self.gather(GATHER_ROUNDS_WIDE)
         elif count >= GATHER_EVENTS:
-            self.gather(GATHER_ROUNDS)
+            self.gather(GATHER_ROUNDS_WIDE if self.mesh is not None and self.mesh.batching() else GATHER_ROUNDS)
         self.lap(PHASE_INPUT)
         if self.turn.sampled:
             self.turn.sampled = False

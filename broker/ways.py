@@ -7,6 +7,8 @@ import errno
 import socket
 import struct
 from collections import deque
+from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.handover import Handover
 
-HEADER = struct.Struct("<qI")        # when the time to CONNECT began, monotonic ms; how many bytes follow
-PIECE_BYTES = 65_536                 # of a client's bytes in one message
+HEADER = struct.Struct("<qI")        # of a client: when its time to CONNECT began, monotonic ms; how many bytes follow
+MESSAGE_BYTES_MAX = 65_536           # of clients that share a message; of what follows of one that has more
+CLIENTS_PER_MESSAGE = 64             # at most; the system takes 253 descriptors
 WAITING_MAX = 10_000                 # clients that wait for one home; more are told that it is unavailable
 RETRY_S = 0.05                       # between two looks whether a home is back
 DESCRIPTOR_BYTES = array.array("i").itemsize
@@ -51,26 +54,38 @@ def client_identifier_of(body: bytes) -> bytes:
 
 
 class Way:
-    """The way to one home: what is sent there, and who waits for it."""
+    """The way to one home: what is sent there, and who waits for it. Those who come in one turn travel together."""
 
     def __init__(self, handover: Handover, path: str) -> None:
         self.handover = handover
         self.path = path
         self._socket: socket.socket | None = None
+        self._leaving: list[Connection] = []         # in this turn
         self._rest: deque[bytes] = deque()           # of the client sent last
         self._waiting: deque[tuple[Connection, float]] = deque()        # and until when (trio's clock)
         self._catching_up = False
 
     def send(self, connection: Connection) -> None:
-        """Send a client home, now or when its home takes it."""
-        if not self._waiting and not self._rest and self._sent(connection):
-            return
-        if len(self._waiting) >= WAITING_MAX:
-            self.handover.give_up(connection)
-            return
-        self._waiting.append((connection, trio.current_time() + self.handover.home_wait_s))
-        connection.wait_for_answer()
-        self._begin_to_catch_up()
+        """Send a client home before the turn ends, or when its home takes it."""
+        if not self._leaving:
+            self.handover.reactor.after_control.append(self._leave)
+        self._leaving.append(connection)
+
+    def _leave(self) -> None:
+        """All CONNECTs of the turn have been looked at: send the clients that live there."""
+        leaving = [connection for connection in self._leaving if not connection.is_closing]
+        self._leaving.clear()
+        sent = 0
+        if not self._waiting:
+            while sent < len(leaving) and (more := self._sent(leaving[sent:sent + CLIENTS_PER_MESSAGE])):
+                sent += more
+        for connection in leaving[sent:]:
+            if len(self._waiting) >= WAITING_MAX:
+                self.handover.give_up(connection)
+                continue
+            self._waiting.append((connection, trio.current_time() + self.handover.home_wait_s))
+            connection.wait_for_answer()
+            self._begin_to_catch_up()
 
     def _begin_to_catch_up(self) -> None:
         if not self._catching_up:
@@ -99,43 +114,62 @@ class Way:
         now_s = trio.current_time()
         while self._waiting:
             connection, until_s = self._waiting[0]
-            if not connection.is_closing:
-                if now_s >= until_s:
-                    self.handover.give_up(connection)
-                elif self._rest or not self._sent(connection):
-                    return True
-            self._waiting.popleft()
+            if connection.is_closing:            # it left, or was sent home
+                self._waiting.popleft()
+            elif now_s >= until_s:
+                self.handover.give_up(connection)
+            elif not self._sent([waiting for waiting, _ in islice(self._waiting, CLIENTS_PER_MESSAGE)
+                                 if not waiting.is_closing]):
+                return True
         return bool(self._rest)
 
-    def _sent(self, connection: Connection) -> bool:
-        """Send a client to its home if that takes it now, and let go of it here."""
+    def _sent(self, connections: Sequence[Connection]) -> int:
+        """Send the first of some clients to their home if that takes them now, and let go of them here.
+
+        Returns how many that were: as many as fit into a message, and one at least, or none.
+        """
+        if self._rest:
+            return 0
         reactor = self.handover.reactor
-        descriptor, accepted_ms, data = reactor.packed(connection)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (descriptor,)))]
-        if not self._transmitted(HEADER.pack(accepted_ms, len(data)) + data[:PIECE_BYTES], rights):
-            return False
-        reactor.release(connection)
-        self.handover.handed_over += 1
-        if len(data) > PIECE_BYTES:
-            self._rest.extend(data[start:start + PIECE_BYTES] for start in range(PIECE_BYTES, len(data), PIECE_BYTES))
+        pieces: list[bytes] = []
+        descriptors = array.array("i")
+        room = MESSAGE_BYTES_MAX
+        for connection in connections:
+            descriptor, accepted_ms, data = reactor.packed(connection)
+            room -= HEADER.size + len(data)
+            if room < 0 and descriptors:
+                break
+            descriptors.append(descriptor)
+            pieces += HEADER.pack(accepted_ms, len(data)), data
+        rest = pieces[-1][MESSAGE_BYTES_MAX:]        # empty unless it is alone
+        if rest:
+            pieces[-1] = pieces[-1][:MESSAGE_BYTES_MAX]
+        if not self._transmitted(pieces, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]):
+            return 0
+        for connection in connections[:len(descriptors)]:
+            reactor.release(connection)
+        self.handover.handed_over += len(descriptors)
+        if rest:
+            self._rest.extend(
+                rest[start:start + MESSAGE_BYTES_MAX] for start in range(0, len(rest), MESSAGE_BYTES_MAX))
             self._send_rest()
             if self._rest:
                 self._begin_to_catch_up()
-        return True
+        return len(descriptors)
 
     def _send_rest(self) -> None:
-        while self._rest and self._transmitted(self._rest[0], []):
+        while self._rest and self._transmitted([self._rest[0]], []):
             if self._rest:               # a home that went away has emptied it
                 self._rest.popleft()
 
-    def _transmitted(self, message: bytes, rights: list[tuple[int, int, Any]]) -> bool:
+    def _transmitted(self, pieces: list[bytes], rights: list[tuple[int, int, Any]]) -> bool:
         """Send one message if its home takes it now. A worker that was restarted is connected to anew."""
         for _ in range(2):
             if self._socket is None and not self._connect():
                 return False
             assert self._socket is not None
             try:
-                self._socket.sendmsg([message], rights)
+                self._socket.sendmsg(pieces, rights)
             except OSError as error:
                 if error.errno in GONE_ERRNOS:
                     self.close()

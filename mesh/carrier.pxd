@@ -15,6 +15,8 @@ cdef class Lane:                 # our way to one peer; its answers come back on
 
 cdef class Carrier:
     cdef int answer(self, bytes identity, const uint8_t* frame, size_t length) except -1    # 1: nobody is there. on_answer
-    # Hand over what has come; returns how many frames. on_receive(handler)
+    cdef int readable(self, int fd) except -1    # a descriptor is readable: receive() is to look there. mark_readable(fd)
+    # Hand over what has come where that was said, or where it may be so unsaid; returns how many frames.
+    # on_receive(handler)
     cdef int receive(self, FrameHandler handler) except -1
     cdef bint pending(self) except -1    # receive() has something to do, and no fd will say so. is_pending()

@@ -41,6 +41,10 @@ cdef class Carrier:
     cdef int answer(self, bytes identity, const uint8_t* frame, size_t length) except -1:
         return not self.on_answer(identity, PyBytes_FromStringAndSize(<const char*>frame, <Py_ssize_t>length))
 
+    cdef int readable(self, int fd) except -1:
+        self.mark_readable(fd)
+        return 0
+
     cdef int receive(self, FrameHandler handler) except -1:
         return self.on_receive(handler)
 
@@ -62,6 +66,9 @@ cdef class Carrier:
     def on_answer(self, identity: bytes, frame: bytes) -> bool:
         """Send a frame back to the process of an identity; False: nobody of that name is there."""
         raise TypeError(f"{type(self).__name__} does not answer")
+
+    def mark_readable(self, fd: int) -> None:
+        """A descriptor is readable: the next receive looks there."""
 
     def on_receive(self, handler: FrameHandler) -> int:
         """Hand over what has come; returns how many frames."""

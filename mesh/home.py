@@ -37,10 +37,10 @@ class Homes:
 
         Cost: about 2 microseconds for every eight workers.
         """
-        scores: list[int] = []
+        scores: tuple[int, ...] = ()
         for keyed in self._keyed:
             hashed = keyed.copy()
             hashed.update(client_identifier)
             scores += SCORES.unpack(hashed.digest())
-        del scores[self.count:]
+        scores = scores[:self.count]
         return scores.index(max(scores))

@@ -189,8 +189,18 @@ cdef class Mesh(MeshSeam):
 
     # The reactor's ---------------------------------------------------------------------------------------------------
 
+    cdef int readable(self, int fd) except -1:
+        return self.transport.readable(fd)
+
     cdef int receive(self) except -1:
         return self.transport.receive(self.inbox)
+
+    cdef bint batching(self) except -1:
+        cdef PeerLink link
+        for link in self.links:
+            if link.batch.count:
+                return True
+        return False
 
     cdef bint pending(self) except -1:
         return self.transport.pending()

@@ -4,8 +4,14 @@
 cdef class MeshSeam:
     """Abstract: mesh.mesh.Mesh is what there is. A worker that is the only one has none."""
 
+    cdef int readable(self, int fd) except -1:
+        return 0
+
     cdef int receive(self) except -1:
         raise TypeError(f"{type(self).__name__} does not receive")
+
+    cdef bint batching(self) except -1:
+        return False
 
     cdef int flush(self) except -1:
         raise TypeError(f"{type(self).__name__} does not flush")

@@ -236,25 +236,39 @@ cdef class Transport(Carrier):
                 raise zmq.ZMQError(zmq_errno())
         return 0
 
+    cdef int readable(self, int fd) except -1:
+        cdef Channel channel
+        cdef Py_ssize_t index
+        if fd == self.fd:
+            self.due = True
+            return 0
+        for index in range(len(self.channels)):
+            channel = <Channel>self.channels[index]
+            if channel.fd == fd:
+                channel.due = True
+                break
+        return 0
+
     cdef int receive(self, FrameHandler handler) except -1:
-        """Hand over what has come, at most RECEIVE_MAX frames of each socket; returns how many.
+        """Hand over what has come, at most RECEIVE_MAX frames of each socket that may have some; returns how many.
 
         What the handler raises leaves the rest for the next call.
         """
         cdef Channel channel
-        cdef int count, total
+        cdef int count
+        cdef int total = 0
         cdef Py_ssize_t index
         if self.gate is not None:
             self.gate.answer()
-        self.due = True                  # whatever happens below, it is to be asked again
-        total = self.drain(self.handle, None, handler)
-        self.due = total == RECEIVE_MAX
+        if self.due:
+            total = self.drain(self.handle, None, handler)       # raising leaves it due
+            self.due = total == RECEIVE_MAX
         for index in range(len(self.channels)):
             channel = <Channel>self.channels[index]
-            channel.due = True
-            count = self.drain(channel.handle, channel.key, handler)
-            channel.due = count == RECEIVE_MAX
-            total += count
+            if channel.due:
+                count = self.drain(channel.handle, channel.key, handler)
+                channel.due = count == RECEIVE_MAX
+                total += count
         return total
 
     cdef int drain(self, void* handle, bytes identity, FrameHandler handler) except -1:
@@ -309,6 +323,10 @@ cdef class Transport(Carrier):
         return found
 
     # For Python ------------------------------------------------------------------------------------------------------
+
+    def mark_readable(self, fd: int) -> None:
+        """readable() for Python callers."""
+        self.readable(fd)
 
     def is_pending(self) -> bool:
         """pending() for Python callers."""

@@ -1,6 +1,8 @@
 """Two workers of a node in one program: clients that come to one and live on the other."""
 
-from contextlib import asynccontextmanager
+import socket
+from array import array
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ from hypothesis import strategies as st
 
 from broker import ways
 from broker.config import Config, Limits
+from broker.handover import Arrivals
 from broker.packets import Ack, Connack, Connect, Publish, Subscribe, encode, next_frame, subscription
 from broker.place import Place
 from broker.reasons import CloseReason, ConnectReturn, Reason
 from broker.settings import Processes
-from broker.ways import client_identifier_of
+from broker.ways import HEADER, client_identifier_of
 from broker.worker import open_broker
 from mesh.home import Homes
 from mesh.node import Node
@@ -202,6 +205,53 @@ async def test_many_clients_at_once_all_come_home(tmp_path) -> None:
         assert here.reactor.connection_count == 0
         for client in clients:
             client.socket.close()
+
+
+async def test_clients_of_one_home_that_come_in_one_turn_travel_in_one_message(tmp_path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as home, ExitStack() as stack:
+        home.bind(str(tmp_path / "worker-1.handover"))
+        home.listen()
+        async with worker(0, tmp_path) as here:
+            # Nothing turns until all are there.
+            clients = [stack.enter_context(RawClient(port_of(here))) for _ in range(3)]
+            sent = [client.connect_bytes(named(1, f"client{number}")) for number, client in enumerate(clients)]
+            for client, data in zip(clients, sent, strict=True):
+                client.socket.sendall(data)
+            way, _ = await soon(home.accept)
+            with way:
+                message, descriptors, _, _ = await soon(socket.recv_fds, way, 65_536, 10)
+            assert here.handover.handed_over == 3
+        taken = Arrivals(way).take(message, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors).tobytes())])
+        assert [client for client, _, _ in taken] == descriptors
+        ports = {client.socket.getsockname()[1]: data for client, data in zip(clients, sent, strict=True)}
+        for descriptor, _, data in taken:
+            with socket.socket(fileno=descriptor) as passed:
+                assert ports.pop(passed.getpeername()[1]) == data
+        assert not ports
+
+
+@pytest.mark.parametrize("sizes", [(0, 0, 5000, 0), (5000, 5000), (300, 300, 300, 0, 300), (700, 0, 600, 1000)])
+async def test_clients_that_come_in_one_turn_with_much_or_little_behind_connect(tmp_path, monkeypatch, sizes) -> None:
+    monkeypatch.setattr(ways, "MESSAGE_BYTES_MAX", 700)
+    async with worker(0, tmp_path) as here, worker(1, tmp_path) as there:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(RawClient(port_of(here))) for _ in sizes]
+            for number, (client, size) in enumerate(zip(clients, sizes, strict=True)):
+                client.socket.sendall(client.connect_bytes(named(1, f"client{number}")) + encode(
+                    Publish(b"a", bytes(size), 1, packet_identifier=1 + number), 5))
+            for number, client in enumerate(clients):
+                assert (await soon(client.read)).reason == 0
+                assert (await soon(client.read)).packet_identifier == 1 + number
+        assert there.handover.taken_in == len(sizes)
+        assert there.counters()["payload_bytes_in"] == sum(sizes)
+
+
+def test_of_clients_whose_sockets_had_no_room_only_the_last_are_lost() -> None:
+    message = b"".join(HEADER.pack(number, 1) + b"%d" % number for number in range(3))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        taken = Arrivals(ours).take(message, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [7, 8]).tobytes())])
+    assert taken == [(7, 0, b"0"), (8, 1, b"1"), (-1, 2, b"2")]
 
 
 async def test_the_rate_of_connects_is_counted_at_home_only(tmp_path) -> None:

@@ -57,8 +57,11 @@ class End(LinkOwner):  # type: ignore[misc]
 
     def turn(self, block: bool) -> None:
         """Take what has come, say what is to be said; wait for something if asked to."""
-        ready = self.transport.is_pending() or self.epoll.poll(TICK_S if block else 0)
-        if ready:
+        pending = self.transport.is_pending()
+        readable = [] if pending else self.epoll.poll(TICK_S if block else 0)
+        for fd, _ in readable:
+            self.transport.mark_readable(fd)
+        if pending or readable:
             self.transport.receive_frames(self.handler)
         now = time.monotonic()
         if now >= self.next_tick:

@@ -49,8 +49,12 @@ class Host:
 
     def turn(self, timeout_s: float = 0.0) -> int:
         """Wait for a while, unless something is there, and take it if there is; returns how many frames."""
-        if not self.transport.is_pending() and not self.epoll.poll(timeout_s):
-            return 0
+        if not self.transport.is_pending():
+            readable = self.epoll.poll(timeout_s)
+            if not readable:
+                return 0
+            for fd, _ in readable:
+                self.transport.mark_readable(fd)
         return int(self.transport.receive_frames(self.collector))
 
     def until(self, condition: Callable[[], bool]) -> None:
