@@ -11,7 +11,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,25 +19,18 @@ from typing import Any
 from router.message import message
 from router.records import RecordBuffer
 
-from analytics.mqtt import Client
 from broker.version import VERSION
 from router.disk import Disk
+from tests.bench.analytics_live import PAYLOAD_BYTES, TRIGGER_S, measure
 from tests.bench.machine import machine
 from tests.support.commit_logs import open_log
 from tests.support.log_folders import worker_folder
-from tests.support.process import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "benchmarks-analytics.md"
 BUILD = ROOT / "build" / "bench" / "analytics"
 MESSAGES = 1_000_000
-PAYLOAD_BYTES = 100
-RATE = 20_000
-TRIGGER_S = 5.0
-CATCH_UP_S = 90.0
-BURST_S = 0.05
 BROKER_CORE, SPARK_CORE = 0, 1
-TICKS = os.sysconf("SC_CLK_TCK")
 SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
 
 
@@ -118,98 +110,6 @@ def reading(rounds: int, count: int) -> dict[str, Any]:
     return {"rates": medians, "lake_s": lake_s, "parquet_s": parquet_s}
 
 
-class Publisher(threading.Thread):
-    """Publishes so many messages a second at QoS 1, until it is told to stop."""
-
-    def __init__(self, port: int, rate: int) -> None:
-        super().__init__(daemon=True)
-        self.port = port
-        self.rate = rate
-        self.over = threading.Event()
-        self.published = 0
-
-    def run(self) -> None:
-        body = b"x" * PAYLOAD_BYTES
-        with Client(f"tcp://127.0.0.1:{self.port}", client_identifier="publisher") as client:
-            last_s = time.monotonic()
-            due = 0.0
-            while not self.over.is_set():
-                now_s = time.monotonic()
-                # What could not be sent in time is not made up for: a burst would be another load.
-                due = min(due + (now_s - last_s) * self.rate, self.rate * BURST_S)
-                last_s = now_s
-                while due >= 1:
-                    client.publish(f"fleet/{self.published % 1_000}/telemetry", body)
-                    self.published += 1
-                    due -= 1
-                client.look_after(0.005)
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process, seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def live(seconds: float, rounds: int) -> dict[str, Any]:
-    """Measure the stream's lag behind a broker that gets 20,000 msg/s, and what it costs the broker."""
-    folder = BUILD / "live"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    with BrokerProcess(folder, environment={"SHOAL_ARCHIVE__TOPIC_FILTERS": "#"}) as broker:
-        assert broker.process is not None
-        pid = broker.process.pid
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.sched_setaffinity(int(thread), {BROKER_CORE})
-        publisher_code = (
-            f"import sys; from tests.bench.analytics import Publisher; p = Publisher({broker.port}, {RATE}); p.start();"
-            " sys.stdin.read(); p.over.set(); p.join(); print(p.published)"
-        )
-        publisher = subprocess.Popen([sys.executable, "-c", publisher_code], stdin=subprocess.PIPE, cwd=ROOT)
-        os.sched_setaffinity(publisher.pid, {SPARK_CORE})
-        spark = session()
-        stream = spark.readStream.format("shoal").load(str(folder / "data"))
-        lags: list[float] = []
-
-        def batch(frame: Any, number: int) -> None:
-            row = frame.selectExpr("min(cast(time as double)) as first", "count(*) as count").collect()[0]
-            if row["first"] is not None:
-                lags.append(time.time() - row["first"])
-
-        def messages() -> int:
-            return int(spark.read.format("shoal").schema("n bigint").load(str(folder / "data")).count())
-
-        costs: dict[str, list[float]] = {"alone": [], "read": []}
-        rates = []
-        for round_number in range(2 * rounds):
-            with_spark = round_number % 2 == 1
-            query = None
-            if with_spark:
-                query = (
-                    stream.writeStream.foreachBatch(batch).trigger(processingTime=f"{TRIGGER_S} seconds")
-                    .option("checkpointLocation", str(folder / "checkpoint")).start()
-                )  # fmt: skip
-                until_s = time.monotonic() + CATCH_UP_S  # what waited meanwhile
-                while time.monotonic() < until_s and not (len(lags) > 2 and max(lags[-2:]) < 2 * TRIGGER_S):
-                    time.sleep(0.1)
-                lags.clear()
-            before, before_s, started_s = messages(), cpu_s(pid), time.monotonic()
-            time.sleep(seconds)
-            spent_s, took_s = cpu_s(pid) - before_s, time.monotonic() - started_s
-            got = messages() - before
-            costs["read" if with_spark else "alone"].append(spent_s / got)
-            rates.append(got / took_s)
-            if query is not None:
-                query.stop()
-        publisher.communicate(b"")
-        assert lags, "no batch ended while it was measured"
-        spark.stop()
-    return {
-        "lag_s": max(lags), "rate": statistics.median(rates),
-        "cpu_us": {name: statistics.median(each) * 1e6 for name, each in costs.items()},
-    }  # fmt: skip
-
-
 def page(found: dict[str, Any]) -> str:
     """Return the document."""
     rates = found["read"]["rates"]
@@ -284,8 +184,15 @@ def main() -> None:
     }  # fmt: skip
     if given.only != "live":
         found["read"] = reading(given.rounds, MESSAGES)
-    if given.only != "read":
-        found["live"] = live(given.seconds, max(1, given.rounds // 2))
+    if given.only == "live":
+        found["live"] = measure(BUILD / "live", BROKER_CORE, SPARK_CORE, session, given.seconds, given.rounds)
+    elif given.only is None:
+        # In a process of its own: one that has had a session keeps its Java, with the core and the niceness that it has.
+        arguments = ["--only", "live", "--seconds", str(given.seconds), "--rounds", str(max(1, given.rounds // 2))]
+        told = subprocess.run(
+            [sys.executable, "-m", "tests.bench.analytics", *arguments], check=True, stdout=subprocess.PIPE, cwd=ROOT
+        )
+        found["live"] = json.loads(told.stdout)["live"]
     print(json.dumps(found, indent=1))
     if given.only != "live":
         DOCUMENT.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
