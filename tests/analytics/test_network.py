@@ -70,7 +70,8 @@ def test_a_stream_that_is_published_again_after_a_stop_has_the_same_name_for_a_r
     run()
     assert sorted(path.name for path in (checkpoint / "commits").glob("[0-9]*")) == ["0", "1"]
     # As if Spark had been killed when a batch was published, and before it noted that.
-    (checkpoint / "commits" / "1").unlink()
+    for name in ("1", ".1.crc"):
+        (checkpoint / "commits" / name).unlink()
     write_messages(data, (6, "from/0", b"6"))
     run()
     published = spark.read.format("shoal").option("url", url_of(broker)).option("topicFilter", "published/#").load()

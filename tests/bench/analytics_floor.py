@@ -1,5 +1,5 @@
-"""What Spark takes for the rows of a source in Python, whatever the source does: `floor` yields one Arrow batch, which was
-made beforehand, again and again. No source in Python gets below that."""
+"""What Spark takes for the rows of a source in Python, whatever the source does: `floor` yields one Arrow batch, which
+was made beforehand, again and again. No source in Python gets below that."""
 
 from __future__ import annotations
 
