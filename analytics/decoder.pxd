@@ -38,23 +38,28 @@ cdef class Buffer:               # bytes of one Arrow buffer; they belong to who
     cdef int put(self, const uint8_t* source, size_t length) except -1
     cdef int put32(self, int32_t value) except -1
     cdef int put64(self, int64_t value) except -1
-    cdef int put_bit(self, uint32_t index, bint value) except -1
+    cdef int zeros(self, size_t length) except -1
+    cdef int bits(self, uint32_t count) except -1
 
 
 cdef class Values:               # a column: what Arrow calls validity, offsets and data; None where its type has none
-    cdef readonly Buffer validity
+    cdef readonly Buffer validity    # None while nothing is null
     cdef readonly Buffer offsets
     cdef readonly Buffer data
     cdef readonly uint32_t nulls
     cdef readonly uint32_t length
+    cdef uint32_t width              # bytes of a value; 0: bits, or texts
+    cdef bint nullable
+    cdef int fill(self, uint32_t length) except -1
+    cdef int valid(self) except -1
     cdef int text(self, const uint8_t* source, size_t length) except -1
-    cdef int null_text(self) except -1
-    cdef int number(self, int64_t value, bint valid) except -1
-    cdef int bit(self, bint value, bint valid) except -1
+    cdef int number(self, int64_t value) except -1
+    cdef int bit(self, bint value) except -1
     cdef int byte(self, uint8_t value) except -1
+    cdef int list_of(self, uint32_t end) except -1
 
 
-cdef int put_optional(Values values, const uint8_t* source, size_t length) except -1
+cdef int put_optional(Values values, uint32_t row, const uint8_t* source, size_t length) except -1
 
 
 cdef class Decoder:              # of one reader, for one log
@@ -77,4 +82,4 @@ cdef class Decoder:              # of one reader, for one log
     cdef bint wants(self, Cursor cursor, const MessageFields* fields) noexcept
     cdef int add(self, Cursor cursor, const MessageFields* fields) except -1
     cdef int add_levels(self, const uint8_t* topic, size_t length) except -1
-    cdef int add_properties(self, const uint8_t* at, size_t length) except -1
+    cdef int add_properties(self, uint32_t row, const uint8_t* at, size_t length) except -1

@@ -68,16 +68,17 @@ cdef class Buffer:
     cdef int put64(self, int64_t value) except -1:
         return self.put(<const uint8_t*>&value, 8)
 
-    cdef int put_bit(self, uint32_t index, bint value) except -1:
-        """Put in bit `index`, behind those before it."""
-        cdef size_t at = index >> 3
-        if at >= self.size:
-            self.need(1)
-            self.data[at] = 0
-            self.size = at + 1
-        if value:
-            self.data[at] |= <uint8_t>(1 << (index & 7))
+    cdef int zeros(self, size_t length) except -1:
+        if length:
+            self.need(length)
+            memset(self.data + self.size, 0, length)
+            self.size += length
         return 0
+
+    cdef int bits(self, uint32_t count) except -1:
+        """Have room for so many bits; new ones are 0."""
+        cdef size_t size = (<size_t>count + 7) >> 3
+        return self.zeros(size - self.size) if size > self.size else 0
 
 
 @cython.final
@@ -85,53 +86,77 @@ cdef class Values:
     """One column's buffers.
 
     Args:
-        nullable: it has validity bits.
-        offsets: it has offsets, the first of which is 0.
+        width: bytes of a value; 0 for bits.
+        nullable: values may be null; there are validity bits once one is.
+        offsets: values are texts or lists; there are offsets, the first of which is 0.
     """
 
-    def __init__(self, *, bint nullable=False, bint offsets=False):
+    def __init__(self, *, uint32_t width=0, bint nullable=False, bint offsets=False):
+        self.width = width
+        self.nullable = nullable
         self.data = Buffer()
-        if nullable:
-            self.validity = Buffer()
         if offsets:
             self.offsets = Buffer()
             self.offsets.put32(0)
 
-    cdef int text(self, const uint8_t* source, size_t length) except -1:
+    cdef int fill(self, uint32_t length) except -1:
+        """Have so many values; new ones are null, or False, or empty lists. Cost: none where there are so many."""
+        cdef uint32_t more = length - self.length
+        cdef int32_t end
+        if more == 0:
+            return 0
+        if self.nullable:
+            if self.validity is None:
+                self.validity = Buffer()
+                self.validity.bits(length)
+                memset(self.validity.data, 0xFF, self.length >> 3)
+                if self.length & 7:
+                    self.validity.data[self.length >> 3] = <uint8_t>((1 << (self.length & 7)) - 1)
+            self.validity.bits(length)
+            self.nulls += more
+        if self.offsets is not None:
+            memcpy(&end, self.offsets.data + self.offsets.size - 4, 4)
+            self.offsets.need(4 * <size_t>more)
+            for _ in range(more):
+                self.offsets.put32(end)
+        elif self.width:
+            self.data.zeros(<size_t>more * self.width)
+        else:
+            self.data.bits(length)
+        self.length = length
+        return 0
+
+    cdef int valid(self) except -1:
+        """Say that the value that comes next is not null."""
         if self.validity is not None:
-            self.validity.put_bit(self.length, True)
+            self.validity.bits(self.length + 1)
+            self.validity.data[self.length >> 3] |= <uint8_t>(1 << (self.length & 7))
+        self.length += 1
+        return 0
+
+    cdef int text(self, const uint8_t* source, size_t length) except -1:
         self.data.put(source, length)
         self.offsets.put32(<int32_t>self.data.size)
-        self.length += 1
-        return 0
+        return self.valid()
 
-    cdef int null_text(self) except -1:
-        self.validity.put_bit(self.length, False)
-        self.offsets.put32(<int32_t>self.data.size)
-        self.nulls += 1
-        self.length += 1
-        return 0
-
-    cdef int number(self, int64_t value, bint valid) except -1:
-        if self.validity is not None:
-            self.validity.put_bit(self.length, valid)
-            self.nulls += not valid
+    cdef int number(self, int64_t value) except -1:
         self.data.put64(value)
-        self.length += 1
-        return 0
+        return self.valid()
 
     cdef int byte(self, uint8_t value) except -1:
         self.data.put(&value, 1)
-        self.length += 1
-        return 0
+        return self.valid()
 
-    cdef int bit(self, bint value, bint valid) except -1:
-        if self.validity is not None:
-            self.validity.put_bit(self.length, valid)
-            self.nulls += not valid
-        self.data.put_bit(self.length, value)
-        self.length += 1
-        return 0
+    cdef int bit(self, bint value) except -1:
+        self.data.bits(self.length + 1)
+        if value:
+            self.data.data[self.length >> 3] |= <uint8_t>(1 << (self.length & 7))
+        return self.valid()
+
+    cdef int list_of(self, uint32_t end) except -1:
+        """Put a list that holds its values up to this one, from where the one before it ends."""
+        self.offsets.put32(<int32_t>end)
+        return self.valid()
 
 
 def count_accepted(Cursor cursor not None, uint64_t most) -> int:
@@ -176,15 +201,15 @@ cdef class Decoder:
         """Begin a new batch."""
         self.rows = 0
         self.bytes = 0
-        self.time, self.worker_column, self.incarnation_column, self.n = Values(), Values(), Values(), Values()
-        self.qos, self.retain, self.will = Values(), Values(), Values()
+        self.time, self.n, self.worker_column, self.incarnation_column = [Values(width=8) for _ in range(4)]
+        self.qos, self.retain, self.will = Values(width=1), Values(), Values()
         self.topic, self.payload = Values(offsets=True), Values(offsets=True)
         self.node_column = Values(nullable=True, offsets=True)
         self.publisher = Values(nullable=True, offsets=True)
         self.content_type = Values(nullable=True, offsets=True)
         self.response_topic = Values(nullable=True, offsets=True)
         self.correlation = Values(nullable=True, offsets=True)
-        self.expires, self.text = Values(nullable=True), Values(nullable=True)
+        self.expires, self.text = Values(width=8, nullable=True), Values(nullable=True)
         self.levels, self.level_texts = Values(offsets=True), Values(offsets=True)
         self.properties = Values(offsets=True)
         self.property_names, self.property_values = Values(offsets=True), Values(offsets=True)
@@ -202,8 +227,11 @@ cdef class Decoder:
             "response_topic": self.response_topic, "correlation_data": self.correlation,
             "user_properties": (self.properties, self.property_names, self.property_values),
         }
+        asked = {name: values for name, values in taken.items() if self.wanted & <uint32_t>COLUMNS[name]}
+        for values in asked.values():
+            (<Values>(values[0] if isinstance(values, tuple) else values)).fill(self.rows)
         self.begin()
-        return {name: values for name, values in taken.items() if self.wanted & <uint32_t>COLUMNS[name]}
+        return asked
 
     def feed(self, Cursor cursor not None, incarnation: int, uint64_t after, uint64_t last, uint32_t rows_max,
              size_t bytes_max) -> int:
@@ -255,22 +283,19 @@ cdef class Decoder:
         return False
 
     cdef int add(self, Cursor cursor, const MessageFields* fields) except -1:
-        cdef uint32_t wanted = self.wanted
-        self.rows += 1
+        # What few messages have is put where one has it: take() fills the columns up.
+        cdef uint32_t wanted = self.wanted, row = self.rows
         self.bytes += <size_t>fields.topic_length + fields.payload_length + fields.properties_length + 64
         if wanted & WANT_TIME:
-            self.time.number(cursor.time_us, True)
+            self.time.number(cursor.time_us)
         if wanted & WANT_WORKER:
-            self.worker_column.number(self.worker, True)
+            self.worker_column.number(self.worker)
         if wanted & WANT_INCARNATION:
-            self.incarnation_column.number(self.incarnation, True)
+            self.incarnation_column.number(self.incarnation)
         if wanted & WANT_N:
-            self.n.number(<int64_t>fields.n, True)
-        if wanted & WANT_NODE:
-            if self.node is None:
-                self.node_column.null_text()
-            else:
-                self.node_column.text(<const uint8_t*>PyBytes_AS_STRING(self.node), PyBytes_GET_SIZE(self.node))
+            self.n.number(<int64_t>fields.n)
+        if wanted & WANT_NODE and self.node is not None:
+            self.node_column.text(<const uint8_t*>PyBytes_AS_STRING(self.node), PyBytes_GET_SIZE(self.node))
         if wanted & WANT_TOPIC:
             self.topic.text(fields.topic, fields.topic_length)
         if wanted & WANT_LEVELS:
@@ -279,19 +304,21 @@ cdef class Decoder:
             self.payload.text(fields.payload, fields.payload_length)
         if wanted & WANT_QOS:
             self.qos.byte(fields.qos)
-        if wanted & WANT_RETAIN:
-            self.retain.bit(fields.retain, True)
-        if wanted & WANT_WILL:
-            self.will.bit(fields.will, True)
-        if wanted & WANT_PUBLISHER:
-            if fields.publisher_length:
-                self.publisher.text(fields.publisher, fields.publisher_length)
-            else:
-                self.publisher.null_text()
-        if wanted & WANT_EXPIRES:
-            self.expires.number(fields.expires_us, fields.expires_us != 0)
-        if wanted & WANTS_PROPERTIES:
-            self.add_properties(fields.properties, fields.properties_length)
+        if wanted & WANT_RETAIN and fields.retain:
+            self.retain.fill(row)
+            self.retain.bit(True)
+        if wanted & WANT_WILL and fields.will:
+            self.will.fill(row)
+            self.will.bit(True)
+        if wanted & WANT_PUBLISHER and fields.publisher_length:
+            self.publisher.fill(row)
+            self.publisher.text(fields.publisher, fields.publisher_length)
+        if wanted & WANT_EXPIRES and fields.expires_us:
+            self.expires.fill(row)
+            self.expires.number(fields.expires_us)
+        if wanted & WANTS_PROPERTIES and fields.properties_length:
+            self.add_properties(row, fields.properties, fields.properties_length)
+        self.rows = row + 1
         return 0
 
     cdef int add_levels(self, const uint8_t* topic, size_t length) except -1:
@@ -300,11 +327,9 @@ cdef class Decoder:
             if at == length or topic[at] == 0x2F:
                 self.level_texts.text(topic + start, at - start)
                 start = at + 1
-        self.levels.offsets.put32(<int32_t>self.level_texts.length)
-        self.levels.length += 1
-        return 0
+        return self.levels.list_of(self.level_texts.length)
 
-    cdef int add_properties(self, const uint8_t* at, size_t length) except -1:
+    cdef int add_properties(self, uint32_t row, const uint8_t* at, size_t length) except -1:
         """Fill the columns that are properties of 5.0; what cannot be read ends them, as the broker let nothing such in."""
         cdef const uint8_t* end = at + length
         cdef const uint8_t* content = NULL
@@ -312,6 +337,7 @@ cdef class Decoder:
         cdef const uint8_t* correlation = NULL
         cdef size_t content_length = 0, response_length = 0, correlation_length = 0
         cdef size_t first, second
+        cdef uint32_t before = self.property_names.length
         cdef int text = -1
         cdef uint8_t name
         while at < end:
@@ -347,19 +373,23 @@ cdef class Decoder:
                 at += first + second + 4
             else:
                 break
-        if self.wanted & WANT_TEXT:
-            self.text.bit(text == 1, text >= 0)
+        if self.wanted & WANT_TEXT and text >= 0:
+            self.text.fill(row)
+            self.text.bit(text == 1)
         if self.wanted & WANT_CONTENT_TYPE:
-            put_optional(self.content_type, content, content_length)
+            put_optional(self.content_type, row, content, content_length)
         if self.wanted & WANT_RESPONSE_TOPIC:
-            put_optional(self.response_topic, response, response_length)
+            put_optional(self.response_topic, row, response, response_length)
         if self.wanted & WANT_CORRELATION:
-            put_optional(self.correlation, correlation, correlation_length)
-        if self.wanted & WANT_USER_PROPERTIES:
-            self.properties.offsets.put32(<int32_t>self.property_names.length)
-            self.properties.length += 1
+            put_optional(self.correlation, row, correlation, correlation_length)
+        if self.property_names.length > before:
+            self.properties.fill(row)
+            self.properties.list_of(self.property_names.length)
         return 0
 
 
-cdef int put_optional(Values values, const uint8_t* source, size_t length) except -1:
-    return values.null_text() if source == NULL else values.text(source, length)
+cdef int put_optional(Values values, uint32_t row, const uint8_t* source, size_t length) except -1:
+    if source == NULL:
+        return 0
+    values.fill(row)
+    return values.text(source, length)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MESSAGES_PER_TRIGGER: Final = 1_000_000
-ROWS_PER_BATCH: Final = 16_384
+ROWS_PER_BATCH: Final = 65_536
 TABLES: Final = ("messages", "events", "deliveries")
 BYTES_PER_BATCH: Final = 16_777_216
 _BOOLEANS: Final = {"true": True, "false": False}

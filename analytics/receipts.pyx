@@ -36,7 +36,8 @@ cdef class Receipts:
     def begin(self) -> None:
         """Begin a new batch."""
         self.rows = 0
-        self.time, self.accepted, self.latency, self.record, self.qos = Values(), Values(), Values(), Values(), Values()
+        self.time, self.accepted, self.latency, self.record = [Values(width=8) for _ in range(4)]
+        self.qos = Values(width=1)
         self.client = Values(offsets=True)
 
     def take(self) -> dict:
@@ -106,10 +107,10 @@ cdef class Receipts:
         if self.times[delivery.record - self.first] == 0:
             return 0                     # a copy: when it was accepted is not known here
         self.rows += 1
-        self.time.number(cursor.time_us, True)
-        self.accepted.number(self.times[delivery.record - self.first], True)
-        self.latency.number(cursor.time_us - self.times[delivery.record - self.first], True)
-        self.record.number(<int64_t>delivery.record, True)
+        self.time.number(cursor.time_us)
+        self.accepted.number(self.times[delivery.record - self.first])
+        self.latency.number(cursor.time_us - self.times[delivery.record - self.first])
+        self.record.number(<int64_t>delivery.record)
         self.qos.byte(delivery.qos)
         self.client.text(body + ACKNOWLEDGED_HEADER, cursor.body_length - ACKNOWLEDGED_HEADER)
         return 0

@@ -22,7 +22,7 @@ from analytics.pushdown import Wanted, push
 from analytics.schema import MESSAGES, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     import pyarrow
     from pyspark.sql.datasource import Filter
@@ -182,7 +182,7 @@ class LogReader(_Rows, DataSourceReader):
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a part for each worker and segment that may have what is wanted."""
+        """Return parts of one worker each, of the segments that may have what is wanted."""
         wanted, options = self.wanted, self.options
         node = node_of(options.path)
         parts: list[InputPartition] = []
@@ -195,7 +195,7 @@ class LogReader(_Rows, DataSourceReader):
                 stretches = log.all_of(end, wanted.since_us, wanted.until_us, _place(options.behind, worker))
                 if options.table == "deliveries":
                     stretches = stretches[:1]  # one task reads a log to its end
-                parts += [Part((stretch,), node) for stretch in stretches]
+                parts += _parts(stretches, node)
         return parts or [Part((), node)]
 
 
@@ -257,7 +257,7 @@ class LogStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow
         return ahead
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return parts of one worker each, of some 64 MiB at most, or of one segment."""
+        """Return parts of one worker each."""
         node = node_of(self.options.path)
         parts: list[InputPartition] = []
         logs = self._logs()
@@ -265,15 +265,21 @@ class LogStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow
             worker = int(name)
             if worker not in logs:
                 raise LogError(f"{os.path.join(self.options.path, f'worker-{worker}')} is gone, and was read before")
-            gathered: list[Stretch] = []
-            for stretch in logs[worker].stretches(_place(start, worker), _place(end, worker)):
-                if gathered and sum(each.size for each in gathered) + stretch.size > PARTITION_BYTES_MAX:
-                    parts.append(Part(tuple(gathered), node))
-                    gathered = []
-                gathered.append(stretch)
-            if gathered:
-                parts.append(Part(tuple(gathered), node))
+            parts += _parts(logs[worker].stretches(_place(start, worker), _place(end, worker)), node)
         return parts
+
+
+def _parts(stretches: Iterable[Stretch], node: str | None) -> Iterator[Part]:
+    """Yield parts of a worker's stretches: as many as have some 64 MiB, or one."""
+    gathered: list[Stretch] = []
+    for stretch in stretches:
+        # A task costs Spark some 50 ms, as much as 2 MiB of the log.
+        if gathered and sum(each.size for each in gathered) + stretch.size > PARTITION_BYTES_MAX:
+            yield Part(tuple(gathered), node)
+            gathered = []
+        gathered.append(stretch)
+    if gathered:
+        yield Part(tuple(gathered), node)
 
 
 def _place(offset: Mapping[str, Any], worker: int) -> Place:

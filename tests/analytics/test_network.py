@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from broker.cli import main
+from tests.support.log_folders import write_messages
 from tests.support.process import BrokerProcess
 
 pytest.importorskip("pyspark")
@@ -49,6 +50,35 @@ def test_rows_are_published_with_their_properties_and_read_back_over_the_network
     assert [tuple(pair) for pair in one.user_properties] == [("k", "v")]
     assert 0 < one.expiry_s <= 100
     assert (two.topic, bytes(two.payload), two.content_type, two.user_properties) == ("sink/b", b"\xff", None, [])
+
+
+def test_a_stream_that_is_published_again_after_a_stop_has_the_same_name_for_a_row(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    data, checkpoint = tmp_path / "data", tmp_path / "checkpoint"
+    write_messages(data, *((number, f"from/{number % 2}", b"%d" % number) for number in range(6)))
+
+    def run() -> None:
+        stream = spark.readStream.format("shoal").option("maxMessagesPerTrigger", "4").load(str(data))
+        query = (
+            stream.selectExpr("concat('published/', topic) as topic", "payload", "qos").writeStream.format("shoal")
+            .option("url", url_of(broker)).option("rowIds", "true").trigger(availableNow=True)
+            .option("checkpointLocation", str(checkpoint)).start()
+        )  # fmt: skip
+        query.awaitTermination()
+
+    run()
+    assert sorted(path.name for path in (checkpoint / "commits").glob("[0-9]*")) == ["0", "1"]
+    # As if Spark had been killed when a batch was published, and before it noted that.
+    for name in ("1", ".1.crc"):
+        (checkpoint / "commits" / name).unlink()
+    write_messages(data, (6, "from/0", b"6"))
+    run()
+    published = spark.read.format("shoal").option("url", url_of(broker)).option("topicFilter", "published/#").load()
+    rows = published.selectExpr("payload", "filter(user_properties, each -> each.name = 'shoal-row')[0].value as row")
+    once = rows.dropDuplicates(["row"])
+    assert sorted(int(bytes(row.payload)) for row in rows.collect()) == [0, 1, 2, 3, 4, 4, 5, 5, 6]
+    assert sorted(int(bytes(row.payload)) for row in once.collect()) == [*range(7)]
 
 
 def test_a_stream_over_the_network_gives_each_message_once_over_a_restart(
