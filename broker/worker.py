@@ -336,8 +336,9 @@ async def _raise(error: BaseException) -> None:
 def _connections_max(config: Config, place: Place | None) -> int:
     """Raise the limit on open files as far as we may; returns how many connections fit here.
 
-    Of several workers each has its share, for the clients that live on it, so that all together never have more than the
-    setting says; but for one, which each has. Who lives where is a hash's choice, so some shares fill before others.
+    Of several workers each has its share, for the clients that live on it, so that all together never have more than
+    the setting says; but for one, which each has. Who lives where is a hash's choice, so some shares fill before
+    others.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
