@@ -25,6 +25,7 @@ from broker.control_channel import ChannelClosedError, ControlChannel, pack, rec
 from broker.place import Start
 
 if TYPE_CHECKING:
+    from broker.admin_queries import Queries
     from broker.worker import Worker
 
 EXIT_NOT_BOOTED: Final = 3
@@ -72,6 +73,7 @@ def die_with(parent: int) -> bool:
 def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     """Boot and serve. Returns the exit code, and what the supervisor is told last."""
     # Here, so that a worker without a parent does not load what it never needs.
+    from broker.admin_queries import Queries
     from broker.hosting import host
     from broker.worker import Worker
     from router.segments import SegmentError
@@ -92,16 +94,16 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     except OSError as error:
         return EXIT_NOT_BOOTED, "not_booted", f"The data in {folder} cannot be used: {error}."
     sockets = [socket.socket(fileno=listener) for listener in start.listeners]
+    queries = Queries(worker, start.number)
 
     async def serve() -> None:
-        await _serve(worker, ControlChannel(end, "supervisor"), sockets)
+        await _serve(worker, ControlChannel(end, "supervisor"), sockets, queries)
 
     return 0, "ended", host(worker, serve)
 
 
-async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.socket]) -> None:
+async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.socket], queries: Queries) -> None:
     """Join the others, listen when the supervisor says so, and serve until stop(), or until the supervisor is gone."""
-    from broker.admin_queries import Queries
     from broker.hosting import say_listening
 
     assert worker.store is not None, "a worker of several has a folder"
@@ -127,7 +129,6 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.s
     channel.handle("listen", listen)
     channel.handle("ping", lambda _payload: None)
     channel.handle("reopen_logs", lambda _payload: logs.reopen())
-    queries = Queries(worker, worker.place.number if worker.place is not None else 0)
     channel.handle("admin", lambda asked: queries.answer(asked["query"], asked["arguments"]))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(queries.keep_house)
