@@ -71,7 +71,9 @@ def told(question: str) -> dict[str, Any]:
 
 
 @contextmanager
-def node(workers: int, places: Mapping[str, int | str] | None = None, cores: tuple[int, ...] = (0, 1)) -> Iterator[Node]:
+def node(
+    workers: int, places: Mapping[str, int | str] | None = None, cores: tuple[int, ...] = (0, 1)
+) -> Iterator[Node]:
     """Run a broker with an empty folder until the block ends."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}

@@ -1,8 +1,8 @@
 """Python runs this at the start of every worker of a benchmark: it says which worker the load's clients live on.
 
 BENCH_PLACES is JSON, {"p": 0, "s": 1} for instance: clients of mqload that publish (p), that subscribe
-(s), that only connect (c). Without it, they live where the node's key says. In place of a number, of two workers, "here"
-is the one that a client came to, and "there" the other one.
+(s), that only connect (c). Without it, they live where the node's key says. In place of a number, of two workers,
+"here" is the one that a client came to, and "there" the other one.
 """
 
 import json
