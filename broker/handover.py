@@ -1,9 +1,9 @@
 """A client that came to another worker than its home is passed on to it, socket and all.
 
-Each worker has a SOCK_SEQPACKET socket in the run folder, to which the others connect. Those who came in one turn are one
-message: of each client when its time to CONNECT began (monotonic ms), how many bytes of it came, and these bytes; their
-sockets go along as SCM_RIGHTS, in the same order. Who has more than MESSAGE_BYTES_MAX is alone in a message, and the rest
-follows in messages of its own. The home goes on as if it had accepted and read itself.
+Each worker has a SOCK_SEQPACKET socket in the run folder, to which the others connect. Those who came in one turn are
+one message: of each client when its time to CONNECT began (monotonic ms), how many bytes of it came, and these bytes;
+their sockets go along as SCM_RIGHTS, in the same order. Who has more than MESSAGE_BYTES_MAX is alone in a message, and
+the rest follows in messages of its own. The home goes on as if it had accepted and read itself.
 
 A home that is restarting, or has not taken what it was sent so far, is waited for: the client stays here, its CONNECT
 undecided, until `processes.home_wait_ms` are over. What a home had been sent and not looked at when it crashed is lost

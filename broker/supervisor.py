@@ -295,13 +295,14 @@ class Supervisor:
         start = Start(
             config=self.config, folder=str(self.folder), accept_loss=self.accept_loss, number=slot.number,
             count=len(self.slots), node=self.node, run_dir=str(self.run_dir), listeners=listeners)
-        package = Path(__file__).parents[1]
+        # Ours comes first; what else is to be found, an authenticator's modules for instance, they find as we do.
+        paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         with theirs:
             # Not by trio, which starts processes from threads that end: see worker_process.die_with.
             slot.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "broker.worker_process", str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), self.lock, *listeners], process_group=0,
-                env={**os.environ, "PYTHONPATH": str(package)})
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
         slot.pid = slot.process.pid
         self._by_pid[slot.pid] = slot
         slot.state = "starting"

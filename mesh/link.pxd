@@ -39,6 +39,7 @@ cdef class PeerLink(Sink):
     cdef readonly uint32_t incarnation       # ours
     cdef readonly uint32_t peer_incarnation  # the highest heard of; 0: none. What an older one says is passed over
     cdef LinkOwner owner
+    cdef public object place             # the owner's: what the link belongs to there, so that it need not be looked for
     cdef Ledger ledger
     # Sending. Frames of an epoch are numbered from 0; an epoch begins with the oldest delivery not acknowledged.
     cdef FrameWriter batch

@@ -50,29 +50,28 @@ cdef class Owner(LinkOwner):
     cdef Mesh mesh
 
     cdef int send(self, PeerLink link, const uint8_t* frame, size_t length) except -1:
-        return (<Neighbour>self.mesh.neighbours[link.peer]).channel.send(frame, length)
+        return (<Neighbour>link.place).channel.send(frame, length)
 
     cdef int answer(self, PeerLink link, const uint8_t* frame, size_t length) except -1:
-        cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
+        cdef Neighbour neighbour = <Neighbour>link.place
         if neighbour.identity is not None:
             self.mesh.transport.answer(neighbour.identity, frame, length)
         return 0
 
     cdef int take(self, PeerLink link, FrameReader entry) except -1:
         self.mesh.forwarding.receive(
-            (<Neighbour>self.mesh.neighbours[link.peer]).peer, entry.message, entry.sequence, entry.incarnation, entry.n,
-            entry.ids, entry.ids_length, entry.publisher_key)
+            (<Neighbour>link.place).peer, entry.message, entry.sequence, entry.incarnation, entry.n, entry.ids,
+            entry.ids_length, entry.publisher_key)
         return 0
 
     cdef int taken(self, PeerLink link, uint64_t epoch, uint64_t index, uint64_t sequence) except -1:
         if not self.mesh.router.recording or len(self.mesh.router.effects) == 0:
             return link.settled(epoch, index, sequence)
-        self.mesh.forwarding.when_durable((<Neighbour>self.mesh.neighbours[link.peer]).peer,
-                                          partial(link.settle, epoch, index, sequence))
+        self.mesh.forwarding.when_durable((<Neighbour>link.place).peer, partial(link.settle, epoch, index, sequence))
         return 0
 
     cdef int acknowledged(self, PeerLink link, uint64_t end) except -1:
-        return self.mesh.forwarding.acknowledged((<Neighbour>self.mesh.neighbours[link.peer]).peer, end - 1) if end else 0
+        return self.mesh.forwarding.acknowledged((<Neighbour>link.place).peer, end - 1) if end else 0
 
     def changed(self, link: PeerLink, before: str) -> None:
         """A link came up, or nobody answers any more."""
@@ -172,6 +171,7 @@ cdef class Mesh(MeshSeam):
             neighbour.channel = transport.connect(peer, endpoint, key)
             neighbour.there_ms = router.ledger.now_ms
             neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, **link_options)
+            neighbour.link.place = neighbour
             self.neighbours[peer] = neighbour
             self.links.append(neighbour.link)
 
