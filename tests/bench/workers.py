@@ -35,7 +35,8 @@ FILTERS_PER_CLIENT = 10_000
 FILTERS_PER_PACKET = 500
 PAIRS = ("pair", "-n", "50", "-s", "64", "--credit", "100")
 APART = {"p": 0, "s": 1}
-LATENCY = ("rate", "-n", "20", "-q", "0", "--rate", "2000", "--credit", "1000")
+# The generator sleeps between messages: two workers and what spins would be three on two cores.
+LATENCY = ("rate", "-n", "20", "-q", "0", "--rate", "2000", "--credit", "1000", "--no-spin")
 CONNECTS = 5000
 
 Figures = dict[str, float]
