@@ -107,6 +107,22 @@ def test_a_stream_goes_on_where_it_was_over_a_restart_and_gives_each_message_onc
     assert sorted((row.worker, row.n) for row in rows) == [*((0, n) for n in range(1, 81)), (1, 1)]
 
 
+def test_small_segments_are_read_by_one_task_and_large_ones_by_one_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from analytics import source
+    from analytics.schema import MESSAGES
+
+    write(tmp_path, 3, 4, 5)
+    write_messages(tmp_path, (7, "a/b", b"4"), worker=1)
+    reader = source.ShoalSource({"path": str(tmp_path)}).reader(MESSAGES)
+    parts = reader.partitions()
+    assert len(parts) == 2
+    assert [batch["n"].to_pylist() for batch in reader.read(parts[0])] == [[*range(1, 13)]]
+    monkeypatch.setattr(source, "PARTITION_BYTES_MAX", 1)
+    assert len(reader.partitions()) == 4
+
+
 def test_an_error_in_a_query_names_the_segment_and_the_byte(spark: Any, tmp_path: Path) -> None:
     write(tmp_path, 3, 4, 5)
     segment(tmp_path, 2).unlink()
