@@ -195,8 +195,8 @@ def live_lines(seen: dict[str, Any] | None) -> list[str]:
         f" 1.05 | {verdict(read / alone <= 1.05)} |",
         "",
         "Lag: from the acceptance of a batch's oldest message to the end of the batch. Live: the broker has one core,",
-        "Spark and the publisher (QoS 1, archived, fsync) share the other one, where the publisher goes first. Beside Spark it sends larger",
-        "pieces, which the broker takes for less: below 1 is the publisher's doing.", "",
+        "Spark and the publisher (QoS 1, archived, fsync) share the other one, where the publisher goes first.",
+        "Beside Spark it sends larger pieces, which the broker takes for less: below 1 is the publisher's doing.", "",
     ]  # fmt: skip
 
 
