@@ -85,6 +85,12 @@ class Worker:
                 self.silent_steps[int(name.rpartition(b"/")[2])] = self.world.steps
         self.machine.death.at("flush")
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether all that it has decided is on its disk."""
+        log = self.machine.log
+        return self.is_up and log.durable == log.appended and not self.router.ledger.records.count
+
     def die(self) -> None:
         """The process is gone."""
         self.machine.die()
@@ -165,6 +171,9 @@ class SeveralWorld(Promises):
         silent_steps = self.workers[client.home].silent_steps
         self.unsure[client.identifier] = {
             number for number, step in silent_steps.items() if step >= client.asked_step}
+        # Installed is not yet durable: who dies now comes back without it, and publishes wills before it is told again.
+        self.unsure[client.identifier] |= {
+            worker.number for worker in self.workers if worker.number != client.home and not worker.is_durable}
 
     def is_promised(self, publisher: Client, client: Subscriber) -> bool:
         """Return whether what a client publishes now must come to a subscriber that it matches."""
@@ -175,7 +184,8 @@ class SeveralWorld(Promises):
             return True
         options = here.router.tree.options_of(here.peer_session(home), client.full_filter)
         if options >= 0 and options & 3:
-            self.unsure[client.identifier].discard(here.number)
+            if here.is_durable:
+                self.unsure[client.identifier].discard(here.number)
             return True
         self.check(here.number in self.unsure[client.identifier],
                    f"worker {here.number} does not know that {client.identifier} wants {client.topic_filter}")
