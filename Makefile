@@ -244,7 +244,7 @@ SANITIZED := env PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=checked \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path=$(CURDIR)/build/checked/sanitizer \
 	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build/checked/sanitizer
 
-# Without what tests programs of others with ours: they are no build of ours, and a JVM does not start under sanitizers.
+# Without distributions, and without what drives programs of others, Spark among them: those are no build of ours.
 WITHOUT_OTHERS := -m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py \
 	$(foreach name,jobs lake network source,--ignore=tests/analytics/test_$(name).py)
 

@@ -11,7 +11,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from router.filters cimport Node
 from router.message cimport Message
 from router.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
-from router.receiver cimport Entry, Receiver
+from router.receiver cimport PASSING, Entry, Receiver
 from router.session cimport Session
 from router.shared cimport SharedGroup
 from router.subscriptions cimport SubscriptionTree
@@ -21,6 +21,7 @@ from router.shared import STRATEGIES
 
 STATES = ("free", "queued", "sent", "released")
 STRATEGY_NAMES = {number: name for name, number in STRATEGIES.items()}
+PASSING_INTEREST = PASSING           # of a peer's subscription options: only ephemeral sessions there want it
 
 cdef enum:
     IN_FLIGHT_LOOKED_AT = 1024

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from broker.listings import Row
     from router.windows import LogWindows
 
-PASSING: Final = 0x40                 # of a peer's subscription options: only ephemeral sessions there want it
 _COPY: Final = BY_NAME["copy"].number
 _SHARED_PICK: Final = BY_NAME["shared_pick"].number
 _ACKNOWLEDGED: Final = BY_NAME["peer_acknowledged"].number
@@ -53,7 +52,7 @@ async def explain_passing(queries: Queries, arguments: Row) -> Row:
     answer: Row = {
         "worker": queries.number, "link": neighbour.link.state if neighbour is not None else None,
         "filters": [{"topic_filter": text_of(topic_filter), **options_fields(options & 0x03, 0),
-                     "kept": not options & PASSING} for topic_filter, options, _ in matched],
+                     "kept": not options & survey.PASSING_INTEREST} for topic_filter, options, _ in matched],
         "would_be": survey.outcome(session, make_message(topic, b"", 1), 1) if matched else "not_wanted",
         **survey.queue_of(session),
     }  # fmt: skip
@@ -135,7 +134,7 @@ async def _told_by_log(queries: Queries, windows: LogWindows, peer: Peer, topic:
         except RecordError:
             continue
     matched = survey.matching(queries.router.tree, topic, peer.session)
-    wanted = any(options & 0x03 and not options & PASSING for _, options, _ in matched)
+    wanted = any(options & 0x03 and not options & survey.PASSING_INTEREST for _, options, _ in matched)
     rows = []
     for record, time_us, message, _ in found:
         row: Row = {"record": record, "time": timestamp(time_us), "qos": message.quality_of_service,

@@ -75,7 +75,7 @@ cdef class Owner(LinkOwner):
 
     def changed(self, link: PeerLink, before: str) -> None:
         """A link came up, or nobody answers any more."""
-        cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
+        cdef Neighbour neighbour = <Neighbour>link.place
         self.mesh.log.info(
             "peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
         if link.state == "up":

@@ -145,6 +145,17 @@ def published(script: Script, publisher: Client, first: int, *qualities: int) ->
     script.workers[0].turn()
 
 
+def recorded_late() -> tuple[Script, Client, Client]:
+    """Begin, publish QoS 1, 2 and 1, and lose the first with the connection, and then the peer."""
+    script, publisher, subscriber = begun()
+    here = script.workers[0]
+    published(script, publisher, 1, 1, 2, 1)
+    script.break_connection(0)
+    script.work(here)
+    script.fall_silent(here)
+    return script, publisher, subscriber
+
+
 def arrive(script: Script, publisher: Client, subscriber: Client, count: int) -> list[bytes]:
     """Let everything move until a number of messages has come; return them in the order in which they came first."""
     def all_came() -> bool:
@@ -221,12 +232,8 @@ def test_what_was_recorded_is_recorded_once_however_often_its_link_falls_silent(
 
 
 def test_what_was_recorded_late_is_owed_no_more_once_the_peer_has_it_and_not_before() -> None:
-    script, publisher, subscriber = begun()
+    script, publisher, subscriber = recorded_late()
     here = script.workers[0]
-    published(script, publisher, 1, 1, 2, 1)
-    script.break_connection(0)
-    script.work(here)
-    script.fall_silent(here)
     assert arrive(script, publisher, subscriber, 3) == [b"1", b"2", b"3"]
     script.until(lambda: here.owes_nothing)
     script.work(here)
@@ -237,12 +244,8 @@ def test_what_was_recorded_late_is_owed_no_more_once_the_peer_has_it_and_not_bef
 
 
 def test_an_acknowledgement_of_what_was_recorded_late_does_not_stand_for_what_has_yet_to_arrive() -> None:
-    script, publisher, subscriber = begun()
+    script, publisher, subscriber = recorded_late()
     here = script.workers[0]
-    published(script, publisher, 1, 1, 2, 1)
-    script.break_connection(0)
-    script.work(here)
-    script.fall_silent(here)
     forwarding = here.mesh.forwarding
     (peer,) = here.router.peers.values()
     first = peer.session.owed.deliveries()[0][0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
@@ -30,8 +31,9 @@ class AsynchronousDriver(Driver):
         self.thread.join(ANSWER_TIMEOUT_S)
         self.loop.close()
 
+    @abstractmethod
     async def close_client(self) -> None:
-        raise NotImplementedError
+        """Let go of the client, in whatever state its connection is."""
 
     async def _end_tasks(self) -> None:
         """End what the library left running in the loop, so that nothing is destroyed while it is pending."""
