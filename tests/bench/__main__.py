@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.bench import probes
 from tests.bench.machine import Run
-from tests.bench.scenarios import OWN_CORES, ROWS, SAME_CORE, Row
+from tests.bench.scenarios import LONGER, OWN_CORES, ROWS, SAME_CORE, Row
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
@@ -67,18 +67,20 @@ def unneeded(reference: str) -> list[str]:
     return [f"^{re.escape(row.scenario)}$" for row in ROWS if row.scenario not in needed]
 
 
-def measure(sources: Path, rounds: int, seconds: str) -> list[dict[str, Any]]:
+def measure(sources: Path, rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Run every scenario that a row needs; returns the yardstick's records, each with its cores."""
     records: list[dict[str, Any]] = []
-    for cores, load_cpu in ((SAME_CORE, "0"), (OWN_CORES, "1")):
-        wanted = {name for row in ROWS if row.cores == cores for name in (row.scenario, row.of) if name}
-        out = BUILD / f"results-{load_cpu}.jsonl"
+    for cores, long in sorted({(row.cores, row.long) for row in ROWS}):
+        wanted = {name for row in ROWS if (row.cores, row.long) == (cores, long)
+                  for name in (row.scenario, row.of) if name}
+        load_cpu = "0" if cores == SAME_CORE else "1"
+        out = BUILD / f"results-{load_cpu}-{'long' if long else 'short'}.jsonl"
         out.unlink(missing_ok=True)
         expression = "^(" + "|".join(map(re.escape, sorted(wanted))) + ")$"
         subprocess.run(
             [sys.executable, sources / "bench.py", "run", BUILD / "brokers.json", "-o", out, "--rounds", str(rounds),
-             "--seconds", seconds, "--only", expression, "--broker-cpus", "0", "--load-cpu", load_cpu,
-             "--mqload", BUILD / "mqload"], check=True, stdout=subprocess.DEVNULL)
+             "--seconds", f"{seconds * LONGER if long else seconds:g}", "--only", expression, "--broker-cpus", "0",
+             "--load-cpu", load_cpu, "--mqload", BUILD / "mqload"], check=True, stdout=subprocess.DEVNULL)
         records += [{**json.loads(line), "cores": cores} for line in out.read_text(encoding="utf-8").splitlines()]
     return records
 
@@ -143,7 +145,7 @@ def figure(value: Any) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def write(table: list[dict[str, Any]], rounds: int, seconds: str, after: list[float], run: Run) -> None:
+def write(table: list[dict[str, Any]], rounds: int, seconds: float, after: list[float], run: Run) -> None:
     """Write docs/benchmarks.md and docs/benchmarks.json."""
     lines = [
         "# Benchmarks",
@@ -154,7 +156,8 @@ def write(table: list[dict[str, Any]], rounds: int, seconds: str, after: list[fl
         "What durable sessions, archive, replay and retained messages cost: [benchmarks-log.md](benchmarks-log.md).",
         "",
         *run.described(),
-        f"- Command: `make bench` ({rounds} rounds of {seconds} s), {datetime.date.today().isoformat()}",
+        f"- Command: `make bench` ({rounds} rounds of {seconds:g} s, of {seconds * LONGER:g} s at 5,000 msg/s), "
+        f"{datetime.date.today().isoformat()}",
         "- Figures are medians over the rounds; a ratio is the median of the ratios within a round.",
         "- One core: broker and load generator share it. Two cores: one each.",
         "",
@@ -177,7 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("what", choices=("run", "check"))
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", default="0.6")
+    parser.add_argument("--seconds", type=float, default=0.6)
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sources = prepare()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 CPU = "broker_cpu_us_per_msg"
 SAME_CORE = "one core"              # broker and load generator share a core: capacity with single small writes
 OWN_CORES = "two cores"             # a core each
+LONGER = 5                          # times as long is a round of what would be chance in a short one
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Row:
         reference: broker (or "shoal", with `of`) that the figure is divided by; "" for an absolute figure.
         target: at most this ratio, or this figure in `unit`.
         of: scenario of the reference, if it is another one.
+        long: its rounds are LONGER times as long as the others'.
     """
 
     text: str
@@ -31,6 +33,7 @@ class Row:
     target: float
     of: str = ""
     unit: str = "µs"
+    long: bool = False
 
 
 def _pairs() -> list[Row]:
@@ -63,9 +66,9 @@ ROWS = [
     Row("100,000 wildcard filters, random topics", "wild 100k filters q0 64B", OWN_CORES, CPU, "mosquitto", 0.3),
     Row("publish only, 25 clients x 1,000, 1 KiB", "pubonly 25x1000 1024B", OWN_CORES, CPU, "floor", 1.3),
     Row("publish only, 25 clients x 1,000, 4 KiB", "pubonly 25x1000 4096B", OWN_CORES, CPU, "floor", 1.4),
-    Row("5,000 msg/s QoS 1, one at a time: CPU", "rate 5k/s q1 64B", OWN_CORES, CPU, "floor", 1.3),
-    Row("5,000 msg/s QoS 1, one at a time: p50", "rate 5k/s q1 64B", OWN_CORES, "p50_us", "floor", 1.3),
-    Row("5,000 msg/s QoS 1, one at a time: p99", "rate 5k/s q1 64B", OWN_CORES, "p99_us", "floor", 2),
+    # A percentile of few messages is chance, and so little CPU time is counted in hundredths of a second.
+    *(Row(f"5,000 msg/s QoS 1, one at a time: {name}", "rate 5k/s q1 64B", OWN_CORES, key, "floor", target, long=True)
+      for name, key, target in (("CPU", CPU, 1.3), ("p50", "p50_us", 1.3), ("p99", "p99_us", 2))),
     Row("connect, CONNACK, close: CPU", "connect 5000", OWN_CORES, CPU, "floor", 3),
     Row("memory per idle connection (10,000 held)", "idle 10000", OWN_CORES, "rss_bytes_per_conn", "", 1536,
         unit="bytes"),
