@@ -177,8 +177,7 @@ cdef class Hub:
                 read_on = True
                 self.take_up_later()
                 self.lap(PHASE_CONTROL)
-            if self.router.recording:
-                self.pump.run()
+            if self.router.recording and self.pump.run():
                 self.lap(PHASE_PUMP)
             if self.mesh is not None:
                 self.mesh.flush()
@@ -262,11 +261,14 @@ cdef class Hub:
     cdef int run_replays(self) except -1:
         """Once per turn, and less of it if clients published."""
         cdef uint64_t messages = self.turn.publishes_in[0] + self.turn.publishes_in[1] + self.turn.publishes_in[2]
-        self.turn.in_router = True
-        self.replays.run(messages != self.messages_seen)
-        self.turn.in_router = False
+        cdef bint busy = messages != self.messages_seen
         self.messages_seen = messages
-        return self.lap(PHASE_PUMP)
+        if self.replays.waits():
+            self.turn.in_router = True
+            self.replays.run(busy)
+            self.turn.in_router = False
+            self.lap(PHASE_PUMP)
+        return 0
 
     cdef bint has_replays(self) noexcept:
         return self.replays is not None and self.replays.more

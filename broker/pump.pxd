@@ -12,4 +12,4 @@ cdef class Pump:
 
     cdef uint64_t durable            # up to which record effects have left
 
-    cdef int run(self) except -1     # append, tell, settle; returns how many effects left
+    cdef bint run(self) except -1    # append, tell, settle; returns whether there was anything to do

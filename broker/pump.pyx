@@ -54,16 +54,15 @@ cdef class Pump:
             router.ledger.bodies = log
             router.record_into(RecordBuffer(log.appended))
 
-    cdef int run(self) except -1:
+    cdef bint run(self) except -1:
         if not self.router.recording:
-            return 0
+            return False
         cdef RecordBuffer records = self.router.ledger.records
-        cdef int settled
         if not self.router.indexing.empty():
             self.router.indexing.acknowledged(self.router.retaining.index.applied)
         if records.count == 0 and self.durable == records.last_number and self.router.accepting:
             if len(self.router.effects) == 0 and not self.router.ledger.starved:
-                return 0
+                return False
         if records.count:
             self.log.append(records)
             if self.mesh is not None:
@@ -73,7 +72,7 @@ cdef class Pump:
         if self.durable < records.last_number:
             with nogil:
                 sched_yield()                # a turn under load never blocks, and the log's thread needs the GIL
-        settled = self.router.settle(self.durable)
+        self.router.settle(self.durable)
         if records.count:
             self.log.append(records)         # what settling has decided rests on no turn to come
-        return settled
+        return True

@@ -28,6 +28,7 @@ cdef class Reactor(Hub):
     cdef int64_t started_ns              # when the last turn began
     cdef int64_t[PHASE_COUNT] phase_start_ns     # phase_ns as that turn began
     cdef bint at_once                    # its first look found events: their sockets may have waited
+    cdef bint waited                     # its wait blocked, so the next one is likely to as well
     cdef bint busy                       # it left something to do
     cdef uint32_t[TURNS_KEPT] last_turns     # microseconds, by turn number modulo TURNS_KEPT
 

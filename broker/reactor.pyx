@@ -60,6 +60,7 @@ cdef enum:
     GATHER_ROUNDS = 1            # so often;
     GATHER_OUTPUTS = 16          # a turn with at least so many connections to flush looks, as long as there is more,
     GATHER_ROUNDS_WIDE = 8       # so often at most
+    WAITED_NS = 5000             # since the end of the last turn: what blocked was away for longer
 
 cdef epoll_event[EVENTS_MAX] events
 
@@ -281,6 +282,9 @@ cdef class Reactor(Hub):
         cdef int count
         count = self.wait(block)
         started_ns = monotonic_ns()
+        if self.waited and started_ns - self.mark_ns < WAITED_NS:
+            self.waited = False
+            self.at_once = count > 0
         if count:
             # Ready since the last turn's look, at most. A wait that blocked, or a driver that waited, is no lag; before
             # the first turn nobody looked.
@@ -328,17 +332,25 @@ cdef class Reactor(Hub):
         return monotonic_ns()
 
     cdef int wait(self, bint block) except -1:
-        """Wait for events; without the GIL, if it blocks. Returns how many there are."""
-        cdef int count
-        cdef int timeout_ms = 0
-        count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
+        """Wait for events; without the GIL, if it blocks. Returns how many there are.
+
+        It looks before it blocks, unless the last one had to wait: then this one most likely has to, too.
+        """
+        cdef int count = 0
+        cdef int timeout_ms
+        cdef bint may_block = (
+            block and not self.guest_due and self.running and not self.unfinished()
+            and not self.turn.dirty.count and not self.turn.later.count and not self.has_replays()
+            and (self.mesh is None or not self.mesh.pending()))
+        if not (may_block and self.waited):
+            count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
         self.at_once = count > 0
-        if (count == 0 and block and not self.guest_due and self.running and not self.unfinished()
-                and not self.turn.dirty.count and not self.turn.later.count and not self.has_replays()
-                and (self.mesh is None or not self.mesh.pending())):
+        self.waited = False
+        if count == 0 and may_block:
             timeout_ms = TICK_MS if self.needs_ticks() else -1
             with nogil:
                 count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, timeout_ms)
+            self.waited = True
         if count < 0:
             if errno != EINTR:
                 raise OSError(errno, os.strerror(errno))

@@ -64,6 +64,7 @@ cdef class Replays:
     cdef readonly uint64_t records_missing   # ... and how many records those were
 
     cdef readonly bint more              # there is something to do at once
+    cdef bint waits(self) except -1
     cdef int run(self, bint busy) except -1        # one turn's worth
     cdef ReplayState slice(self, Replay replay, int64_t* budget) except? REPLAY_ENDED
     cdef int deliver(self, Replay replay) except -1

@@ -173,6 +173,10 @@ cdef class Replays:
 
     # A turn ---------------------------------------------------------------------------------------------------------
 
+    cdef bint waits(self) except -1:
+        """Somebody replays, or waits to."""
+        return len(self.ready) != 0 or len(self.following) != 0 or len(self.beginning) != 0 or len(self.failed) != 0
+
     cdef int run(self, bint busy) except -1:
         """Give what there is, for one turn; `more` says whether the next turn need not wait.
 
@@ -185,8 +189,6 @@ cdef class Replays:
         cdef int64_t budget, ends_ns
         cdef ReplayState state
         self.more = False
-        if not (self.ready or self.following or self.beginning or self.failed):
-            return 0
         if self.failed_ms and self.router.ledger.now_ms < self.failed_ms + RETRY_MS:
             pass                             # nothing is tried again yet, and who can go on does
         elif self.failed or self.beginning or self.following:

@@ -46,8 +46,8 @@ class Driver(ABC):
         self.version = version
         self.inbox: queue.Queue[Message] = queue.Queue()
 
-    @classmethod
-    def check_installed(cls) -> None:  # noqa: B027  (whoever runs none has nothing to do)
+    @classmethod  # noqa: B027  (whoever runs none has nothing to do)
+    def check_installed(cls) -> None:
         """Raise MissingError if a program that this driver runs is not there."""
 
     @abstractmethod
@@ -63,9 +63,9 @@ class Driver(ABC):
         for topic_filter in topic_filters:
             self.subscribe(topic_filter, qos)
 
-    @abstractmethod
     def unsubscribe(self, topic_filter: str) -> None:
-        """Unsubscribe from a topic filter."""
+        """Unsubscribe from a topic filter; AssertionError from what cannot, and need not be asked."""
+        raise AssertionError(f"{self.name} cannot unsubscribe while it is connected")
 
     @abstractmethod
     def publish(
