@@ -22,7 +22,7 @@ from typing import Any
 from analytics.mqtt import Client, NetworkError, Unfinished
 from tests.support.process import ROOT, BrokerProcess
 
-TIMEOUT_S = 600.0
+TIMEOUT_S = 1800.0
 SEGMENT_BYTES = 1_048_576
 PUBLISHERS = 2
 SUBSCRIBERS = 3
