@@ -11,7 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import ways
+from broker import handover, ways
 from broker.config import Config, Limits
 from broker.handover import Arrivals
 from broker.packets import Ack, Connack, Connect, Publish, Subscribe, encode, next_frame, subscription
@@ -161,6 +161,23 @@ async def test_who_leaves_while_it_waits_for_its_home_is_forgotten(tmp_path) -> 
             assert there.handover.taken_in == 1
 
 
+async def test_many_wait_for_their_home_and_only_who_left_is_not_sent_there(tmp_path) -> None:
+    count = 2 * ways.CLIENTS_PER_MESSAGE + 2
+    async with worker(0, tmp_path) as here:
+        clients = [RawClient(port_of(here)) for _ in range(count)]
+        for number, client in enumerate(clients):
+            client.socket.sendall(client.connect_bytes(named(1, f"client{number}")))
+        await until(lambda: sum(c.is_parked for c in here.reactor.connections_snapshot()) == count)
+        for client in clients[1::2]:
+            client.socket.close()
+        await until(lambda: here.reactor.connection_count == count // 2)
+        async with worker(1, tmp_path) as there:
+            for client in clients[::2]:
+                assert (await soon(client.read)).reason == 0
+                client.socket.close()
+            assert there.handover.taken_in == here.handover.handed_over == count // 2
+
+
 async def test_clients_wait_where_they_came_while_their_home_takes_none_in(tmp_path) -> None:
     """The authenticator of worker 1 has all the CONNECTs that it may have; others are not lost meanwhile."""
     free = trio.Event()
@@ -230,9 +247,15 @@ async def test_clients_of_one_home_that_come_in_one_turn_travel_in_one_message(t
         assert not ports
 
 
-@pytest.mark.parametrize("sizes", [(0, 0, 5000, 0), (5000, 5000), (300, 300, 300, 0, 300), (700, 0, 600, 1000)])
-async def test_clients_that_come_in_one_turn_with_much_or_little_behind_connect(tmp_path, monkeypatch, sizes) -> None:
-    monkeypatch.setattr(ways, "MESSAGE_BYTES_MAX", 700)
+@pytest.mark.parametrize(("room", "sizes"), [
+    (700, (0, 0, 5000, 0)), (700, (5000, 5000)), (700, (300, 300, 300, 0, 300)), (700, (700, 0, 600, 1000)),
+    (700, (80,) * 6), (700, (5000,) * 40), (100, (60_000,))])
+async def test_clients_that_come_in_one_turn_with_much_or_little_behind_connect(
+    tmp_path, monkeypatch, room, sizes,
+) -> None:  # fmt: skip
+    """A message has room for six small clients but for what is said of each; the last ones fill the queue."""
+    for module in (ways, handover):
+        monkeypatch.setattr(module, "MESSAGE_BYTES_MAX", room)
     async with worker(0, tmp_path) as here, worker(1, tmp_path) as there:
         with ExitStack() as stack:
             clients = [stack.enter_context(RawClient(port_of(here))) for _ in sizes]
@@ -244,6 +267,23 @@ async def test_clients_that_come_in_one_turn_with_much_or_little_behind_connect(
                 assert (await soon(client.read)).packet_identifier == 1 + number
         assert there.handover.taken_in == len(sizes)
         assert there.counters()["payload_bytes_in"] == sum(sizes)
+
+
+async def test_a_home_that_dies_before_it_has_all_of_a_client_is_found_again(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(ways, "MESSAGE_BYTES_MAX", 100)
+    async with worker(0, tmp_path) as here:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as home:
+            home.bind(str(tmp_path / "worker-1.handover"))
+            home.listen()
+            lost = RawClient(port_of(here))
+            lost.socket.sendall(lost.connect_bytes(named(1)) + encode(Publish(b"a", bytes(60_000)), 5))
+            way, _ = await soon(home.accept)
+            await until(lambda: here.handover.handed_over == 1)
+            way.close()
+        lost.socket.close()
+        async with worker(1, tmp_path):
+            with RawClient(port_of(here)) as client:
+                assert (await soon(client.connect, named(1))).reason == 0
 
 
 def test_of_clients_whose_sockets_had_no_room_only_the_last_are_lost() -> None:

@@ -80,10 +80,10 @@ class Load:
         return probes.resident_kib(self.broker.process.pid) * 1024
 
 
-def read_until_ping(client: socket.socket, version: int) -> int:
-    """Read a client's answers up to PINGRESP; returns how many QoS 1 messages were acknowledged on the way."""
+def packets_until_ping(client: socket.socket, version: int) -> list[tuple[int, bytes]]:
+    """Read a client's answers up to PINGRESP; returns them as (first byte, body). RuntimeError if one is a refusal."""
     buffer = bytearray()
-    packets = []
+    packets: list[tuple[int, bytes]] = []
     while all(first != 0xD0 for first, _ in packets):
         data = client.recv(65_536)
         if not data:
@@ -95,7 +95,12 @@ def read_until_ping(client: socket.socket, version: int) -> int:
         reason = getattr(decode(*frame, version), "reason", 0)
         if reason >= 0x80 or (frame[0] == 0x20 and reason):
             raise RuntimeError(f"refused: {decode(*frame, version)}")
-    return sum(frame[0] == 0x40 for frame in packets)
+    return packets
+
+
+def read_until_ping(client: socket.socket, version: int) -> int:
+    """Read a client's answers up to PINGRESP; returns how many QoS 1 messages were acknowledged on the way."""
+    return sum(first == 0x40 for first, _ in packets_until_ping(client, version))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -20,13 +21,13 @@ from random import Random
 from router.message import message
 from router.records import RecordBuffer
 
-from broker.packets import Connect, Pingreq, Publish, Subscribe, encode, subscription
+from broker.packets import Connect, Pingreq, Publish, Subscribe, encode, next_frame, subscription
 from router.disk import Disk
 from router.kinds import Record
 from router.segments import Segments
 from router.storage import Log
 from tests.bench import probes
-from tests.bench.capacity import publishes, read_until_ping
+from tests.bench.capacity import packets_until_ping, publishes, read_until_ping
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "bench"
 PORT = 18861
@@ -194,16 +195,20 @@ def recovery(size: int) -> dict[str, float]:
 
 
 def come_and_go(running: Running, count: int, behind: Callable[[int], bytes]) -> dict[str, float]:
-    """Have durable 5.0 clients connect, get all answers and leave, 500 at a time; returns time, CPU, fdatasyncs."""
-    started, cpu_s, syncs = time.perf_counter(), running.cpu_s(), running.syncs()
+    """Have durable 5.0 clients connect, get all answers and leave, 500 at a time.
+
+    Returns time, CPU, fdatasyncs, and how many had a session.
+    """
+    started, cpu_s, syncs, present = time.perf_counter(), running.cpu_s(), running.syncs(), 0
     for first in range(0, count, AT_ONCE):
         some = [client(f"client-{number:06}", 5, behind(number), False, f"127.0.1.{1 + number // ADDRESS_CLIENTS}")
                 for number in range(first, min(first + AT_ONCE, count))]
         for one in some:
-            read_until_ping(one, 5)
+            present += packets_until_ping(one, 5)[0][1][0]
             one.sendall(b"\xe0\0")
             one.close()
-    return {"s": time.perf_counter() - started, "cpu_s": running.cpu_s() - cpu_s, "syncs": running.syncs() - syncs}
+    return {"s": time.perf_counter() - started, "cpu_s": running.cpu_s() - cpu_s, "syncs": running.syncs() - syncs,
+            "present": present}
 
 
 def sessions(count: int) -> dict[str, dict[str, float]]:
@@ -220,6 +225,37 @@ def sessions(count: int) -> dict[str, dict[str, float]]:
     if kinds.get("session", 0) < 2 * count or kinds.get("subscribe", 0) != count:
         raise RuntimeError(f"the sessions were not durable: {kinds}")
     return {"made": made, "restart": restart, "storm": storm}
+
+
+def restart_of_all(size: int, session_count: int, retained_count: int) -> dict[str, float]:
+    """Return what a start takes behind kill -9, with a log of a size, durable sessions and retained messages.
+
+    Every session must be there behind it, and the last retained message of every thousand.
+    """
+    folder = empty("log-all")
+    write_traffic(folder, size)
+    settings = {"SHOAL_LIMITS__CONNECTS_PER_SECOND_MAX": "0", "SHOAL_MQTT__RECEIVE_MAXIMUM": "65535", **NEVER_COMPACT}
+    with serve(folder, **settings) as running:
+        come_and_go(running, session_count, lambda number: encode(
+            Subscribe(1, (subscription(b"one/%06d" % number, 1),)), 5))
+        store_retained(retained_count)
+        os.kill(running.pid, signal.SIGKILL)
+    written = sum(file.stat().st_size for file in (folder / "worker-0").iterdir())
+    with serve(folder, **settings) as running:
+        found = {"bytes": written, "sessions": session_count, "retained": retained_count,
+                 "s": running.ready_s, "cpu_s": running.ready_cpu_s, "mib": running.memory_mib("VmRSS")}
+        asked = [b"site/%d/sensor/%06d" % (number % 10, number) for number in range(999, retained_count, 1000)]
+        reader = client("reader", 4, encode(Subscribe(1, tuple(subscription(topic, 0) for topic in asked)), 4))
+        buffer, came = bytearray(), 0
+        while came < len(asked) and (data := reader.recv(65_536)):
+            buffer += data
+            while (frame := next_frame(buffer)) is not None:
+                came += frame[0] & 0xF0 == 0x30
+        present = come_and_go(running, session_count, lambda number: b"")["present"]
+    if (came, present) != (len(asked), session_count):
+        raise RuntimeError(f"{present} of {session_count} sessions are there, {came} of {len(asked)} retained messages")
+    shutil.rmtree(folder)
+    return found
 
 
 # The archive and replay --------------------------------------------------------------------------------------------
@@ -294,18 +330,8 @@ def retained(count: int, mqload: Path) -> dict[str, float]:
     """Return what it costs to store retained messages of 100 bytes, and to read them."""
     folder = empty("log-retained")
     with serve(folder, SHOAL_MQTT__RECEIVE_MAXIMUM="65535", **NEVER_COMPACT) as running:
-        publisher = client("publisher")
-        read_until_ping(publisher, 4)
         started, before = time.perf_counter(), running.cpu_s()
-        for first in range(0, count, 1000):
-            topics = [b"site/%d/sensor/%06d" % (number % 10, number) for number in range(first, first + 1000)]
-            publisher.sendall(publishes(4, topics, 1, True))
-            left = 4 * len(topics)               # PUBACKs
-            while left:
-                got = len(publisher.recv(left))
-                if not got:
-                    raise RuntimeError("the broker closed the publisher's connection")
-                left -= got
+        store_retained(count)
         stored_s, stored_us = time.perf_counter() - started, (running.cpu_s() - before) / count * 1e6
         time.sleep(5)
         found = {"stored_s": stored_s, "stored_us": stored_us}
@@ -338,6 +364,22 @@ def retained(count: int, mqload: Path) -> dict[str, float]:
                   "mib": running.memory_mib("VmRSS"), "anonymous_mib": running.memory_mib("RssAnon")}
     shutil.rmtree(folder)
     return found
+
+
+def store_retained(count: int) -> None:
+    """Publish so many retained messages of 100 bytes at QoS 1, each to a topic of its own."""
+    publisher = client("publisher")
+    read_until_ping(publisher, 4)
+    for first in range(0, count, 1000):
+        topics = [b"site/%d/sensor/%06d" % (number % 10, number) for number in range(first, first + 1000)]
+        publisher.sendall(publishes(4, topics, 1, True))
+        left = 4 * len(topics)               # PUBACKs
+        while left:
+            got = len(publisher.recv(left))
+            if not got:
+                raise RuntimeError("the broker closed the publisher's connection")
+            left -= got
+    publisher.close()
 
 
 def rate_p99_us(mqload: Path) -> float:

@@ -168,6 +168,11 @@ def rows(found: dict[str, Any]) -> list[tuple[str, str, str, bool | None]]:
         seconds = found["recovery"]["s_per_gb"]
         table.append((f"recovery, per GB of log (measured with {found['recovery']['bytes'] / 1e9:.2f} GB)",
                       f"{seconds:.2f} s, CPU {found['recovery']['cpu_s_per_gb']:.2f} s", "2 s", seconds <= 2))
+    if "all" in found:
+        one = found["all"]
+        table.append((f"restart behind kill -9 with {one['bytes'] / 1e9:.2f} GB of log, {one['sessions']:,} durable "
+                      f"sessions and {one['retained']:,} retained messages",
+                      f"{one['s']:.1f} s, CPU {one['cpu_s']:.1f} s; {one['mib']:,.0f} MiB resident", "", None))
     for name, text in (("made", "durable sessions that subscribe"), ("restart", "restart with as many sessions"),
                        ("storm", "durable sessions that come back")):
         if "sessions" in found:
@@ -266,6 +271,7 @@ def main() -> None:
         "pairs": lambda: durable_pairs(generator(sources, "mqload-durable", DURABLE), rounds, seconds),
         "puback": lambda: puback(generator(sources, "mqload-puback", DURABLE + PUBACK), rounds, seconds),
         "recovery": lambda: log_probes.recovery(given.log_bytes),
+        "all": lambda: log_probes.restart_of_all(1_000_000_000, given.sessions, given.retained),
         "sessions": lambda: log_probes.sessions(given.sessions),
         "archive": lambda: log_probes.archive_us(500_000, rounds),
         "replay": lambda: log_probes.replay(given.replayed),

@@ -27,7 +27,10 @@ ENDLESS = "1000000"
 
 @contextmanager
 def broker(command: str, port: int, cores: Collection[int] = (0,)) -> Iterator[int]:
-    """Run a broker pinned to cores until the block ends; gives its process id."""
+    """Run a broker pinned to cores until the block ends; gives its process id. RuntimeError if its port is taken."""
+    with socket.socket() as other:
+        if other.connect_ex(("127.0.0.1", port)) == 0:
+            raise RuntimeError(f"something listens on port {port}: it would be measured instead of {command}")
     process = subprocess.Popen(
         shlex.split(command.replace("{port}", str(port))), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, cores))
