@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 SLICE_MESSAGES = 64             # read from the index at a time: well below a millisecond
 SLICE_BYTES = 65_536
+SLICE_MESSAGES_BUSY = 8         # ... while messages are published, which wait for it
+SLICE_BYTES_BUSY = 8_192
 
 
 class Backlog:
@@ -63,16 +65,21 @@ class Backlog:
         self.messages.extend(later.messages)
         self.scans.extend(later.scans)
 
-    def read_on(self) -> None:
-        """Read a slice of the first scan; it may give nothing although there is more."""
+    def read_on(self, busy: bool = False) -> None:
+        """Read a slice of the first scan, a short one if busy; it may give nothing although there is more."""
         scan, qos, identifier = self.scans[0]
-        self._read(scan, qos, identifier)
+        if busy:
+            self._read(scan, qos, identifier, SLICE_MESSAGES_BUSY, SLICE_BYTES_BUSY)
+        else:
+            self._read(scan, qos, identifier)
         if scan.done:
             del self.scans[0]
 
-    def _read(self, scan: RetainedScan, qos: int, identifier: int) -> None:
+    def _read(
+            self, scan: RetainedScan, qos: int, identifier: int, limit: int = SLICE_MESSAGES,
+            bytes_max: int = SLICE_BYTES) -> None:
         ledger = self._router.ledger
-        messages = scan.next_slice(SLICE_MESSAGES, ledger.now_us, ledger.now_ms, SLICE_BYTES)
+        messages = scan.next_slice(limit, ledger.now_us, ledger.now_ms, bytes_max)
         self.messages.extend((message, qos, identifier, scan) for message in messages)
 
     def is_current(self, message: Message, scan: RetainedScan | None) -> bool:

@@ -304,16 +304,19 @@ class Controller:
         else:
             connection.backlog = None
 
-    def read_on(self, connection: Connection) -> None:
+    def read_on(self, connection: Connection, busy: bool) -> None:
         """Read some of the retained messages for a connection from the disk, and send them. Called a few times a turn.
 
         A connection that takes nothing now has this called again after it has taken something.
+
+        Args:
+            busy: messages are published: only a few, so that those do not wait.
         """
         backlog: Backlog | None = connection.backlog
         if backlog is None or not connection.can_take(0):
             return
         if not backlog.messages:
-            backlog.read_on()
+            backlog.read_on(busy)
         self.send_backlog(connection)
 
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> bool:

@@ -48,7 +48,8 @@ cdef class Hub:
     cdef public MeshSeam mesh            # the links to other routers; None without any
     cdef public object memory            # broker.limits.MemoryGuard, or None
     cdef public Replays replays          # None without a log
-    cdef uint64_t messages_seen          # publishes received when they last had their share of a turn
+    cdef uint64_t messages_seen          # publishes received until the turn before
+    cdef int64_t live_ms                 # when clients last published, or peers sent something
     cdef uint64_t memory_checked_bytes   # turn.bytes_in when it last looked
     cdef readonly list arrivals          # in-process clients (LocalClient) that got messages in this turn
     cdef readonly list after_control     # called once, when this turn's control packets have been dealt with
@@ -61,7 +62,8 @@ cdef class Hub:
     cdef int take_up_waiting(self) except -1
     cdef int take_up_later(self) except -1
     cdef int tick(self) except -1
-    cdef int run_replays(self) except -1
+    cdef bint is_live(self) noexcept         # clients published in this turn
+    cdef int run_replays(self, bint busy) except -1
     cdef bint has_replays(self) noexcept     # they have more to do at once
     cdef int take_up_throttled(self) except -1
     cdef int take_up_pushed_back(self) except -1

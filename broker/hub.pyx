@@ -24,7 +24,9 @@ cdef extern from "<malloc.h>" nogil:
 
 cdef enum:
     ROUNDS_MAX = 64
-    LATER_PER_TURN = 4                   # a slice of the disk each: some two milliseconds in all
+    LATER_PER_TURN = 4                   # a slice of the disk each: some two milliseconds in all,
+    LATER_PER_TURN_BUSY = 1              # or some 50 microseconds in a turn of a worker
+    BUSY_MS = 100                        # in which so long ago or less a message was published
     MEMORY_CHECK_BYTES = 16777216        # received between two looks at the memory that is used
 
 PHASES = ("input", "control", "pump", "flush", "guest")
@@ -88,6 +90,7 @@ cdef class Hub:
         self.turn.messages_per_second_max = messages_per_second_max
         self.turn.bytes_per_second_max = bytes_per_second_max
         self.turn.now_ms = self.started_ms = now_ms
+        self.live_ms = now_ms - BUSY_MS
         self.turn.wake_fd = -1
         self.connect_timeout_ms = connect_timeout_ms
         router.ledger.now_ms = now_ms
@@ -159,8 +162,9 @@ cdef class Hub:
         """
         cdef int rounds = 0
         cdef bint read_on = False
+        cdef bint busy = self.is_live()
         if self.replays is not None:
-            self.run_replays()
+            self.run_replays(busy)
         if self.turn.pushed_back.count:
             self.take_up_pushed_back()
         while True:
@@ -173,16 +177,19 @@ cdef class Hub:
                     self.take_up_waiting()
                     self.end_closing()
                 self.lap(PHASE_CONTROL)
-            if self.turn.later.count and not read_on:
-                read_on = True
-                self.take_up_later()
-                self.lap(PHASE_CONTROL)
             if self.router.recording and self.pump.run():
                 self.lap(PHASE_PUMP)
             if self.mesh is not None:
                 self.mesh.flush()
                 self.lap(PHASE_PUMP)
             self.flush_dirty()
+            if self.turn.later.count and not read_on:
+                # Behind the flush: what came live in this turn does not wait for it.
+                read_on = True
+                self.lap(PHASE_FLUSH)
+                self.take_up_later()
+                self.lap(PHASE_CONTROL)
+                continue
             if rounds >= ROUNDS_MAX or not self.unfinished():
                 break
             self.lap(PHASE_FLUSH)
@@ -258,11 +265,16 @@ cdef class Hub:
                 self.replays.take_up(connection)
         return 0
 
-    cdef int run_replays(self) except -1:
-        """Once per turn, and less of it if clients published."""
+    cdef bint is_live(self) noexcept:
         cdef uint64_t messages = self.turn.publishes_in[0] + self.turn.publishes_in[1] + self.turn.publishes_in[2]
-        cdef bint busy = messages != self.messages_seen
+        if messages == self.messages_seen:
+            return False
         self.messages_seen = messages
+        self.live_ms = self.turn.now_ms
+        return True
+
+    cdef int run_replays(self, bint busy) except -1:
+        """Once per turn, and less of it if clients published."""
         if self.replays.waits():
             self.turn.in_router = True
             self.replays.run(busy)
@@ -274,16 +286,20 @@ cdef class Hub:
         return self.replays is not None and self.replays.more
 
     cdef int take_up_later(self) except -1:
-        """Let the first few of those that have much to read go on; who has not come to its end lines up again."""
+        """Let the first few of those that have much to read go on; who has not come to its end lines up again.
+
+        Only one, with a short slice, while messages are published: the next one may come while it reads, and waits.
+        """
         cdef PointerList* later = &self.turn.later
-        cdef uint32_t count = min(later.count, <uint32_t>LATER_PER_TURN)
+        cdef bint busy = self.turn.now_ms < self.live_ms + BUSY_MS
+        cdef uint32_t count = min(later.count, <uint32_t>(LATER_PER_TURN_BUSY if busy else LATER_PER_TURN))
         cdef uint32_t index
         cdef Connection connection
         for index in range(count):
             connection = <Connection>later.items[index]
             connection.later = False
             if connection.state == OPEN:
-                self.controller.read_on(connection)
+                self.controller.read_on(connection, busy)
         later.count -= count
         memmove(later.items, later.items + count, later.count * sizeof(void*))
         return 0
@@ -443,8 +459,8 @@ cdef class Hub:
             self.router.ledger.now_ms = now_ms
             self.router.ledger.now_us = self.turn.now_ms * 1000
         self.mark_ns = self.clock_ns()
-        if self.mesh is not None:
-            self.mesh.receive()
+        if self.mesh is not None and self.mesh.receive():
+            self.live_ms = self.turn.now_ms
         self.tick()
         self.end_turn()
 

@@ -400,7 +400,8 @@ cdef class Reactor(Hub):
         """Take what peers have sent, if there is anything, or may be."""
         if self.mesh_due or self.mesh.pending():
             self.mesh_due = False
-            self.mesh.receive()
+            if self.mesh.receive():
+                self.live_ms = self.turn.now_ms
         return 0
 
     cdef int drain_wake(self) except -1:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from router.retained_index import RetainedIndex
 
 STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return
-STEPS_MIN: Final = 128
+STEPS_MIN: Final = 16
 SLICE_BYTES_MAX: Final = 1 << 20
 
 
