@@ -1,0 +1,164 @@
+"""How much of the retained messages on disk a turn reads: little while messages are published, which wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from broker.hub import Hub
+from broker.pump import Pump
+from router.message import message
+from router.router import Router
+
+from broker.acl import AllowAll
+from broker.auth import Anonymous
+from broker.backlog import SLICE_MESSAGES, SLICE_MESSAGES_BUSY
+from broker.config import Config
+from broker.control import Controller
+from broker.packets import Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.worker import ledger, terms
+from router.retained_index import RetainedIndex
+from tests.support.doubles import FakeLog
+
+KEPT = 1000
+NOW_MS = 1_000_000
+QUIET_MS = 1000          # with nothing published for so long, a worker has time
+
+
+class Retaining:
+    """A hub whose retained messages, `kept/0000` and so on, are on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        config = Config()
+        log = FakeLog()
+        self.index = RetainedIndex(str(folder / "retained"))
+        self.router = Router(ledger(config), seed=1, index=self.index)
+        controller = Controller(config, self.router, Anonymous(), AllowAll())
+        self.hub = Hub(self.router, controller, Pump(self.router, log), now_ms=NOW_MS, **terms(config))
+        self.now_ms = NOW_MS
+        self.hub.run_turn(NOW_MS)
+        for number in range(KEPT):
+            self.router.publish_message(message(b"kept/%04d" % number, b"x", 1, True))
+        self.turn(1)
+        log.sync()
+        while self.index.commit(log.durable):
+            pass
+        self.publisher = self.hub.connect()
+        self.publisher.feed_bytes(encode(Connect(4, b"publisher"), 4))
+        self.turn(QUIET_MS)
+
+    def turn(self, passed_ms: int = 0) -> None:
+        """A turn, so long after the one before."""
+        self.now_ms += passed_ms
+        self.hub.run_turn(self.now_ms)
+
+    def publish(self) -> None:
+        """Have the publisher say something, in the turn that is next."""
+        self.publisher.feed_bytes(encode(Publish(b"live", b"x"), 4))
+
+
+class Reader:
+    """A client that asks for all that is kept, at QoS 0.
+
+    Attributes:
+        got: topic names of retained messages, in the order in which they came.
+        live: how many others came.
+    """
+
+    def __init__(self, broker: Retaining, name: bytes) -> None:
+        self.got: list[bytes] = []
+        self.live = 0
+        self.connection = broker.hub.connect()
+        self.connection.feed_bytes(encode(Connect(4, name), 4) + encode(Subscribe(1, (
+            subscription(b"kept/#", 0), subscription(b"live", 0))), 4))
+
+    def take(self) -> int:
+        """Return how many retained messages have come since the last look."""
+        output, before = bytearray(self.connection.take_output()), len(self.got)
+        while (frame := next_frame(output)) is not None:
+            packet: Any = decode(*frame, 4)
+            if isinstance(packet, Publish):
+                if packet.retain:
+                    self.got.append(packet.topic)
+                else:
+                    self.live += 1
+        return len(self.got) - before
+
+
+@contextmanager
+def retaining(folder: Path) -> Iterator[Retaining]:
+    broker = Retaining(folder)
+    try:
+        yield broker
+    finally:
+        broker.index.close()
+
+
+def turns_until_all(broker: Retaining, readers: list[Reader], in_turn: Callable[[], None]) -> list[list[int]]:
+    """Turn until every reader has all; return what each got in each turn."""
+    came = []
+    while any(len(reader.got) < KEPT for reader in readers):
+        in_turn()
+        broker.turn()
+        came.append([reader.take() for reader in readers])
+        assert len(came) <= 2 * len(readers) * KEPT, came[-1]
+    return came
+
+
+def test_a_turn_in_which_somebody_published_reads_few_retained_messages_and_an_idle_one_reads_more(
+        tmp_path: Path) -> None:
+    with retaining(tmp_path) as broker:
+        reader = Reader(broker, b"reader")
+        idle = turns_until_all(broker, [reader], lambda: None)
+        assert max(idle) == [SLICE_MESSAGES]
+        beside = Reader(broker, b"beside")
+        busy = turns_until_all(broker, [beside], broker.publish)
+        assert busy == [[SLICE_MESSAGES_BUSY]] * (KEPT // SLICE_MESSAGES_BUSY)
+        assert SLICE_MESSAGES_BUSY * 4 <= SLICE_MESSAGES
+        assert beside.live == len(busy) - 1             # the first one was published ahead of the SUBSCRIBE
+        # Nothing is lost or comes twice.
+        assert reader.got == beside.got == [b"kept/%04d" % number for number in range(KEPT)]
+
+
+def test_turns_between_two_publishes_read_few_retained_messages_until_it_has_been_quiet(tmp_path: Path) -> None:
+    with retaining(tmp_path) as broker:
+        reader = Reader(broker, b"reader")
+        broker.turn()
+        reader.take()
+        broker.publish()
+        for passed_ms in (0, 1, 1, 10):
+            broker.turn(passed_ms)
+            assert reader.take() == SLICE_MESSAGES_BUSY
+        broker.turn(QUIET_MS)
+        assert reader.take() == SLICE_MESSAGES
+
+
+def test_readers_share_what_a_turn_reads_beside_publishers(tmp_path: Path) -> None:
+    with retaining(tmp_path) as broker:
+        readers = [Reader(broker, b"reader-%d" % number) for number in range(6)]
+        came = turns_until_all(broker, readers, broker.publish)
+        assert max(sum(turn) for turn in came) == SLICE_MESSAGES_BUSY
+        for reader in readers:
+            assert reader.got == [b"kept/%04d" % number for number in range(KEPT)]
+        # In turns: none is ahead of another by more than a slice.
+        sums = [0] * len(readers)
+        for turn in came:
+            sums = [total + more for total, more in zip(sums, turn, strict=True)]
+            assert max(sums) - min(sums) <= SLICE_MESSAGES_BUSY
+
+
+def test_what_is_published_in_a_turn_is_sent_ahead_of_the_retained_messages_of_that_turn(tmp_path: Path) -> None:
+    with retaining(tmp_path) as broker:
+        reader = Reader(broker, b"reader")
+        broker.turn()
+        reader.take()
+        broker.publish()
+        broker.turn()
+        kinds = []
+        output = bytearray(reader.connection.take_output())
+        while (frame := next_frame(output)) is not None:
+            packet: Any = decode(*frame, 4)
+            kinds.append(packet.retain)
+        assert kinds == [False] + [True] * SLICE_MESSAGES_BUSY
