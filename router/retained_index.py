@@ -338,6 +338,12 @@ class RetainedIndex:
 
     # What there is --------------------------------------------------------------------------------------------------
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether change() may have something for any key."""
+        # In this order, as in change().
+        return bool(self._front.changes) or bool(self._back.changes) or self.is_shared
+
     def change(self, key: bytes) -> bytes | None:
         """Return the value of a key that is not in LMDB yet, or is just being written."""
         # In this order: the thread makes the front table the back one.

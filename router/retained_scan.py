@@ -114,9 +114,12 @@ class RetainedScan:
         target_of = self._filter.target
         change_of, older, newer = self._index.change, self._older, self._newer
         forwarded = self._forwarded
+        # Nothing is added to a table while a slice is read.
+        all_written = not (older or newer or forwarded or self._index.has_changes)
+        key_at, next_one, take = cursor.key, cursor.next, self._take
         more = cursor.set_range(self._from) if self._from else cursor.first()
         while more:
-            key = cursor.key()
+            key = key_at()
             if steps <= 0 or len(found) >= limit or self._bytes_left <= 0:
                 self._from = key
                 return
@@ -124,10 +127,10 @@ class RetainedScan:
             name = key if not is_cut(key) else name_in(cursor.value())
             target = target_of(name)
             if target is name:
-                is_waiting = key in older or key in newer or change_of(key) is not None
-                if not is_waiting and not any(key in changes for changes in forwarded):
-                    self._take(found, cursor.value(), now_us, now_ms)
-                more = cursor.next()
+                if all_written or not (key in older or key in newer or change_of(key) is not None
+                                       or any(key in changes for changes in forwarded)):
+                    take(found, cursor.value(), now_us, now_ms)
+                more = next_one()
             elif name is not key:
                 # Names that are cut to the same prefix are in no order: the next one may match.
                 more = cursor.next()
@@ -141,7 +144,7 @@ class RetainedScan:
 
     def _take(self, found: list[Message], value: bytes, now_us: int, now_ms: int) -> None:
         """Append a message to what was found, unless it is newer than the scan, expired or damaged."""
-        if not self._is_older(value):
+        if stamp_of(value) > self._own_stamp_us and not self._is_older(value):
             return
         message = decode(value, now_us, now_ms)
         if message is None:
