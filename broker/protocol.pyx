@@ -171,33 +171,34 @@ cdef class Protocol(Sink):
         self.messages_in += 1
         self.turn.publishes_in[message.qos] += 1
         self.turn.payload_bytes_in += message.payload_length
-        if message.qos == 2:
-            known = session.incoming_state(identifier)
-            if known == 2 and not frame[0] & 0x08 and session.incoming_doubtful(identifier):
-                # Without DUP it is not sent again [MQTT-3.3.1-1]: a log that was not synced has lost its PUBREL.
-                session.incoming_remove(identifier)
-                known = 0
-            if known:
-                # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled. That
-                # one's answer is for the connection that it came on, which may be another.
-                if known == 2:
-                    self.acknowledge(PUBREC, identifier, 0)
-                else:
-                    self.turn.in_router = True
-                    self.router.acknowledge(session, self, PUBREC, identifier, 0, False)
-                    self.turn.in_router = False
+        if message.qos:
+            if message.qos == 2:
+                known = session.incoming_state(identifier)
+                if known == 2 and not frame[0] & 0x08 and session.incoming_doubtful(identifier):
+                    # Without DUP it is not sent again [MQTT-3.3.1-1]: a log that was not synced has lost its PUBREL.
+                    session.incoming_remove(identifier)
+                    known = 0
+                if known:
+                    # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled.
+                    # That one's answer is for the connection that it came on, which may be another.
+                    if known == 2:
+                        self.acknowledge(PUBREC, identifier, 0)
+                    else:
+                        self.turn.in_router = True
+                        self.router.acknowledge(session, self, PUBREC, identifier, 0, False)
+                        self.turn.in_router = False
+                    return 0
+            elif session.incoming_count and session.incoming_state(identifier):
+                if self.version < 5:
+                    raise ClientError(Reason.PACKET_IDENTIFIER_IN_USE, "MQTT3-2.3.1-2",
+                                      f"packet identifier {identifier} belongs to a QoS 2 message under way")
+                self.acknowledge(PUBACK, identifier, PACKET_IDENTIFIER_IN_USE)
                 return 0
-        elif message.qos and session.incoming_count and session.incoming_state(identifier):
-            if self.version < 5:
-                raise ClientError(Reason.PACKET_IDENTIFIER_IN_USE, "MQTT3-2.3.1-2",
-                                  f"packet identifier {identifier} belongs to a QoS 2 message under way")
-            self.acknowledge(PUBACK, identifier, PACKET_IDENTIFIER_IN_USE)
-            return 0
-        if message.qos and self.version == 5:
-            # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
-            if session.incoming_count + session.waiting_answers >= self.turn.receive_maximum:
-                raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
-                                  f"more than {self.turn.receive_maximum} messages without their acknowledgement")
+            if self.version == 5:
+                # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
+                if session.incoming_count + session.waiting_answers >= self.turn.receive_maximum:
+                    raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
+                                      f"more than {self.turn.receive_maximum} messages without their acknowledgement")
         if not self.route_allowed:
             return self.refuse_publish(message, identifier, NOT_AUTHORIZED, DROP_NOT_AUTHORIZED)
         if message.retain and not self.router.retaining.may_retain(message):

@@ -72,7 +72,9 @@ cdef class Router:
         Returns the number of receivers that it is for, a shared subscription being one, whether or not each has room
         for it: what a receiver drops is counted there.
         """
-        self.recorded = self.recording and self.rests_on_record(publisher, message, route)
+        # First what every message of QoS 0 is asked.
+        self.recorded = (message.qos != 0 or message.retain) and self.recording and self.rests_on_record(
+            publisher, message, route)
         if self.peers:
             message.publisher_key = publisher.key if publisher is not None else 0
         if self.recorded:
@@ -117,7 +119,12 @@ cdef class Router:
                         free(own.ids)
                 continue
             reached += 1
-            self._deliver_now(<Receiver>target.receiver, message, target)
+            if message.qos == 0 and not (<Receiver>target.receiver).peer:
+                # As _deliver_now() would, at the cost of a fifth of what the router does for such a message.
+                (<Receiver>target.receiver).deliver(message, 0, message.retain and target.retain_as_published, target.ids,
+                                                    target.ids_length, NULL)
+            else:
+                self._deliver_now(<Receiver>target.receiver, message, target)
         for index in range(route.group_count):
             reached += 1
             if not (<SharedGroup>route.groups[index]).publish(publisher, message):
