@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from select import select
 from typing import Any
 
 from broker.hub import Hub
 from broker.pump import Pump
+from broker.reactor import Reactor
 from router.message import message
 from router.router import Router
 
@@ -30,13 +33,16 @@ QUIET_MS = 1000          # with nothing published for so long, a worker has time
 class Retaining:
     """A hub whose retained messages, `kept/0000` and so on, are on disk."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, with_sockets: bool) -> None:
         config = Config()
         log = FakeLog()
         self.index = RetainedIndex(str(folder / "retained"))
         self.router = Router(ledger(config), seed=1, index=self.index)
         controller = Controller(config, self.router, Anonymous(), AllowAll())
-        self.hub = Hub(self.router, controller, Pump(self.router, log), now_ms=NOW_MS, **terms(config))
+        pump = Pump(self.router, log)
+        self.hub: Any = Reactor(
+            self.router, controller, pump, bytes_per_read=65_536, sockets_per_turn=64, **terms(config),
+        ) if with_sockets else Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(config))
         self.now_ms = NOW_MS
         self.hub.run_turn(NOW_MS)
         for number in range(KEPT):
@@ -88,12 +94,36 @@ class Reader:
 
 
 @contextmanager
-def retaining(folder: Path) -> Iterator[Retaining]:
-    broker = Retaining(folder)
+def retaining(folder: Path, with_sockets: bool = False) -> Iterator[Retaining]:
+    broker = Retaining(folder, with_sockets)
     try:
         yield broker
     finally:
+        if with_sockets:
+            broker.hub.close()
         broker.index.close()
+
+
+def turn_until_answered(broker: Retaining, client: socket.socket) -> None:
+    """Turn, waiting for what the client has sent, until something comes to it."""
+    while not select([client], [], [], 0)[0]:
+        broker.hub.turn_once(True)
+
+
+@contextmanager
+def dial(broker: Retaining, name: bytes) -> Iterator[socket.socket]:
+    """Give one end of a socket whose other end is a connected client's."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        ours, _ = listening.accept()
+    ours.setblocking(False)
+    broker.hub.adopt(ours.detach())
+    client.settimeout(10)
+    client.sendall(encode(Connect(4, name, True, 60), 4))
+    turn_until_answered(broker, client)
+    assert client.recv(100) == b"\x20\2\0\0"
+    with client:
+        yield client
 
 
 def turns_until_all(broker: Retaining, readers: list[Reader], in_turn: Callable[[], None]) -> list[list[int]]:
@@ -149,16 +179,22 @@ def test_readers_share_what_a_turn_reads_beside_publishers(tmp_path: Path) -> No
             assert max(sums) - min(sums) <= SLICE_MESSAGES_BUSY
 
 
-def test_what_is_published_in_a_turn_is_sent_ahead_of_the_retained_messages_of_that_turn(tmp_path: Path) -> None:
-    with retaining(tmp_path) as broker:
-        reader = Reader(broker, b"reader")
-        broker.turn()
-        reader.take()
+def test_what_is_published_in_a_turn_is_sent_before_that_turn_reads_retained_messages(tmp_path: Path) -> None:
+    with (retaining(tmp_path, with_sockets=True) as broker, dial(broker, b"live") as live,
+          dial(broker, b"reader") as reader):
+        live.sendall(encode(Subscribe(1, (subscription(b"live", 0),)), 4))
+        turn_until_answered(broker, live)
+        assert live.recv(100) == b"\x90\3\0\1\0"
+        reader.sendall(encode(Subscribe(1, (subscription(b"kept/#", 0),)), 4))
+        turn_until_answered(broker, reader)     # from here on it has more to read
+        came: list[bytes] = []
+        read = broker.index.read
+
+        def look_and_read(reading: Any) -> Any:
+            came.append(live.recv(100))         # waits; what was not sent yet never comes
+            return read(reading)
+
+        broker.index.read = look_and_read       # type: ignore[method-assign]
         broker.publish()
-        broker.turn()
-        kinds = []
-        output = bytearray(reader.connection.take_output())
-        while (frame := next_frame(output)) is not None:
-            packet: Any = decode(*frame, 4)
-            kinds.append(packet.retain)
-        assert kinds == [False] + [True] * SLICE_MESSAGES_BUSY
+        broker.hub.turn_once(False)
+        assert came == [encode(Publish(b"live", b"x"), 4)]
