@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 # For a broker whose resident memory is measured: a sanitizer, if one is preloaded, keeps back 256 MB of what is freed
 # unless it is told otherwise. Without one, nobody reads this.
