@@ -6,8 +6,10 @@ those routers have it (DESIGN, the pump). Acknowledgements of one session leave 
 """
 
 cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 from router.sink cimport PUBACK, PUBCOMP, PUBREC
 
 cdef enum:
@@ -15,9 +17,10 @@ cdef enum:
 
 
 cdef Held* hold(Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except NULL:
-    cdef Held* held = <Held*>calloc(1, sizeof(Held))
+    cdef Held* held = <Held*>PyMem_Malloc(sizeof(Held))
     if held == NULL:
         raise MemoryError()
+    memset(held, 0, sizeof(Held))
     Py_INCREF(session)
     held.session = <void*>session
     Py_INCREF(sink)
@@ -59,7 +62,7 @@ cdef int let_go(Held* held) except -1:
         finally:
             Py_DECREF(<object>held.session)
             Py_DECREF(<object>held.sink)
-            free(held)
+            PyMem_Free(held)
     return 0
 
 
@@ -68,7 +71,7 @@ cdef int forget(Held* held) noexcept:
     if held.pending == 0:
         Py_DECREF(<object>held.session)
         Py_DECREF(<object>held.sink)
-        free(held)
+        PyMem_Free(held)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdlib cimport free, malloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.string cimport memcpy
 
 
@@ -17,7 +17,7 @@ cdef class Message:
 
     def __dealloc__(self):
         if self.storage != NULL:
-            free(self.storage)
+            PyMem_Free(self.storage)
 
     cdef Message keep(self):
         """Return this message owned: itself, or the one exactly sized copy, whose pointers point into one block."""
@@ -33,7 +33,7 @@ cdef class Message:
         cdef uint8_t* block
         cdef size_t size
         if self.frame != NULL and self.alias_offset == NO_OFFSET:
-            block = <uint8_t*>malloc(self.frame_length)
+            block = <uint8_t*>PyMem_Malloc(self.frame_length)
             if block == NULL:
                 raise MemoryError()
             memcpy(block, self.frame, self.frame_length)
@@ -45,7 +45,7 @@ cdef class Message:
             copy.identifier_offset = self.identifier_offset
         else:
             size = <size_t>self.topic_length + self.properties_length + self.payload_length
-            block = <uint8_t*>malloc(size)
+            block = <uint8_t*>PyMem_Malloc(size)
             if block == NULL:
                 raise MemoryError()
             memcpy(block, self.topic, self.topic_length)
