@@ -104,7 +104,7 @@ cdef class FrameWriter:
         fields_of_message(&fields, message, now_us, now_ms)
         length = ENTRY_HEADER + <size_t>ids_length + fields.topic_length
         length += <size_t>fields.properties_length + fields.payload_length
-        assert length <= 0xFFFFFFFF, length
+        assert length >> 32 == 0, length         # 0xFFFFFFFF would be compared as a Python number
         if self.capacity < self.end + length:
             self.reserve(length)
         at = self.data + self.end

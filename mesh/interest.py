@@ -37,6 +37,7 @@ class Interest:
 
     Attributes:
         version: of what take() has told of; rises by one with each.
+        changed: filters about which take() may have something to tell; always the same dict.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Interest:
         # Topic filter -> how many want it with [QoS 0, 1, 2 while connected, QoS 0, 1, 2 for longer], members online.
         self._counts: dict[bytes, list[int]] = {}
         self._told: dict[bytes, Wish] = {}
-        self._changed: dict[bytes, None] = {}
+        self.changed: dict[bytes, None] = {}
         self._lingering: dict[bytes, int] = {}       # filter -> monotonic ms at which it is let go of
         self._now_ms = 0
 
@@ -69,7 +70,7 @@ class Interest:
             counts = self._counts.get(topic_filter) if topic_filter.startswith(SHARED) else None
             if counts is not None:
                 counts[6] += 1 if online else -1
-                self._changed[topic_filter] = None
+                self.changed[topic_filter] = None
 
     def _count(self, topic_filter: bytes, durable: bool, online: bool, before: int, after: int) -> None:
         if topic_filter.startswith(OWN):
@@ -86,7 +87,7 @@ class Interest:
         assert min(counts) >= 0, (topic_filter, counts)
         if not any(counts):
             del self._counts[topic_filter]
-        self._changed[topic_filter] = None
+        self.changed[topic_filter] = None
 
     def wish(self, topic_filter: bytes) -> Wish | None:
         """Return how a filter is wanted now, None if nobody wants it."""
@@ -103,7 +104,7 @@ class Interest:
         """
         self._now_ms = now_ms
         found: list[tuple[bytes, Wish | None]] = []
-        for topic_filter in self._changed:
+        for topic_filter in self.changed:
             wish = self.wish(topic_filter)
             told = self._told.get(topic_filter)
             if wish is None:
@@ -114,7 +115,7 @@ class Interest:
             if wish != told:
                 self._told[topic_filter] = wish
                 found.append((topic_filter, wish))
-        self._changed.clear()
+        self.changed.clear()
         for topic_filter, due_ms in list(self._lingering.items()):
             if due_ms > now_ms:
                 break                    # in the order of their times
@@ -126,7 +127,7 @@ class Interest:
 
     def due(self, now_ms: int) -> bool:
         """Return whether take() would find anything."""
-        if self._changed:
+        if self.changed:
             return True
         first = next(iter(self._lingering.values()), None)
         return first is not None and first <= now_ms

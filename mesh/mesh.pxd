@@ -41,6 +41,7 @@ cdef class Mesh(MeshSeam):
     cdef readonly Carrier transport
     cdef readonly bytes name             # ours, node/worker
     cdef readonly object interest        # mesh.interest.Interest
+    cdef dict changed                    # its `changed`: looked at in every turn
     cdef readonly dict neighbours        # name -> Neighbour
     cdef list links                      # of these, PeerLink
     cdef object wake                     # called when there is something for flush() to do outside of a turn

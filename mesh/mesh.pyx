@@ -147,6 +147,7 @@ cdef class Mesh(MeshSeam):
         self.absent_ms = absent_ms
         self.forwarding = Forwarding(router)
         self.interest = Interest()
+        self.changed = self.interest.changed
         self.reader = FrameReader()
         self.waiting = deque()
         self.neighbours = {}
@@ -209,7 +210,7 @@ cdef class Mesh(MeshSeam):
         cdef PeerLink link
         if self.indexing:
             self.call_indexed()
-        if self.interest.due(self.router.ledger.now_ms):
+        if self.changed:
             self.announce()
         if self.followed:
             self.tell_reach()
@@ -219,6 +220,8 @@ cdef class Mesh(MeshSeam):
 
     cdef int tick(self, int64_t now_ms) except -1:
         cdef Neighbour neighbour
+        if self.interest.due(now_ms):
+            self.announce()
         for neighbour in self.neighbours.values():
             neighbour.link.tick(now_ms)
             if neighbour.link.state == "up":

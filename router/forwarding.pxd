@@ -13,6 +13,7 @@ cdef class Forwarding:
     cdef Router router
     cdef dict group_names        # group identifier -> names of shared subscriptions that it may be
     cdef readonly uint64_t received     # messages from peers, repeats included, since the start
+    cdef Route route             # of the topic that came last; None, or perhaps stale
 
     # A message from a peer, borrowed or owned; `incarnation` is the peer's. Sequence 0: at QoS 0. True: it was new.
     cdef bint receive(self, Peer peer, Message message, uint64_t sequence, uint32_t incarnation, uint64_t n,
@@ -20,6 +21,7 @@ cdef class Forwarding:
     # The peer has all deliveries up to this one.
     cdef int acknowledged(self, Peer peer, uint64_t sequence) except -1
 
+    cdef Route route_of(self, Message message)
     cdef uint64_t copies_done(self, Peer peer) noexcept
     cdef bint rests_on_record(self, Message message, Route route) except -1
     cdef int deliver(self, Receiver receiver, Message message, uint8_t qos_max, Target* target, bint waits) except -1
