@@ -8,7 +8,7 @@ cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from router.crc32c cimport crc32c
 from router.cursor cimport BATCH_BEGINS, KIND_AT
 from router.cursor cimport ACKNOWLEDGED_HEADER, COPY_HEADER, FLAG_EXPIRES, FLAG_PEERS, FLAG_PICKED, FLAG_RETAIN, FLAG_WILL
@@ -348,7 +348,14 @@ cdef class RecordBuffer:
 cdef int fields_of_message(MessageFields* fields, Message message, int64_t time_us, int64_t now_ms) noexcept:
     """Fill in what a message says of itself; time_us and now_ms are the same moment."""
     cdef size_t alias = ALIAS_BYTES if message.alias_offset != NO_OFFSET and message.properties_length else 0
-    memset(fields, 0, sizeof(MessageFields))
+    # Every field, one by one: gcc makes `rep stos` of a memset of this size, which takes as long as all the rest.
+    fields.n = fields.record = 0
+    fields.accepted_us = 0
+    fields.origin = fields.incarnation = 0
+    fields.publisher_length = fields.packet_identifier = 0
+    fields.will = fields.picked = False
+    fields.peer_count = 0
+    fields.peers = fields.publisher = fields.properties = NULL
     fields.expires_us = time_us + (message.expires_ms - now_ms) * 1000 if message.expires_ms else 0
     fields.expiry_offset = message.expiry_offset
     if alias and message.expiry_offset != NO_OFFSET and message.expiry_offset > message.alias_offset:
