@@ -181,10 +181,11 @@ def check_addresses(config: Config) -> None:
             except OSError as error:
                 if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
                     continue
-                raise StartError(_refusal(address, error)) from error
+                raise StartError(refusal(address, error)) from error
 
 
-def _refusal(address: Address, error: OSError) -> str:
+def refusal(address: Address, error: OSError) -> str:
+    """Return in one sentence why an address cannot be bound or listened on."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"The address {address} is in use{_user_of(address.port)}: stop that or choose another with "

@@ -30,6 +30,7 @@ from broker.control_channel import ControlChannel, ControlError, pack
 from broker.limits import memory_available_bytes
 from broker.logs import get
 from broker.place import Start
+from broker.startup import refusal
 from mesh.node import Node
 
 log = get("supervisor")
@@ -318,9 +319,7 @@ class Supervisor:
             slot.boot_failures = 0
             slot.joined.set()
             if not self._all_joined.is_set() and all(other.state == "joined" for other in self.slots):
-                for other in self.slots:
-                    start_listening(other.listeners)
-                self._all_joined.set()
+                self._start_listening()
 
         def on_not_booted(reason: str) -> None:
             slot.reason = reason
@@ -329,6 +328,17 @@ class Supervisor:
         channel.handle("not_booted", on_not_booted)
         channel.handle("ended", slot.totals.update)
         return channel
+
+    def _start_listening(self) -> None:
+        """All have joined: clients may queue up at the addresses, unless somebody listens there since we bound them."""
+        for slot in self.slots:
+            for address, listener in zip(self.addresses, slot.listeners, strict=True):
+                try:
+                    start_listening([listener])
+                except OSError as error:
+                    self._fail(refusal(address, error), booted=False)
+                    return
+        self._all_joined.set()
 
     async def _let_listen(self, slot: Slot, channel: ControlChannel) -> None:
         """Once a worker has joined, and at the start all have, clients may come; once they can, say so."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,26 @@ def test_a_worker_that_cannot_start_ends_the_broker_with_the_reason(tmp_path: Pa
     assert lines[-1].startswith(f"Worker 1 could not start: The log in {tmp_path}/data/worker-1 cannot be used: ")
     assert lines[-1].count("incarnation") == 1
     assert len(broker.events("worker_not_booted", worker=1)) == 3
+
+
+def test_an_address_that_somebody_took_while_workers_started_ends_the_broker_with_the_reason(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        broker = Workers(tmp_path)
+        broker.options = (*broker.options, "--listen", address)
+        broker.launch()
+        stopped = wait_until(lambda: children_of(broker.process.pid), "a worker is started")[0]
+        os.kill(stopped, signal.SIGSTOP)         # the broker has bound the address, and waits for all workers
+        other.listen()
+        os.kill(stopped, signal.SIGCONT)
+        try:
+            code, line = ended(broker)
+        finally:
+            broker.process.kill()
+    assert code == 3
+    assert line.startswith(f"The address {address} is in use")
 
 
 def test_a_worker_that_does_not_turn_is_killed_and_replaced(tmp_path: Path) -> None:

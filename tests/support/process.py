@@ -59,12 +59,16 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start it, and wait until it says that it is ready; an AssertionError has what it wrote instead."""
+        self.launch()
+        self.port = self._wait_until_ready()
+
+    def launch(self) -> None:
+        """Start it, and wait for nothing."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 self.command(), cwd=ROOT, env={**inherited, **self.environment}, stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=errors)
-        self.port = self._wait_until_ready()
 
     def _wait_until_ready(self) -> int:
         # The banner on standard output comes after the listening sockets are open, and has the port that was free.
