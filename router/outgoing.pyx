@@ -26,8 +26,7 @@ from router.ledger import DROP_REASONS
 
 cdef enum:
     RING_MIN = 4
-    RING_KEPT_MAX = 256          # a larger ring is given back when it empties
-    RING_KEPT_MAX_PEER = 8192    # of a peer, which is owed that much, and has it all, many times a second
+    RING_KEPT_MAX = 256          # a larger ring is given back when it empties; a peer's, of all clients there, if 32 x so
     BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
 
 
@@ -424,8 +423,7 @@ cdef class Outgoing:
             self.next_number = self.oldest_open
         if self.resend_number < self.oldest_open:
             self.resend_number = self.oldest_open
-        if self.oldest_open == self.end_number and self.capacity > (
-                <uint32_t>RING_KEPT_MAX_PEER if self.peer else <uint32_t>RING_KEPT_MAX):
+        if self.oldest_open == self.end_number and self.capacity > <uint32_t>RING_KEPT_MAX << (5 if self.peer else 0):
             free(self.ring)
             self.ring = NULL
             self.capacity = 0

@@ -147,7 +147,7 @@ def test_an_address_that_somebody_took_while_workers_started_ends_the_broker_wit
         broker = Workers(tmp_path)
         broker.options = (*broker.options, "--listen", address)
         broker.launch()
-        stopped = wait_until(lambda: children_of(broker.process.pid), "a worker is started")[0]
+        stopped = wait_until(lambda: list(filter(is_worker, children_of(broker.process.pid))), "a worker starts")[0]
         os.kill(stopped, signal.SIGSTOP)         # the broker has bound the address, and waits for all workers
         other.listen()
         os.kill(stopped, signal.SIGCONT)
@@ -321,6 +321,14 @@ class InNamespace(Workers):
 
     def command(self) -> list[str]:
         return ["unshare", "--pid", "--fork", "--kill-child", *super().command()]
+
+
+def is_worker(pid: int) -> bool:
+    """Return whether a process is a worker's."""
+    try:
+        return b"broker.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False                     # it has ended
 
 
 def children_of(pid: int) -> list[int]:
