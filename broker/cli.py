@@ -170,7 +170,7 @@ def _supervise(
     import trio
 
     from broker import logs
-    from broker.startup import StartError, run_folder
+    from broker.startup import StartError, check_addresses, run_folder
     from broker.supervisor import Supervisor, WorkersError
     from mesh.node import NodeError, node_of
 
@@ -179,7 +179,11 @@ def _supervise(
     except (NodeError, OSError) as error:
         raise StartError(str(error)) from error
     with run_folder(folder) as run_dir:
-        supervisor = Supervisor(config, folder, lock, node, run_dir, accept_loss, ready)
+        try:
+            supervisor = Supervisor(config, folder, lock, node, run_dir, accept_loss, ready)
+        except OSError as error:
+            check_addresses(config)      # somebody took one since they were checked first
+            raise StartError(f"An address cannot be bound: {error}") from error
         try:
             return trio.run(supervisor.run)
         except WorkersError as error:

@@ -136,12 +136,13 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.s
         nursery.start_soon(stop_waiting)
         channel.tell("joined", {"incarnation": worker.store.log.incarnation})
         await asked.wait()
-        if worker.mesh is not None:
+        if worker.mesh is not None and not worker.stopping:
             from broker.neighbours import ready
 
             await ready(worker)
-        worker.listen(sockets)
-        await worker.serve(started)
+        if not worker.stopping:          # else nobody listens on these sockets, nor ever will
+            worker.listen(sockets)
+            await worker.serve(started)
         nursery.cancel_scope.cancel()
 
 

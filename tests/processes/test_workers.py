@@ -274,6 +274,21 @@ def test_a_worker_that_waits_for_the_others_ends_when_it_is_told_to(tmp_path: Pa
     assert broker.events("worker_killed") == []
 
 
+def test_workers_that_are_told_to_end_before_all_have_joined_end_without_complaint(tmp_path: Path) -> None:
+    broker = Workers(tmp_path)
+    broker.launch()
+    stopped = wait_until(lambda: list(filter(is_worker, children_of(broker.process.pid))), "a worker starts")[0]
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: len(broker.events("peer", state="up")) >= 2, "the others have found one another")
+    broker.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: children_of(broker.process.pid) == [stopped], "the others end")
+    os.kill(stopped, signal.SIGCONT)
+    assert broker.process.wait(30) == 0
+    broker.process.stdout.close()
+    assert broker.events("worker_ended") == []
+    assert "Traceback" not in broker.errors.read_text()
+
+
 def test_a_second_signal_ends_it_at_once_though_a_worker_does_not_turn(tmp_path: Path) -> None:
     broker = Workers(tmp_path)
     broker.start()
