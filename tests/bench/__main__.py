@@ -67,20 +67,26 @@ def unneeded(reference: str) -> list[str]:
     return [f"^{re.escape(row.scenario)}$" for row in ROWS if row.scenario not in needed]
 
 
-def measure(sources: Path, rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Run every scenario that a row needs; returns the yardstick's records, each with its cores."""
+def measure(sources: Path, rounds: int, seconds: float, kept: bool) -> list[dict[str, Any]]:
+    """Run every scenario that a row needs; returns the yardstick's records, each with its cores.
+
+    Args:
+        kept: they have been run, and their records are those of the last run.
+    """
     records: list[dict[str, Any]] = []
     for cores, long in sorted({(row.cores, row.long) for row in ROWS}):
         wanted = {name for row in ROWS if (row.cores, row.long) == (cores, long)
                   for name in (row.scenario, row.of) if name}
         load_cpu = "0" if cores == SAME_CORE else "1"
         out = BUILD / f"results-{load_cpu}-{'long' if long else 'short'}.jsonl"
-        out.unlink(missing_ok=True)
         expression = "^(" + "|".join(map(re.escape, sorted(wanted))) + ")$"
-        subprocess.run(
-            [sys.executable, sources / "bench.py", "run", BUILD / "brokers.json", "-o", out, "--rounds", str(rounds),
-             "--seconds", f"{seconds * LONGER if long else seconds:g}", "--only", expression, "--broker-cpus", "0",
-             "--load-cpu", load_cpu, "--mqload", BUILD / "mqload"], check=True, stdout=subprocess.DEVNULL)
+        if not kept:
+            out.unlink(missing_ok=True)
+            subprocess.run(
+                [sys.executable, sources / "bench.py", "run", BUILD / "brokers.json", "-o", out, "--rounds",
+                 str(rounds), "--seconds", f"{seconds * LONGER if long else seconds:g}", "--only", expression,
+                 "--broker-cpus", "0", "--load-cpu", load_cpu, "--mqload", BUILD / "mqload"],
+                check=True, stdout=subprocess.DEVNULL)
         records += [{**json.loads(line), "cores": cores} for line in out.read_text(encoding="utf-8").splitlines()]
     return records
 
@@ -122,10 +128,14 @@ def evaluate(records: list[dict[str, Any]], probed: dict[str, Any]) -> list[dict
 
 
 def entry(row: Row, ours: list[float] | str, theirs: list[float] | str) -> dict[str, Any]:
-    """Return one line of the table: medians over the rounds, and of the ratios within a round."""
+    """Return one line of the table: medians over the rounds, and of the ratios within a round.
+
+    A round in which the system counted nothing for the reference, whose time was short, has no ratio.
+    """
     ratio = None
     if not isinstance(ours, str) and not isinstance(theirs, str):
-        ratio = round(statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True)), 3)
+        ratios = [mine / other for mine, other in zip(ours, theirs, strict=True) if other]
+        ratio = round(statistics.median(ratios), 3) if ratios else None
     return {"scenario": row.text, "cores": row.cores, "shoal": middle(ours), "reference": row.reference,
             "unit": row.unit, "reference_figure": middle(theirs) if row.reference else None, "ratio": ratio,
             "target": row.target, "met": ratio is not None and ratio <= row.target}
@@ -181,6 +191,8 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "check"))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.6)
+    parser.add_argument("--probes", action="store_true",
+                        help="measure only what is no scenario of the yardstick; those are the last run's")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sources = prepare()
@@ -196,7 +208,7 @@ def main() -> None:
         "p99_us": probes.p99_beside_bad_clients_us(SHOAL, SHOAL_PORT, BUILD / "mqload"),
         "after_clients_mib": probes.memory_after_clients(SHOAL, SHOAL_PORT),
     }
-    table = evaluate(measure(sources, arguments.rounds, arguments.seconds), probed)
+    table = evaluate(measure(sources, arguments.rounds, arguments.seconds, arguments.probes), probed)
     for row in table:
         print(f"{row['scenario']:62} {figure(row['shoal']):>10} {row['unit']:6} {row['reference']:10} "
               f"{figure(row['ratio']):>8}  at most {figure(row['target']):>8}  {'met' if row['met'] else 'MISSED'}")
