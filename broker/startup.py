@@ -176,8 +176,7 @@ def check_addresses(config: Config) -> None:
                     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     if family == socket.AF_INET6:
                         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                    listener.bind(where)
-                    listener.listen(1)
+                    listener.bind(where)         # and no more: who came to it would be cut
             except OSError as error:
                 if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
                     continue
