@@ -422,7 +422,10 @@ async def _talk(script: Script, version: int, broker: Any, connect: Any, wait: A
             await client.send(encode(Pingreq(), version), False)
             assert await client.receive() == (0xD0, b""), where
             continue
-        frame = await client.receive()
+        try:
+            frame = await client.receive()
+        except trio.TooSlowError as error:
+            raise AssertionError(f"{where}; nothing came") from error
         if line.words[0] == "closed":
             assert frame is None, f"{where}; received {frame}"
             continue
