@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Interest:
     """Counts what is wanted here, and collects what has changed of it for peers.
 
     A filter that nobody wants any more is told so only after LINGER_MS: a client that comes back at once costs nothing,
-    and messages under way are not refused.
+    and messages under way are not refused. A shared subscription does not linger: a router that is picked and has no
+    member left would take messages from the members elsewhere.
 
     Attributes:
         version: of what take() has told of; rises by one with each.
@@ -47,7 +49,6 @@ class Interest:
         self._told: dict[bytes, Wish] = {}
         self.changed: dict[bytes, None] = {}
         self._lingering: dict[bytes, int] = {}       # filter -> monotonic ms at which it is let go of
-        self._now_ms = 0
 
     def changes(self, topic_filter: bytes, receiver: Receiver, before: int, after: int) -> None:
         """A receiver's subscription options for a filter have changed; -1 is no subscription."""
@@ -102,23 +103,23 @@ class Interest:
 
         Cost: a microsecond for each filter that changed.
         """
-        self._now_ms = now_ms
         found: list[tuple[bytes, Wish | None]] = []
         for topic_filter in self.changed:
             wish = self.wish(topic_filter)
             told = self._told.get(topic_filter)
-            if wish is None:
-                if told is not None:
-                    self._lingering.setdefault(topic_filter, now_ms + LINGER_MS)
-                continue
-            self._lingering.pop(topic_filter, None)
-            if wish != told:
-                self._told[topic_filter] = wish
-                found.append((topic_filter, wish))
+            if wish is not None:
+                self._lingering.pop(topic_filter, None)
+                if wish != told:
+                    self._told[topic_filter] = wish
+                    found.append((topic_filter, wish))
+            elif told is not None and topic_filter.startswith(SHARED):
+                del self._told[topic_filter]
+                found.append((topic_filter, None))
+            elif told is not None:
+                self._lingering.setdefault(topic_filter, now_ms + LINGER_MS)
         self.changed.clear()
-        for topic_filter, due_ms in list(self._lingering.items()):
-            if due_ms > now_ms:
-                break                    # in the order of their times
+        # In the order of their times.
+        for topic_filter, _ in list(takewhile(lambda lingering: lingering[1] <= now_ms, self._lingering.items())):
             del self._lingering[topic_filter], self._told[topic_filter]
             found.append((topic_filter, None))
         if found:
