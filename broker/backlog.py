@@ -56,7 +56,7 @@ class Backlog:
         for scan, qos, identifier in waiting:
             scan.begin()
             if scan.is_exact:
-                self._read(scan, qos, identifier)
+                self._read(scan, qos, identifier, busy=False)
             else:
                 self.scans.append((scan, qos, identifier))
 
@@ -68,16 +68,12 @@ class Backlog:
     def read_on(self, busy: bool = False) -> None:
         """Read a slice of the first scan, a short one if busy; it may give nothing although there is more."""
         scan, qos, identifier = self.scans[0]
-        if busy:
-            self._read(scan, qos, identifier, SLICE_MESSAGES_BUSY, SLICE_BYTES_BUSY)
-        else:
-            self._read(scan, qos, identifier)
+        self._read(scan, qos, identifier, busy)
         if scan.done:
             del self.scans[0]
 
-    def _read(
-            self, scan: RetainedScan, qos: int, identifier: int, limit: int = SLICE_MESSAGES,
-            bytes_max: int = SLICE_BYTES) -> None:
+    def _read(self, scan: RetainedScan, qos: int, identifier: int, busy: bool) -> None:
+        limit, bytes_max = (SLICE_MESSAGES_BUSY, SLICE_BYTES_BUSY) if busy else (SLICE_MESSAGES, SLICE_BYTES)
         ledger = self._router.ledger
         messages = scan.next_slice(limit, ledger.now_us, ledger.now_ms, bytes_max)
         self.messages.extend((message, qos, identifier, scan) for message in messages)

@@ -26,7 +26,8 @@ from router.ledger import DROP_REASONS
 
 cdef enum:
     RING_MIN = 4
-    RING_KEPT_MAX = 256          # a larger ring is given back when it empties; a peer's, of all clients there, if 32 x so
+    RING_KEPT_MAX = 256          # a larger ring is given back when it empties
+    RING_KEPT_MAX_PEER = 8192    # ... and one of a peer, which has what goes to all clients there
     BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
 
 
@@ -423,7 +424,8 @@ cdef class Outgoing:
             self.next_number = self.oldest_open
         if self.resend_number < self.oldest_open:
             self.resend_number = self.oldest_open
-        if self.oldest_open == self.end_number and self.capacity > <uint32_t>RING_KEPT_MAX << (5 if self.peer else 0):
+        if self.oldest_open == self.end_number and self.capacity > <uint32_t>(
+                RING_KEPT_MAX_PEER if self.peer else RING_KEPT_MAX):
             free(self.ring)
             self.ring = NULL
             self.capacity = 0

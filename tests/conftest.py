@@ -18,10 +18,12 @@ for _of_a_terminal in ("COLUMNS", "LINES"):
 
 IN_CI = os.environ.get("CI") == "true"
 
-settings.register_profile("default", max_examples=100, deadline=None)
-settings.register_profile("long", max_examples=2000, deadline=None)
+# No test fails for the time that it takes: the machine may be busy with others.
+ANY_TIME: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", max_examples=100, **ANY_TIME)
+settings.register_profile("long", max_examples=2000, **ANY_TIME)
 # Sanitizers and interpreters with PYTHONMALLOC=malloc are several times slower; breadth is the default profile's work.
-settings.register_profile("checked", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("checked", max_examples=30, **ANY_TIME)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

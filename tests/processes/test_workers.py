@@ -259,6 +259,15 @@ def test_sigterm_tells_the_clients_of_all_workers_and_accepts_no_more(tmp_path: 
     assert not any(map(is_alive, pids))
 
 
+def end_beside(broker: Workers, stopped: int) -> None:
+    """Tell a broker to end that has a stopped worker; this one is let go once the others have ended."""
+    broker.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: children_of(broker.process.pid) == [stopped], "the others end")
+    os.kill(stopped, signal.SIGCONT)
+    assert broker.process.wait(30) == 0
+    broker.process.stdout.close()
+
+
 def test_a_worker_that_waits_for_the_others_ends_when_it_is_told_to(tmp_path: Path) -> None:
     broker = Workers(tmp_path)
     broker.start()
@@ -266,11 +275,7 @@ def test_a_worker_that_waits_for_the_others_ends_when_it_is_told_to(tmp_path: Pa
     stopped = broker.kill_worker(0, signal.SIGSTOP)         # it says nothing, so nobody who starts now is ready
     broker.kill_worker(1)
     wait_until(lambda: len(broker.events("peer", worker=1, state="up")) > links, "worker 1 turns again")
-    broker.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: children_of(broker.process.pid) == [stopped], "the others end")
-    os.kill(stopped, signal.SIGCONT)
-    assert broker.process.wait(30) == 0
-    broker.process.stdout.close()
+    end_beside(broker, stopped)
     assert broker.events("worker_killed") == []
 
 
@@ -280,11 +285,7 @@ def test_workers_that_are_told_to_end_before_all_have_joined_end_without_complai
     stopped = wait_until(lambda: list(filter(is_worker, children_of(broker.process.pid))), "a worker starts")[0]
     os.kill(stopped, signal.SIGSTOP)
     wait_until(lambda: len(broker.events("peer", state="up")) >= 2, "the others have found one another")
-    broker.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: children_of(broker.process.pid) == [stopped], "the others end")
-    os.kill(stopped, signal.SIGCONT)
-    assert broker.process.wait(30) == 0
-    broker.process.stdout.close()
+    end_beside(broker, stopped)
     assert broker.events("worker_ended") == []
     assert "Traceback" not in broker.errors.read_text()
 

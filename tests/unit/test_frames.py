@@ -52,7 +52,7 @@ def looks(sent: Message) -> tuple[Any, ...]:
     return (sent.topic_name, sent.body, sent.property_block, sent.quality_of_service, sent.retained, sent.expires_at_ms)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(messages(), entries), max_size=8), numbers, numbers)
 def test_what_is_written_is_read_back(pairs: list[tuple[Message, dict[str, Any]]], epoch: int, index: int) -> None:
     frame = frame_of(*pairs, header=(epoch, index))
@@ -64,7 +64,7 @@ def test_what_is_written_is_read_back(pairs: list[tuple[Message, dict[str, Any]]
 
 
 @given(st.lists(numbers, max_size=6), st.integers(1, len(KINDS) - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_header_is_msgpack(values: list[int], kind: int) -> None:
     frame = FrameWriter().take(kind, *values)
     assert frame == msgpack.packb([VERSION, kind, *values])
@@ -168,7 +168,7 @@ def test_an_entry_with_a_wrong_field_is_refused(at: int, value: bytes, complaint
         read(bytes(frame))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_bytes_are_read_or_refused_whole_cut_and_changed(data: st.DataObject) -> None:
     frame = bytearray(frame_of(*data.draw(st.lists(st.tuples(messages(), entries), max_size=3))))
@@ -182,7 +182,7 @@ def test_any_bytes_are_read_or_refused_whole_cut_and_changed(data: st.DataObject
     assert all(1 <= len(entry["message"].topic_name) <= 65535 for entry in found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_read_or_refused(frame: bytes) -> None:
     try:

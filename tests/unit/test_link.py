@@ -128,7 +128,7 @@ class LinkMachine(RuleBasedStateMachine):
 
 
 TestLink = LinkMachine.TestCase
-TestLink.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLink.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 def test_nothing_but_heartbeats_is_sent_before_somebody_answers() -> None:

@@ -180,7 +180,7 @@ class RetainedIndexMachine(RuleBasedStateMachine):
             assert self.index.size_of(topic) == len(topic) + len(payload)
 
 
-RetainedIndexMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+RetainedIndexMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40)
 TestRetainedIndex = RetainedIndexMachine.TestCase
 
 

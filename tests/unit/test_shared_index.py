@@ -138,7 +138,7 @@ class SharedIndexMachine(RuleBasedStateMachine):
                 assert (found[1:] if found is not None else None) in allowed
 
 
-SharedIndexMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+SharedIndexMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=40)
 
 
 class TestSharedIndex(SharedIndexMachine.TestCase):
