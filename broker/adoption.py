@@ -8,7 +8,7 @@ No worker runs meanwhile. Every worker's log is opened, and what is done is writ
 
 It may be killed at any step: begun anew, it knows what was delivered by its id, and a session that is in two logs
 counts where it is not at home. Workers beyond the new number keep their folders, with their archives, and have no
-session.
+session: a snapshot says so, and what is before it is the archive's (broker.left_logs).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from broker import logs
 from broker.acl import AllowAll
 from broker.backup import workers_of
 from broker.commit_log import CommitLog, open_index, worker_folder
+from broker.left_logs import compact_left_logs
 from broker.logs import get
 from broker.place import Start, router_name
 from broker.startup import note_spread
@@ -109,6 +110,7 @@ class Adoption:
     """Spreads the sessions of a data folder over `start.count` workers. Raises SegmentError, AdoptionError, OSError."""
 
     def __init__(self, start: Start) -> None:
+        self.folder = start.folder_path
         self.count = start.count
         self.homes = Homes(start.node.key, start.count)
         existing = set(workers_of(start.folder_path))
@@ -129,6 +131,7 @@ class Adoption:
         for books in self.books.values():
             if not books.log.close():
                 raise AdoptionError(f"The log in {books.disk.folder} cannot be written: {books.log.trouble}.")
+        compact_left_logs(self.folder, self.count)
 
     # What workers owe one another -----------------------------------------------------------------------------------
 

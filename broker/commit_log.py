@@ -17,6 +17,7 @@ import trio
 
 import router.commit_log
 from broker.handshake import PendingWill
+from broker.left_logs import trim_left_logs
 from broker.logs import get
 from broker.settings import Archive
 from router.commit_log import begin, open_log, remove_snapshots
@@ -78,6 +79,7 @@ class CommitLog:
         acl: is asked about recovered wills when they are published; as nobody, for whose they were is not kept.
         folder: the broker's data folder, which nobody else uses.
         worker: the worker's number.
+        workers: how many there are.
         accept_loss: go on without what is missing, foreign or newer.
         archive: of the section `archive`: what is kept beyond what a restart needs; None for nothing.
 
@@ -85,12 +87,14 @@ class CommitLog:
     """
 
     def __init__(self, settings: Storage, of_router: Router, acl: Acl, folder: Path, *, worker: int = 0,
-                 accept_loss: bool = False, archive: Archive | None = None) -> None:
+                 workers: int = 1, accept_loss: bool = False, archive: Archive | None = None) -> None:
         self.router = of_router
         self.index: RetainedIndex = of_router.retaining.index
         known = self.index.applied
         self.settings = settings
         self.archive = archive or Archive()
+        self.folder = folder
+        self.workers = workers
         self.home = worker_folder(folder, worker)
         self.home.mkdir(mode=0o700, exist_ok=True)
         started_s = time.monotonic()
@@ -169,6 +173,8 @@ class CommitLog:
             if trio.current_time() >= retention_due_s:
                 retention_due_s = trio.current_time() + RETENTION_LOOK_S
                 self._remove()
+                if self.log.worker == 0:
+                    await self._trim_left()
             if self.log.bytes_written < at_bytes or len(self.log.headers) < 2:
                 continue
             at_bytes = self.log.bytes_written + due
@@ -194,6 +200,13 @@ class CommitLog:
                 headers, sizes, time.time_ns() // 1000, archiving=True, age_s=self.archive.retention_age_s,
                 bytes_max=self.archive.retention_bytes))
         self.log.discard(needed)
+
+    async def _trim_left(self) -> None:
+        """See to the logs of workers beyond the number that there are."""
+        try:
+            await trio.to_thread.run_sync(trim_left_logs, self.folder, self.workers, self.archive)
+        except OSError as error:
+            log.error("left_logs_not_trimmed", what=str(error))
 
     async def _compact_once(self) -> None:
         started_s = trio.current_time()

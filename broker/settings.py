@@ -262,7 +262,7 @@ class Archive(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1 << 60,
-            description="Size of the archive beyond which its oldest messages are removed; 0 for any size.",
+            description="Size of each worker's archive beyond which its oldest messages are removed; 0 for any size.",
         ),
     ] = 0
 

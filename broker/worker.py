@@ -91,7 +91,8 @@ class Worker:
                 self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
             try:
                 self.store = CommitLog(config.storage, self.router, self.controller.acl, folder,
-                                       worker=0 if place is None else place.number, accept_loss=accept_loss,
+                                       worker=0 if place is None else place.number,
+                                       workers=1 if place is None else place.count, accept_loss=accept_loss,
                                        archive=config.archive)
             except BaseException:
                 self.router.retaining.index.close()

@@ -135,6 +135,16 @@ def segment_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def remove_segments(disk: Storage, before: int) -> None:
+    """Remove the segments before this one, the oldest first. Raises OSError."""
+    for name in disk.names():
+        segment = segment_of(name)
+        if segment is not None and segment < before:
+            disk.remove(name)
+            # One by one: a crash in between must not leave a hole.
+            disk.sync_folder()
+
+
 def create_segment(disk: Storage, header: Header) -> int:
     """Make a segment's file and make it durable, without records; returns the file. Raises OSError."""
     file = disk.create(header.name)

@@ -16,7 +16,7 @@ from router.bodies import Bodies, Stored
 from router.disk import is_full
 from router.places import Places, Reach
 from router.records import RecordBuffer, sealed
-from router.segments import RECORDS_AT, Header, Segments, create_segment, segment_name, segment_of
+from router.segments import RECORDS_AT, Header, Segments, create_segment, remove_segments, segment_name
 
 if TYPE_CHECKING:
     from router.message import Message
@@ -374,12 +374,7 @@ class Log(Places):
             return False
         # The newest segment tells the next start which numbers are used, so it stays.
         keep = min(before, self.headers[-1].segment) if self.headers else 0
-        for name in self.disk.names():
-            segment = segment_of(name)
-            if segment is not None and segment < keep:
-                self.disk.remove(name)
-                # One by one: a crash in between must not leave a hole.
-                self.disk.sync_folder()
+        remove_segments(self.disk, keep)
         self.headers = [header for header in self.headers if header.segment >= keep]
         self._indexes = {segment: index for segment, index in self._indexes.items() if segment >= keep}
         with self._wake:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.packets import Ack, Publish, Suback, Subscribe, subscription
 from broker.properties import PacketType
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers
 
 NAMES = [f"client-{number}" for number in range(12)]
@@ -139,3 +139,44 @@ def test_what_a_worker_owed_another_arrives_once_though_their_number_has_changed
             with RawClient(again.port) as client:
                 client.connect(identifier, keep=True)
                 assert take(client, 1) == [(topic, b"6")]
+
+
+def segments_of(folder: Path) -> list[str]:
+    """Return the names of a log's segments."""
+    return sorted(path.name for path in folder.glob("segment-*.log"))
+
+
+def replayed(client: RawClient) -> list[int]:
+    """Return the numbers of all messages that are archived, 63 being the last."""
+    client.connect("reader")
+    client.send(Subscribe(1, (subscription(b"$replay/1970-01-01T00:00:00Z/archived", 0),)))
+    assert isinstance(client.read(), Suback)
+    found: list[int] = []
+    while 63 not in found:
+        found.append(int(client.read().payload[:2]))
+    return found
+
+
+def test_the_archive_of_a_worker_that_is_no_more_is_kept_within_its_limits(tmp_path: Path) -> None:
+    archiving = {"SHOAL_ARCHIVE__TOPIC_FILTERS": "archived", "SHOAL_STORAGE__SEGMENT_BYTES_MAX": "1048576"}
+    payload = b"x" * 65_536
+    with Workers(tmp_path, 2, **archiving) as broker, RawClient(broker.port) as publisher:
+        publisher.connect(broker.names(1)[0])
+        for number in range(64):
+            publisher.send(Publish(b"archived", b"%02d" % number + payload, 1, packet_identifier=1))
+            assert publisher.read().type == PacketType.PUBACK
+    left = tmp_path / "data" / "worker-1"
+    before = segments_of(left)
+    assert len(before) >= 4
+    with Workers(tmp_path, 1, **archiving) as broker, RawClient(broker.port) as client:
+        assert replayed(client) == list(range(64))       # as much as one likes may be kept
+    assert set(before) <= set(segments_of(left))
+    with Workers(tmp_path, 1, **archiving, SHOAL_ARCHIVE__RETENTION_BYTES="2200000") as broker:
+        wait_until(lambda: not set(before[:2]) & set(segments_of(left)), "the oldest segments go")
+        with RawClient(broker.port) as client:
+            found = replayed(client)
+    assert 16 <= len(found) < 48
+    assert found == list(range(64))[-len(found):]
+    with Workers(tmp_path, 2, **archiving) as broker, RawClient(broker.port) as client:
+        assert replayed(client) == found
+        assert broker.events("log_damaged") == broker.events("log_record_unfit") == []

@@ -1,0 +1,62 @@
+"""The logs of workers beyond the number that there are: nobody writes them, and the archive's limits hold for them too.
+
+Their sessions have gone to others (broker.adoption), so what a start with more workers needs of them is a snapshot
+without sessions and the segment behind it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.backup import workers_of
+from router.commit_log import snapshot_of
+from router.compact import compact
+from router.disk import Disk
+from router.followed import FollowedLog
+from router.retention import archive_needs
+from router.segments import remove_segments
+
+if TYPE_CHECKING:
+    from broker.settings import Archive
+
+
+def compact_left_logs(folder: Path, workers: int) -> None:
+    """Make snapshots, so that the segments before are the archive's alone. Raises SegmentError, OSError.
+
+    Args:
+        folder: the data folder, which no broker uses meanwhile.
+        workers: how many there will be.
+    """
+    for disk, number in _left(folder, workers):
+        compact(disk, number, lambda: secrets.randbits(32))
+
+
+def trim_left_logs(folder: Path, workers: int, archive: Archive) -> None:
+    """Remove the segments that neither the archive nor a start with more workers needs. Raises OSError.
+
+    A replay that reads one finds a gap there, as in any other log.
+
+    Args:
+        folder: the data folder.
+        workers: how many there are.
+        archive: of the section `archive`.
+    """
+    for disk, number in _left(folder, workers):
+        log = FollowedLog(disk, number)
+        log.catch_up()
+        snapshot = max((segment for name in disk.names() if (segment := snapshot_of(name)) is not None), default=0)
+        if snapshot and log.headers:
+            sizes = [(Path(disk.folder) / header.name).stat().st_size for header in log.headers]
+            remove_segments(disk, min(snapshot, archive_needs(
+                log.headers, sizes, time.time_ns() // 1000, archiving=bool(archive.topic_filters),
+                age_s=archive.retention_age_s, bytes_max=archive.retention_bytes)))
+
+
+def _left(folder: Path, workers: int) -> Iterator[tuple[Disk, int]]:
+    for number, path in workers_of(folder).items():
+        if number >= workers:
+            yield Disk(str(path)), number
