@@ -27,7 +27,7 @@ from router.ledger import DROP_REASONS
 cdef enum:
     RING_MIN = 4
     RING_KEPT_MAX = 256          # a larger ring is given back when it empties
-    RING_KEPT_MAX_PEER = 8192    # ... and one of a peer, which has what goes to all clients there
+    PEER_RING_MAX = 8192         # ... and one of a peer, which has what goes to all clients there
     BODIES_KEPT_MAX = 256        # messages that wait in memory for one session; the others are read back from the log
 
 
@@ -424,8 +424,7 @@ cdef class Outgoing:
             self.next_number = self.oldest_open
         if self.resend_number < self.oldest_open:
             self.resend_number = self.oldest_open
-        if self.oldest_open == self.end_number and self.capacity > <uint32_t>(
-                RING_KEPT_MAX_PEER if self.peer else RING_KEPT_MAX):
+        if self.oldest_open == self.end_number and <int>self.capacity > (PEER_RING_MAX if self.peer else RING_KEPT_MAX):
             free(self.ring)
             self.ring = NULL
             self.capacity = 0
@@ -596,7 +595,6 @@ cdef class Outgoing:
         return {
             "in_flight": [(self.identifier_of(number), self.slot(number).qos, names[self.slot(number).state])
                           for number in range(self.oldest_open, self.next_number) if self.slot(number).state != DELIVERY_FREE],
-            "queued": self.queued_count,
-            "queued_bytes": self.queued_bytes,
+            "queued": self.queued_count, "queued_bytes": self.queued_bytes,
             "send_quota": self.send_quota,
         }
