@@ -93,6 +93,7 @@ class Killer:
         pid = self.broker.process.pid
         workers = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
         if workers:                      # else the one that was killed last is not there again yet
+            self.scene.starts += 1
             os.kill(int(self.draw.choice(workers)), signal.SIGKILL)
             self.scene.counts["kills of a worker"] += 1
 

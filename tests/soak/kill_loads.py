@@ -30,8 +30,8 @@ class Scene:
 
     Attributes:
         port: of the broker that runs now; 0 while none does.
+        starts: how often the broker or one of its workers began anew. What was sent before may never have been read.
         over: set when no new messages are to be made; what is owed is caught up with then.
-        came_up: is replaced at each start.
         done: set when everything has been caught up with; everybody goes.
         ready: publishers wait for it: all subscriptions stand.
         counts: what was done. faults: promises that were broken, in words.
@@ -76,7 +76,7 @@ class Actor:
         self.wake = trio.Event()
         self.changed = trio.Event()         # something came; replaced then
         self.online = False
-        self.left_at_start = -1             # the broker's start count when a connection was last good
+        self.left_at_start = -1             # the scene's count of starts when a connection was last good
 
     def push(self) -> None:
         """Have what the session wants to send sent."""
@@ -465,11 +465,13 @@ class Wills:
             payload = f"polite {name} {number}".encode()
             actor.session.will = Will(b"wills/" + name.encode(), payload, 1)
             actor.left_at_start = -1
+            came_at_start = scene.starts
             outcome = await actor.stay(draw.expovariate(2), goodbye=True, leave=scene.over)
             if said and actor.left_at_start == starts:
                 self.renounced.add(said)
                 scene.counts["goodbyes"] += 1
-            said, starts = (payload, scene.starts) if outcome == "left" and scene.port else (b"", 0)
+            starts = scene.starts
+            said = payload if outcome == "left" and scene.port and starts == came_at_start else b""
             await scene.rest(TRY_AGAIN_S, scene.over)
 
 
