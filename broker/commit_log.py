@@ -37,7 +37,6 @@ WATCH_S = 1.0
 COMPACT_LOOK_S = 1.0
 RETENTION_LOOK_S = 30.0
 CLOSE_S = 10.0
-PAGES_MAX_BYTES = 128 << 20      # of files that are read in place: the retained messages', and some 15 MiB of libraries
 
 
 def worker_folder(folder: Path, worker: int) -> Path:
@@ -59,15 +58,6 @@ def open_index(folder: Path, worker: int = 0, workers: int = 1) -> RetainedIndex
     if index.report is not None:
         log.warning("retained_damaged", what=index.report)
     return index
-
-
-def mapped_bytes() -> int:
-    """Return how much of files this process has in its memory (RssFile), in bytes; 0 if the system does not say."""
-    try:
-        shared = Path("/proc/self/statm").read_text("ascii").split()[2]
-    except OSError:
-        return 0
-    return int(shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 class CommitLog:
@@ -146,8 +136,6 @@ class CommitLog:
             self._say("log", self.log.trouble, full=self.log.full, waiting_bytes=self.log.backlog_bytes)
             # Nobody waits for the index, and what it lacks is in the log.
             self._say("retained", self.index.trouble, waiting=self.index.pending)
-            if mapped_bytes() > PAGES_MAX_BYTES:
-                self.index.let_go()
             for failure in (self.log.failure, self.index.failure):
                 if failure is not None:
                     raise failure

@@ -6,7 +6,7 @@ Importing this takes lmdb along, so it is imported by those who keep anything on
 import errno
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import lmdb
 from lmdb.verify import VerifyError, verify
 
 from router.disk import Disk, FileLock, exists, make_folder, set_aside
+from router.mapped import MappedPages
 
 FORMAT_VERSION: Final = 1
 TOTALS: Final = struct.Struct("<QQq")  # messages, their size in bytes, the highest stamp there ever was
@@ -26,6 +27,7 @@ DAMAGED_NAME: Final = "damaged"  # a file beside data.mdb: found damaged while i
 DATABASES: Final = (b"topics", b"tombstones", b"due", b"meta")
 ALONE_TRIES: Final = 200  # to have a damaged environment for oneself, so that it can be set aside
 ALONE_PAUSE_S: Final = 0.05
+MAPPED_BYTES_MAX: Final = 128 << 20  # of files in the process's memory: this one, and some 15 MiB of libraries
 
 # What LMDB calls a file that is not, or no longer, what it wrote.
 DAMAGE: Final = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError,
@@ -61,6 +63,9 @@ class RetainedEnvironment:
         self._map_size = map_size
         self._writer: FileLock | None = None
         self._environment: Any = None
+        self._pages: Any = None
+        # To be told how many pages of the file were read, by who holds `lock`: it keeps in bounds what stays in memory.
+        self.touched: Callable[[int], None]
         self._users = FileLock(f"{folder}.lock")
         try:
             pause = threading.Event()
@@ -110,6 +115,8 @@ class RetainedEnvironment:
                 self.folder, map_size=self._map_size, max_dbs=len(DATABASES), mode=0o640, readahead=False,
                 max_spare_txns=2,
             )  # fmt: skip
+            self._pages = MappedPages(f"{self.folder}/data.mdb", MAPPED_BYTES_MAX)
+            self.touched = self._pages.touched
             self._check_length()
             self.topics, self.tombstones, self.due, self.meta = (
                 self._environment.open_db(name, dupsort=name == b"due") for name in DATABASES
@@ -203,15 +210,6 @@ class RetainedEnvironment:
         with self.lock:
             self._environment.set_mapsize(2 * self._environment.info()["map_size"])
 
-    def let_go(self) -> None:
-        """Have none of the file's pages in this process's memory: what is read again comes back, from the page cache.
-
-        No transaction of the caller's may be open. Cost: 50 ns for each page there was.
-        """
-        with self.lock:
-            # The same size: LMDB maps the file anew all the same.
-            self._environment.set_mapsize(self._environment.info()["map_size"])
-
     def reopen(self) -> None:
         """Open it again after an error that LMDB does not go on after. Raises OSError; then call it again."""
         with self.lock:
@@ -233,6 +231,8 @@ class RetainedEnvironment:
         return exists(f"{self.folder}/{DAMAGED_NAME}")
 
     def _close(self) -> None:
+        if self._pages is not None:
+            self._pages.close()
         if self._environment is not None:
             self._environment.close()
         if self._writer is not None:

@@ -46,6 +46,8 @@ RETRY_S: Final = 0.5
 PIECE_CHANGES: Final = 4096  # written and synced at a time: what LMDB keeps in memory for them stays small
 BREATH_CHANGES: Final = 16  # of the thread between two pauses: about 0.15 ms of its time
 BREATH_S: Final = 0.0003
+BEHIND_CHANGES: Final = 32_768  # with more than that in the front table, some 12 MiB, the thread pauses less often,
+BREATH_BEHIND: Final = 256  # so that the reactor stores no faster than the thread writes
 APPLY_CHANGES: Final = 8192  # of recovery, gathered before they are written
 LOOK_COMMITS: Final = 64  # between two looks for readers that were killed
 
@@ -126,7 +128,6 @@ class RetainedIndex:
         self._forwarded = Forwarded()
         self._forget_from_us = 0  # no tombstone goes before: a worker that recovers may have what it keeps out
         self._forget_before_us = 0  # tombstones with an older stamp are to go; 0: nobody has asked
-        self._pages_unwanted = False
         self._back = _Table()  # being written; nothing is added to it
         self._front = _Table()
         self._lock = threading.Lock()  # around the two tables changing places, and what belongs to them
@@ -265,6 +266,8 @@ class RetainedIndex:
                 self.applied = min(self.applied, last_number)
                 self._highest = last_number
                 transaction.put(self._applied_key, APPLIED.pack(self.applied, last_number), db=environment.meta)
+            with environment.lock:
+                environment.touched(self._count)
         except lmdb.Error as error:
             raise OSError(error.code, str(error)) from error
 
@@ -327,6 +330,7 @@ class RetainedIndex:
                         assert value is not None, key
                         expired.append((key, value))
                     more = cursor.next()
+                environment.touched(len(expired))
             finally:
                 transaction.abort()
         removed = sum(self._add(key, cleared(value))[0] for key, value in expired)
@@ -365,6 +369,7 @@ class RetainedIndex:
             transaction = environment.read()
             try:
                 found = environment.value_of(transaction, key)
+                environment.touched(1)
             except DAMAGE:
                 environment.mark_damaged()
                 raise
@@ -384,6 +389,10 @@ class RetainedIndex:
                 raise
             finally:
                 transaction.abort()
+
+    def touched(self, pages: int) -> None:
+        """Take notice, in what read() calls, that so many pages of messages were read."""
+        self._environment.touched(pages)
 
     @property
     def topics(self) -> Any:
@@ -439,15 +448,6 @@ class RetainedIndex:
         self._thread = threading.Thread(target=self._run, name="retained", daemon=True)
         self._thread.start()
 
-    def let_go(self) -> None:
-        """Have the thread give back what memory the pages take that were read or written; from any thread.
-
-        LMDB reads its file in place, and keeps every page that was ever touched: with many messages, all of it.
-        """
-        with self._lock:
-            self._pages_unwanted = True
-            self._wake.notify_all()
-
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until everything that the log has durable is in LMDB; returns whether it is. Not for the reactor."""
         with self._lock:
@@ -474,7 +474,7 @@ class RetainedIndex:
         return self.pending == 0
 
     def _has_work(self) -> bool:
-        if self._closing.is_set() or self._forget_before_us or self._pages_unwanted:
+        if self._closing.is_set() or self._forget_before_us:
             return True
         return not self._front.is_empty if self._back.is_empty else self._back.last <= self._durable
 
@@ -506,9 +506,6 @@ class RetainedIndex:
                 self._back, self._front = self._front, self._back
             table = self._back
             forget_before_us, self._forget_before_us = self._forget_before_us, 0
-            unwanted, self._pages_unwanted = self._pages_unwanted, False
-        if unwanted:
-            self._attempt(self._environment.let_go)
         ready = not table.is_empty and table.last <= durable
         try:
             if not ready and not (forget_before_us and self.read(
@@ -555,7 +552,10 @@ class RetainedIndex:
             count_before, size_before = count, size
             for position in range(table.written, end):
                 if position % BREATH_CHANGES == 0:
-                    breathe()
+                    with environment.lock:
+                        environment.touched(BREATH_CHANGES)
+                    if position % BREATH_BEHIND == 0 or len(self._front.keys) < BEHIND_CHANGES:
+                        breathe()
                 key = table.keys[position]
                 more, larger = write_change(
                     environment, transaction, key, table.changes[key], keep_tombstone=self._tombstone_us > 0

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return
 STEPS_MIN: Final = 16
 SLICE_BYTES_MAX: Final = 1 << 20
+TOPICS_PER_LEAF: Final = 8  # of LMDB's tree: half of what a page takes of short messages, and more than of long ones
 
 
 class RetainedScan:
@@ -117,6 +118,7 @@ class RetainedScan:
         # Nothing is added to a table while a slice is read.
         all_written = not (older or newer or forwarded or self._index.has_changes)
         key_at, next_one, take = cursor.key, cursor.next, self._take
+        self._index.touched(1 + steps // TOPICS_PER_LEAF)
         more = cursor.set_range(self._from) if self._from else cursor.first()
         while more:
             key = key_at()

@@ -27,7 +27,7 @@ OUTSIDE_ROUTER = re.compile(
 # The shell of the commit log is the router's only door to the world, and what goes through it has a name here.
 DOORS = {
     "disk.py": {"os", "errno"}, "storage.py": {"threading"}, "retained_environment.py": {"errno", "threading"},
-    "retained_index.py": {"threading"},
+    "retained_index.py": {"threading"}, "mapped.pyx": {"libc.errno", "posix"},
 }  # fmt: skip
 TOP_LEVEL = {
     # pyspark_shoal.py: Spark looks for a source in top-level modules of this kind of name.
