@@ -94,14 +94,26 @@ cdef int _check_publish_properties(Message message, const uint8_t* data, uint32_
     return 0
 
 
+cdef int _parse_publish_properties(Message message, const uint8_t* data, uint32_t available, uint16_t* alias) except -1:
+    """Parse the properties of a PUBLISH and their length; returns how many bytes both take."""
+    cdef uint32_t length = 0
+    cdef int size = read_varint(data, available, &length)
+    if size <= 0 or length > available - size or <uint32_t>size != varint_length(length):
+        raise _malformed("section 3.3.2.3", "PUBLISH ends inside its properties")
+    if length:
+        message.properties = data + size
+        message.properties_length = length
+        _check_publish_properties(message, data + size, length, alias)
+    return size + length
+
+
 cdef int parse_publish(Message message, const uint8_t* frame, uint32_t header_length, uint32_t body_length,
                        uint8_t version, int64_t now_ms, uint16_t* alias) except -1:
     cdef const uint8_t* body = frame + header_length
     cdef uint8_t first = frame[0]
     cdef uint8_t qos = (first >> 1) & 3
-    cdef uint32_t offset, topic_length, properties_length = 0
+    cdef uint32_t offset, topic_length
     cdef uint16_t packet_identifier = 0
-    cdef int size
     if qos == 3:
         raise _malformed("MQTT-3.3.1-4", "PUBLISH with QoS 3")
     if qos == 0 and first & 0x08:
@@ -126,20 +138,12 @@ cdef int parse_publish(Message message, const uint8_t* frame, uint32_t header_le
     message.expires_ms = 0
     message.received_ms = now_ms
     message.properties = NULL
+    message.properties_length = 0
     alias[0] = 0
     if version == 5:
-        size = read_varint(body + offset, body_length - offset, &properties_length)
-        if size <= 0 or properties_length > body_length - offset - size or <uint32_t>size != varint_length(
-                properties_length):
-            raise _malformed("section 3.3.2.3", "PUBLISH ends inside its properties")
-        offset += size
-        if properties_length:
-            message.properties = body + offset
-            _check_publish_properties(message, body + offset, properties_length, alias)
-            offset += properties_length
+        offset += _parse_publish_properties(message, body + offset, body_length - offset, alias)
     if topic_length == 0 and alias[0] == 0:
         raise ClientError(Reason.PROTOCOL_ERROR, "section 3.3.2.1", "PUBLISH without topic name and Topic Alias")
-    message.properties_length = properties_length
     message.payload = body + offset
     message.payload_length = body_length - offset
     message.frame = frame
@@ -148,12 +152,12 @@ cdef int parse_publish(Message message, const uint8_t* frame, uint32_t header_le
     message.retain = first & 1
     message.version = version
     message.owned = False
-    message.kept = None
+    if message.kept is not None:
+        message.kept = None
     return packet_identifier
 
 
-cdef inline uint32_t _expiry_left(Message message, int64_t now_ms) noexcept:
-    """Return the Message Expiry Interval as it goes out: what was received minus the waiting [MQTT-3.3.2-6]."""
+cdef uint32_t expiry_left(Message message, int64_t now_ms) noexcept:
     cdef int64_t left_ms = message.expires_ms - now_ms
     return <uint32_t>((left_ms + 999) // 1000) if left_ms > 0 else 0
 
@@ -165,19 +169,10 @@ cdef uint32_t write_publish(Output* output, Message message, uint8_t version, ui
     cdef uint8_t* room
     cdef uint32_t remaining, properties = 0, size, head
     cdef uint16_t topic_length
-    if (message.frame != NULL and ids_length == 0 and alias == 0 and message.alias_offset == NO_OFFSET
-            and (message.version == version or (message.version < 5 and version < 5))
-            and (message.qos != 0) == (qos != 0)):
+    if alias == 0 and goes_as_it_came(message, version, qos, ids_length):
         if message.frame_length > packet_bytes_max:
             return 0
-        room = output_room(output, message.frame_length)
-        memcpy(room, message.frame, message.frame_length)
-        room[0] = first
-        if qos:
-            write_u16(room + message.identifier_offset, packet_identifier)
-        if message.expiry_offset != NO_OFFSET:
-            write_u32(room + (message.properties - message.frame) + message.expiry_offset, _expiry_left(message, now_ms))
-        return message.frame_length
+        return copy_publish(output, message, packet_identifier, qos, retain, dup, now_ms)
     topic_length = message.topic_length if with_topic else 0
     remaining = 2 + topic_length + (2 if qos else 0) + message.payload_length
     if version == 5:
@@ -212,7 +207,7 @@ cdef uint32_t write_publish(Output* output, Message message, uint8_t version, ui
             if message.alias_offset == NO_OFFSET:
                 memcpy(room, message.properties, message.properties_length)
                 if message.expiry_offset != NO_OFFSET:
-                    write_u32(room + message.expiry_offset, _expiry_left(message, now_ms))
+                    write_u32(room + message.expiry_offset, expiry_left(message, now_ms))
                 room += message.properties_length
             else:                       # the publisher's alias means nothing to anybody else
                 head = message.alias_offset
@@ -220,27 +215,15 @@ cdef uint32_t write_publish(Output* output, Message message, uint8_t version, ui
                 memcpy(room + head, message.properties + head + 3, message.properties_length - head - 3)
                 if message.expiry_offset != NO_OFFSET:
                     write_u32(room + message.expiry_offset - (3 if message.expiry_offset > head else 0),
-                              _expiry_left(message, now_ms))
+                              expiry_left(message, now_ms))
                 room += message.properties_length - 3
     if message.payload_length:
         memcpy(room, message.payload, message.payload_length)
     return size
 
 
-cdef int write_acknowledgement(Output* output, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason,
-                               uint8_t version) except -1:
-    cdef bint long_form = version == 5 and reason != 0
-    cdef uint8_t* room = output_room(output, 5 if long_form else 4)
-    room[0] = <uint8_t>(packet_type << 4) | (0x02 if packet_type == 6 else 0)     # PUBREL has reserved bits 0010
-    room[1] = 3 if long_form else 2
-    write_u16(room + 2, packet_identifier)
-    if long_form:
-        room[4] = reason
-    return 5 if long_form else 4
-
-
-cdef int parse_acknowledgement(const uint8_t* body, uint32_t length, uint8_t first_byte, uint8_t version,
-                               uint16_t* packet_identifier) except -1:
+cdef int parse_long_acknowledgement(const uint8_t* body, uint32_t length, uint8_t first_byte, uint8_t version,
+                                    uint16_t* packet_identifier) except -1:
     cdef uint32_t properties = 0, offset
     cdef int size
     cdef uint8_t reason = 0

@@ -46,6 +46,8 @@ cdef class Connection(Protocol):
     cdef int feed_kept(self) except -1
     cdef int keep_rest(self, uint8_t* data, size_t length) except -1
     cdef int guarded_receive(self, uint8_t* data, size_t length, size_t* used) except -1
+    cdef int tapped_receive(self, uint8_t* data, size_t length, size_t* used) except -1
+    cdef int try_receive(self, uint8_t* data, size_t length, size_t* used) except -1
     cdef int send_pending(self) except -1
     cdef int send_transformed(self) except -1
     cdef int set_interest(self, uint32_t interest) except -1

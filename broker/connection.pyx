@@ -103,13 +103,9 @@ cdef class Connection(Protocol):
             received = timed_recv(self.turn, self.fd, self.kept + have, self.kept_capacity - have)
             shared = NULL
         if received <= 0:
-            if received < 0 and (errno == EAGAIN or errno == EINTR):
-                return 0
             if received == 0:
-                self.peer_finished()
-            else:
-                self.socket_failed(errno)
-            return 0
+                return self.peer_finished()
+            return 0 if errno == EAGAIN or errno == EINTR else self.socket_failed(errno)
         self.heard_ms = self.turn.now_ms
         self.bytes_in += received
         self.turn.bytes_in += received
@@ -219,21 +215,28 @@ cdef class Connection(Protocol):
         self.heard_ms = self.turn.now_ms
         self.feed_kept()
 
-    cdef int guarded_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
+    cdef inline int guarded_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
+        return self.try_receive(data, length, used) if self.tap is None else self.tapped_receive(data, length, used)
+
+    cdef int tapped_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
+        cdef bytes seen = data[:length]
+        self.try_receive(data, length, used)
+        self.tap.received(seen if self.state == CLOSING else seen[:used[0]])
+        return 0
+
+    cdef int try_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
         """receive() behind the one guard around a connection's parse: what is the client's fault ends the client."""
-        cdef bytes seen = None if self.tap is None else data[:length]
         used[0] = 0
         try:
             used[0] = self.receive(data, length)
-        except ClientError as error:
-            self.turn.in_router = False
-            self.controller.fail(self, error)
         except Exception as error:
-            if self.turn.in_router:
+            if isinstance(error, ClientError):
+                self.turn.in_router = False
+                self.controller.fail(self, error)
+            elif self.turn.in_router:
                 raise                   # router state cannot be trusted any more: the worker ends
-            self.controller.internal_error(self, error)
-        if seen is not None:
-            self.tap.received(seen if self.state == CLOSING else seen[:used[0]])
+            else:
+                self.controller.internal_error(self, error)
         return 0
 
     cdef int feed(self, uint8_t* data, size_t length) except -1:

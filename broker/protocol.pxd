@@ -96,19 +96,23 @@ cdef class Protocol(Sink):
 
     # Parse and act on every whole packet in data[0:length]; returns how many bytes were used up. ClientError: theirs.
     cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1
-    cdef int on_publish(self, const uint8_t* frame, uint32_t header_length, uint32_t body_length) except -1
+    cdef int on_publish(self, Session session, Message message, const uint8_t* frame, uint32_t header_length,
+                        uint32_t body_length) except -1
     cdef int resolve_alias(self, Message message, uint16_t alias) except -1
     cdef int find_route(self, Message message) except -1
     cdef int check_available(self, Message message) except -1
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell
+    cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1
     cdef int refuse_unlogged(self, Message message, uint16_t packet_identifier) except -1
     cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1
-    cdef int on_acknowledgement(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
+    cdef int on_acknowledgement(self, Session session, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int touch(self) except -1                    # there is output
     cdef int flush(self) except -1                    # send what is pending if that is possible here
     cdef int append(self, bytes data) except -1       # to the output, whatever it is
     cdef int write(self, bytes data) except -1        # whole packets, counted
+    cdef uint32_t put_together(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
+                               const uint8_t* ids, uint32_t ids_length) except? 0
     cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0
     cdef int take_up(self) except -1
     cdef int wait_for_room(self) except -1

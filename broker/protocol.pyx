@@ -13,7 +13,8 @@ from libc.string cimport memcmp, memcpy, memset
 from broker.buffers cimport LARGE_CHUNK, list_push, output_clear, output_room
 from broker.codec cimport (
     AUTH, CONNECT, CONNACK, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
-    parse_acknowledgement, parse_publish, read_varint, varint_length, write_acknowledgement, write_publish,
+    copy_publish, goes_as_it_came, parse_acknowledgement, parse_publish, read_varint, varint_length,
+    write_acknowledgement, write_publish,
 )
 from broker.reasons import ClientError, CloseReason, Reason
 from router.ledger cimport DROP_LOG_UNAVAILABLE, DROP_NOT_AUTHORIZED, DROP_REFUSED, DROP_RETAINED_FULL
@@ -46,6 +47,11 @@ cdef enum:
 HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
 
 
+cdef inline bint is_of(Route route, Message message) noexcept:
+    return (route.topic_length == message.topic_length
+            and memcmp(route.topic, message.topic, message.topic_length) == 0)
+
+
 cdef int call_for_turn(Turn* turn) except -1:
     if not turn.turning and turn.wake_fd >= 0:
         os.eventfd_write(turn.wake_fd, 1)
@@ -61,15 +67,16 @@ cdef class Protocol(Sink):
 
     cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1:
         cdef size_t offset = 0
-        cdef uint32_t remaining = 0
+        cdef uint32_t remaining = 0, packet_length
         cdef int size
         cdef uint8_t first, packet_type
+        cdef Message message = self.message
+        cdef Session session = self.session      # what changes it is parked
         while length - offset >= 2 and not self.parked and self.state != CLOSING and not self.held:
             first = data[offset]
             packet_type = first >> 4
-            if self.state == AWAITING_CONNECT and first != 0x10:      # CONNECT, and no flags
-                if self.check_first_bytes(data + offset, length - offset):
-                    break
+            if self.state != OPEN and self.check_first_bytes(data + offset, length - offset):
+                break
             if data[offset + 1] < 0x80:
                 remaining = data[offset + 1]
                 size = 1
@@ -79,22 +86,19 @@ cdef class Protocol(Sink):
                     break
                 if size < 0 or <uint32_t>size != varint_length(remaining):
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-1.5.5-1", "Remaining Length of too many bytes")
-            if self.state == CONNECTING and packet_type != AUTH and packet_type != DISCONNECT:
-                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.2-30", "another packet during authentication")
-            if 1 + size + remaining > self.turn.packet_bytes_max:
+            packet_length = 1 + size + remaining
+            if packet_length > self.turn.packet_bytes_max:
                 raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.2.2-15",
-                                  f"a packet of {1 + size + remaining} bytes, {self.turn.packet_bytes_max} are allowed")
-            if self.state != OPEN and 1 + size + remaining > self.turn.connect_bytes_max:
-                raise ClientError(
-                    Reason.PACKET_TOO_LARGE, "section 4.13",
-                    f"{1 + size + remaining} bytes before authentication, {self.turn.connect_bytes_max} are allowed")
-            if length - offset - 1 - size < remaining:
+                                  f"a packet of {packet_length} bytes, {self.turn.packet_bytes_max} are allowed")
+            if self.state != OPEN:
+                self.check_before_open(packet_type, packet_length)
+            if length - offset < packet_length:
                 break
             if packet_type == PUBLISH:
-                self.on_publish(data + offset, 1 + size, remaining)
+                self.on_publish(session, message, data + offset, 1 + size, remaining)
             elif PUBACK <= packet_type <= PUBCOMP:
                 self.turn.packets_in[packet_type] += 1
-                self.on_acknowledgement(first, data + offset + 1 + size, remaining)
+                self.on_acknowledgement(session, first, data + offset + 1 + size, remaining)
             elif packet_type == PINGREQ:
                 if first != 0xC0 or remaining:
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-2.1.3-1", "PINGREQ with flags or a body")
@@ -106,12 +110,24 @@ cdef class Protocol(Sink):
             else:
                 self.park(first, data + offset + 1 + size, remaining)
             if SHOAL_POISONED:
-                memset(data + offset, POISON, 1 + size + remaining)
-            offset += 1 + size + remaining
+                memset(data + offset, POISON, packet_length)
+            offset += packet_length
         return offset
 
+    cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1:
+        """What a client may send before its CONNECT is accepted is less, and smaller."""
+        if self.state == CONNECTING and packet_type != AUTH and packet_type != DISCONNECT:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.2-30", "another packet during authentication")
+        if packet_length > self.turn.connect_bytes_max:
+            raise ClientError(
+                Reason.PACKET_TOO_LARGE, "section 4.13",
+                f"{packet_length} bytes before authentication, {self.turn.connect_bytes_max} are allowed")
+        return 0
+
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1:
-        """The first packet is no proper CONNECT: say what it is instead. Returns 1 if more bytes are needed to tell."""
+        """If the first packet is no proper CONNECT, say what it is instead. Returns 1 if more bytes are needed to tell."""
+        if self.state != AWAITING_CONNECT or data[0] == 0x10:      # CONNECT, and no flags
+            return 0
         if data[0] == 0x16 and data[1] == 0x03:
             raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "a TLS ClientHello on a port without TLS",
                               CloseReason.TLS_ON_PLAIN_PORT)
@@ -154,23 +170,26 @@ cdef class Protocol(Sink):
 
     # PUBLISH in -----------------------------------------------------------------------------------------------------
 
-    cdef int on_publish(self, const uint8_t* frame, uint32_t header_length, uint32_t body_length) except -1:
-        cdef Message message = self.message
-        cdef Session session = self.session
+    cdef int on_publish(self, Session session, Message message, const uint8_t* frame, uint32_t header_length,
+                        uint32_t body_length) except -1:
+        cdef Turn* turn = self.turn
+        cdef Route route = self.route
         cdef uint16_t alias = 0
         cdef uint16_t identifier
         cdef uint8_t reason = 0
         cdef int known, reached
         identifier = <uint16_t>parse_publish(message, frame, header_length, body_length, self.version,
-                                             self.turn.now_ms, &alias)
+                                             turn.now_ms, &alias)
         if alias:
             self.resolve_alias(message, alias)
-        if frame[0] & self.turn.publish_bits_refused:
+        if frame[0] & turn.publish_bits_refused:
             self.check_available(message)
-        self.find_route(message)
+        if route is None or not is_of(route, message) or not self.router.tree.fresh(route):
+            self.find_route(message)
+            route = self.route
         self.messages_in += 1
-        self.turn.publishes_in[message.qos] += 1
-        self.turn.payload_bytes_in += message.payload_length
+        turn.publishes_in[message.qos] += 1
+        turn.payload_bytes_in += message.payload_length
         if message.qos:
             if message.qos == 2:
                 known = session.incoming_state(identifier)
@@ -184,9 +203,9 @@ cdef class Protocol(Sink):
                     if known == 2:
                         self.acknowledge(PUBREC, identifier, 0)
                     else:
-                        self.turn.in_router = True
+                        turn.in_router = True
                         self.router.acknowledge(session, self, PUBREC, identifier, 0, False)
-                        self.turn.in_router = False
+                        turn.in_router = False
                     return 0
             elif session.incoming_count and session.incoming_state(identifier):
                 if self.version < 5:
@@ -196,18 +215,18 @@ cdef class Protocol(Sink):
                 return 0
             if self.version == 5:
                 # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
-                if session.incoming_count + session.waiting_answers >= self.turn.receive_maximum:
+                if session.incoming_count + session.waiting_answers >= turn.receive_maximum:
                     raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
-                                      f"more than {self.turn.receive_maximum} messages without their acknowledgement")
+                                      f"more than {turn.receive_maximum} messages without their acknowledgement")
         if not self.route_allowed:
             return self.refuse_publish(message, identifier, NOT_AUTHORIZED, DROP_NOT_AUTHORIZED)
         if message.retain and not self.router.retaining.may_retain(message):
             return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_RETAINED_FULL)
-        if not self.router.accepting and self.router.rests_on_record(session, message, self.route):
+        if not self.router.accepting and self.router.rests_on_record(session, message, route):
             return self.refuse_unlogged(message, identifier)
-        self.turn.in_router = True
+        turn.in_router = True
         self.router.ledger.publisher = <void*>session.outgoing
-        reached = self.router.publish(session, message, self.route, identifier if message.qos == 2 else 0)
+        reached = self.router.publish(session, message, route, identifier if message.qos == 2 else 0)
         self.router.ledger.publisher = NULL
         if message.qos:
             if reached == 0 and self.version == 5:
@@ -217,11 +236,11 @@ cdef class Protocol(Sink):
                 self.router.acknowledge(session, self, PUBREC, identifier, reason, self.router.recorded)
             else:
                 self.router.acknowledge(session, self, PUBACK, identifier, reason, self.router.recorded)
-            if self.version < 5 and session.waiting_records + session.held_count >= self.turn.receive_maximum:
+            if self.version < 5 and session.waiting_records + session.held_count >= turn.receive_maximum:
                 self.held = True         # 3.x knows no quota: not read from until its publishes have settled
         if self.router.ledger.pushed_by is not None:
             self.wait_for_room()
-        self.turn.in_router = False
+        turn.in_router = False
         return 0
 
     cdef int wait_for_room(self) except -1:
@@ -266,14 +285,12 @@ cdef class Protocol(Sink):
         return 0
 
     cdef int find_route(self, Message message) except -1:
-        """Set `route` and `route_allowed` for a message's topic; the topic published last costs one comparison."""
+        """Set `route` and `route_allowed` for a message's topic, unless `route` is its and fresh."""
         cdef Route route = self.route
         cdef uint64_t verdict
         cdef uint64_t* remembered
-        if (route is not None and route.topic_length == message.topic_length
-                and memcmp(route.topic, message.topic, message.topic_length) == 0):
-            if not self.router.tree.fresh(route):
-                self.route = self.router.tree.route(message.topic, message.topic_length)
+        if route is not None and is_of(route, message):
+            self.route = self.router.tree.route(message.topic, message.topic_length)
             return 0
         if not valid_topic_name(message.topic, message.topic_length):
             raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
@@ -326,8 +343,7 @@ cdef class Protocol(Sink):
 
     # Acknowledgements in --------------------------------------------------------------------------------------------
 
-    cdef int on_acknowledgement(self, uint8_t first, const uint8_t* body, uint32_t length) except -1:
-        cdef Session session = self.session
+    cdef int on_acknowledgement(self, Session session, uint8_t first, const uint8_t* body, uint32_t length) except -1:
         cdef uint8_t packet_type = first >> 4
         cdef uint16_t identifier = 0
         cdef Answer answer
@@ -421,8 +437,6 @@ cdef class Protocol(Sink):
 
     cdef SinkResult publish(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
                             const uint8_t* ids, uint32_t ids_length) except? SINK_FULL:
-        cdef uint16_t alias = 0
-        cdef bint with_topic = True
         cdef uint32_t size
         if qos == 0 and self.out.pending > self.turn.output_bytes_max:
             return SINK_FULL
@@ -430,20 +444,16 @@ cdef class Protocol(Sink):
             return SINK_GONE             # nothing behind our DISCONNECT [MQTT-3.14.4-1]
         if message.expires_ms and not dup and self.turn.now_ms > message.expires_ms:
             return SINK_EXPIRED
-        if self.alias_max_out:
-            alias = self.pick_alias(message, &with_topic)
         if self.version < 5:
             ids_length = 0
-        size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids, ids_length,
-                             alias, with_topic, self.packet_bytes_max, self.turn.now_ms)
-        if size == 0 and alias:
-            alias = 0                   # ours to leave out, where the message fits without it
-            size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids,
-                                 ids_length, 0, True, self.packet_bytes_max, self.turn.now_ms)
-        if size == 0:
-            return SINK_TOO_LARGE
-        if alias and with_topic:
-            self.aliases_out[PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)] = alias
+        if self.alias_max_out == 0 and goes_as_it_came(message, self.version, qos, ids_length):
+            if message.frame_length > self.packet_bytes_max:
+                return SINK_TOO_LARGE
+            size = copy_publish(&self.out, message, packet_identifier, qos, retain, dup, self.turn.now_ms)
+        else:
+            size = self.put_together(message, packet_identifier, qos, retain, dup, ids, ids_length)
+            if size == 0:
+                return SINK_TOO_LARGE
         self.messages_out += 1
         self.bytes_out += size
         self.turn.publishes_out[qos] += 1
@@ -455,6 +465,24 @@ cdef class Protocol(Sink):
             if self.out.pending > self.turn.output_bytes_max:
                 self.writable = False
         return SINK_SENT
+
+    cdef uint32_t put_together(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
+                               const uint8_t* ids, uint32_t ids_length) except? 0:
+        """Write a PUBLISH that does not go out as it came, or may have an alias; returns its size, 0 if it is too large."""
+        cdef uint16_t alias = 0
+        cdef bint with_topic = True
+        cdef uint32_t size
+        if self.alias_max_out:
+            alias = self.pick_alias(message, &with_topic)
+        size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids, ids_length,
+                             alias, with_topic, self.packet_bytes_max, self.turn.now_ms)
+        if size == 0 and alias:
+            alias = 0                   # ours to leave out, where the message fits without it
+            size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids,
+                                 ids_length, 0, True, self.packet_bytes_max, self.turn.now_ms)
+        if size and alias and with_topic:
+            self.aliases_out[PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)] = alias
+        return size
 
     cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0:
         """Return the alias of a topic name: the known one, the next free one (the topic goes along), or 0."""

@@ -50,20 +50,22 @@ cdef class Effects:
         free(effect.ids)
         return 0
 
-    cdef Effect* push(self, uint8_t kind) except NULL:
-        cdef Effect* ring
-        cdef uint32_t capacity
+    cdef int _grow(self) except -1:
+        cdef uint32_t capacity = self.capacity * 2 if self.capacity else RING_MIN
+        cdef Effect* ring = <Effect*>calloc(capacity, sizeof(Effect))
         cdef uint64_t number
+        if ring == NULL:
+            raise MemoryError()
+        for number in range(self.head, self.tail):
+            ring[number & (capacity - 1)] = self.ring[number & (self.capacity - 1)]
+        free(self.ring)
+        self.ring = ring
+        self.capacity = capacity
+        return 0
+
+    cdef Effect* push(self, uint8_t kind) except NULL:
         if self.tail - self.head == self.capacity:
-            capacity = self.capacity * 2 if self.capacity else RING_MIN
-            ring = <Effect*>calloc(capacity, sizeof(Effect))
-            if ring == NULL:
-                raise MemoryError()
-            for number in range(self.head, self.tail):
-                ring[number & (capacity - 1)] = self.ring[number & (self.capacity - 1)]
-            free(self.ring)
-            self.ring = ring
-            self.capacity = capacity
+            self._grow()
         cdef Effect* effect = &self.ring[self.tail & (self.capacity - 1)]
         memset(effect, 0, sizeof(Effect))
         effect.kind = kind

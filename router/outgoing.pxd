@@ -1,7 +1,7 @@
 """What one session is owed at QoS 1 and 2."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from router.identifiers cimport ShiftedIdentifiers
+from router.identifiers cimport PACKET_IDENTIFIERS, SHIFTED_WINDOW, ShiftedIdentifiers
 from router.ledger cimport Ledger
 from router.message cimport Message
 from router.receiver cimport DROPPED, Verdict
@@ -66,10 +66,21 @@ cdef class Outgoing:
     cdef Answer on_puback(self, uint16_t packet_identifier) except? ANSWER_UNKNOWN
     cdef Answer on_pubrec(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN
     cdef Answer on_pubcomp(self, uint16_t packet_identifier) except? ANSWER_UNKNOWN
-    cdef bint waiting(self) noexcept                                # drain() has something to do once quota allows
+
+    cdef inline bint waiting(self) noexcept:
+        """Return whether drain() has something to do once quota allows."""
+        return self.resend_number < self.end_number or self.waiting_qos0 is not None
+
+    cdef inline uint16_t identifier_of(self, uint64_t number) noexcept:
+        if self.identifiers is None:
+            return <uint16_t>(1 + number % PACKET_IDENTIFIERS)
+        return self.identifiers.of_number(number)
+
+    cdef inline uint64_t window_max(self) noexcept:
+        """Return how many numbers, from the oldest open one on, have identifiers of their own."""
+        return PACKET_IDENTIFIERS if self.identifiers is None else SHIFTED_WINDOW
+
     cdef Delivery* slot(self, uint64_t number) noexcept
-    cdef uint16_t identifier_of(self, uint64_t number) noexcept
-    cdef uint64_t window_max(self) noexcept
     cdef uint64_t number_of(self, uint16_t packet_identifier, uint64_t end) noexcept
     cdef int shift(self, uint64_t first_number, uint32_t amount) except -1
     cdef Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept
@@ -77,8 +88,15 @@ cdef class Outgoing:
     cdef int free_slot(self, uint64_t number) except -1
     cdef int give_back_quota(self, Delivery* delivery) noexcept
     cdef void _release(self, Delivery* delivery) noexcept
-    cdef int _fill(self, Delivery* delivery, Message message, bint kept, uint8_t qos, bint retain,
-                   const uint8_t* ids, uint32_t ids_length, void* group, uint8_t state) except -1
+    cdef int _grow(self) except -1
+    cdef Delivery* _fill(self, uint64_t number, uint64_t record, uint64_t size, uint8_t qos, bint retain) noexcept
+    cdef int _hold(self, Delivery* delivery, Message message, const uint8_t* ids, uint32_t ids_length,
+                   void* group) except -1
+    cdef Verdict _queue(self, Sink sink, bint readable, Message message, uint8_t qos, bint retain,
+                        const uint8_t* ids, uint32_t ids_length, void* group) except? DROPPED
+    cdef inline bint _is_logged(self, bint durable) noexcept:
+        return durable and self.ledger.records is not None and not self.peer
+
     cdef int _drop(self, SinkResult result, Sink sink, uint64_t number, bint logged) except -1
     cdef int note_drop(self, uint64_t number, int reason) except -1
     cdef int _use_up(self, uint64_t number) except -1

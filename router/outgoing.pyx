@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 from router.ledger cimport (
     DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
 )
-from router.identifiers cimport PACKET_IDENTIFIERS, SHIFTED_WINDOW, ShiftedIdentifiers
+from router.identifiers cimport PACKET_IDENTIFIERS, ShiftedIdentifiers
 from router.message cimport message_size
 from router.overflow cimport PUSH_BACK
 from router.receiver cimport DELIVERED, DISPLACES, DROPPED, QUEUED, TOO_LARGE
@@ -54,7 +54,7 @@ cdef class Outgoing:
     cdef inline Delivery* slot(self, uint64_t number) noexcept:
         return &self.ring[number & (self.capacity - 1)]
 
-    cdef void _release(self, Delivery* delivery) noexcept:
+    cdef inline void _release(self, Delivery* delivery) noexcept:
         if delivery.message != NULL:
             Py_DECREF(<object>delivery.message)
             delivery.message = NULL
@@ -65,48 +65,52 @@ cdef class Outgoing:
             free(delivery.ids)
             delivery.ids = NULL
 
-    cdef int append(self) except -1:
+    cdef inline int append(self) except -1:
         """Make room for the number end_number."""
-        cdef Delivery* ring
-        cdef uint32_t capacity
+        return self._grow() if self.end_number - self.oldest_open == self.capacity else 0
+
+    cdef int _grow(self) except -1:
+        cdef uint32_t capacity = self.capacity * 2 if self.capacity else RING_MIN
+        cdef Delivery* ring = <Delivery*>calloc(capacity, sizeof(Delivery))
         cdef uint64_t number
-        if self.end_number - self.oldest_open == self.capacity:
-            capacity = self.capacity * 2 if self.capacity else RING_MIN
-            ring = <Delivery*>calloc(capacity, sizeof(Delivery))
-            if ring == NULL:
-                raise MemoryError()
-            for number in range(self.oldest_open, self.end_number):
-                ring[number & (capacity - 1)] = self.ring[number & (self.capacity - 1)]
-            free(self.ring)
-            self.ring = ring
-            self.capacity = capacity
+        if ring == NULL:
+            raise MemoryError()
+        for number in range(self.oldest_open, self.end_number):
+            ring[number & (capacity - 1)] = self.ring[number & (self.capacity - 1)]
+        free(self.ring)
+        self.ring = ring
+        self.capacity = capacity
         return 0
 
-    cdef int _fill(self, Delivery* delivery, Message message, bint kept, uint8_t qos, bint retain,
-                   const uint8_t* ids, uint32_t ids_length, void* group, uint8_t state) except -1:
-        """Fill in a slot. A message that is in the log and not in memory is None, and the caller sets record and size;
-        `kept`: it may have to be sent again, or to somebody else."""
-        cdef Message owned
+    cdef inline Delivery* _fill(self, uint64_t number, uint64_t record, uint64_t size, uint8_t qos,
+                                bint retain) noexcept:
+        """Fill in the slot of a number, but for its state and what it holds."""
+        cdef Delivery* delivery = self.slot(number)
         memset(delivery, 0, sizeof(Delivery))
-        delivery.state = DELIVERY_FREE
-        if kept:
-            if message is not None:
-                owned = message.keep()
-                Py_INCREF(owned)
-                delivery.message = <void*>owned
-            if ids_length:
-                delivery.ids = <uint8_t*>malloc(ids_length)
-                if delivery.ids == NULL:
-                    raise MemoryError()
-                memcpy(delivery.ids, ids, ids_length)
-                delivery.ids_length = ids_length
-            if group != NULL:
-                Py_INCREF(<object>group)
-                delivery.group = group
+        delivery.record = record
+        delivery.size = <uint32_t>size
         delivery.qos = qos
         delivery.retain = retain
-        delivery.state = state
         delivery.connection = self.connection
+        return delivery
+
+    cdef int _hold(self, Delivery* delivery, Message message, const uint8_t* ids, uint32_t ids_length,
+                   void* group) except -1:
+        """It may have to be sent again, or to somebody else. The message is None if it is in the log only."""
+        cdef Message owned
+        if message is not None:
+            owned = message.keep()
+            Py_INCREF(owned)
+            delivery.message = <void*>owned
+        if ids_length:
+            delivery.ids = <uint8_t*>malloc(ids_length)
+            if delivery.ids == NULL:
+                raise MemoryError()
+            memcpy(delivery.ids, ids, ids_length)
+            delivery.ids_length = ids_length
+        if group != NULL:
+            Py_INCREF(<object>group)
+            delivery.group = group
         return 0
 
     cdef Verdict deliver(self, Sink sink, bint durable, Message message, uint8_t qos, bint retain,
@@ -119,27 +123,32 @@ cdef class Outgoing:
         dropped: recovery counts them so.
         """
         cdef SinkResult result
+        cdef Delivery* delivery
         cdef uint64_t number = self.end_number
-        cdef uint64_t size = message_size(message)
-        cdef bint logged = durable and self.ledger.records is not None and not self.peer
-        cdef bint readable = durable and message.record != 0
-        cdef int reason
-        if (qos and sink is not None and sink.writable and self.next_number == number and self.resend_number == number
+        if (qos and sink is not None and sink.writable and self.resend_number == number
                 and self.send_quota > 0 and number - self.oldest_open < self.window_max()):
             self.append()
-            result = sink.publish(message, self.identifier_of(number), qos, retain, False,
-                                  ids, ids_length)
+            result = sink.publish(message, self.identifier_of(number), qos, retain, False, ids, ids_length)
             if result != SINK_SENT:
-                self._drop(result, sink, number, logged)
+                self._drop(result, sink, number, self._is_logged(durable))
                 return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
-            self._fill(self.slot(number), None if readable else message, durable or group != NULL, qos, retain,
-                       ids, ids_length, group, DELIVERY_SENT)
-            self.slot(number).record = message.record
-            self.slot(number).size = <uint32_t>size
+            delivery = self._fill(number, message.record, message_size(message), qos, retain)
+            if durable or group != NULL:
+                self._hold(delivery, None if durable and message.record else message, ids, ids_length, group)
+            delivery.state = DELIVERY_SENT
             self.send_quota -= 1
             self.ledger.inflight_messages += 1
             self.end_number = self.next_number = self.resend_number = number + 1
             return DELIVERED
+        return self._queue(sink, durable and message.record != 0, message, qos, retain, ids, ids_length, group)
+
+    cdef Verdict _queue(self, Sink sink, bint readable, Message message, uint8_t qos, bint retain,
+                        const uint8_t* ids, uint32_t ids_length, void* group) except? DROPPED:
+        """deliver() what has to wait; `readable`: it can be read back from the log."""
+        cdef uint64_t number = self.end_number
+        cdef uint64_t size = message_size(message)
+        cdef Delivery* delivery
+        cdef int reason
         if not readable and not self.peer:   # else the limits were asked before its record was made
             reason = self.ledger.refuses(message, self.queued_count, self.queued_bytes)
             if reason >= 0:
@@ -159,11 +168,10 @@ cdef class Outgoing:
                                       PyBytes_FromStringAndSize(<const char*>ids, ids_length)))
         else:
             self.append()
-            self._fill(self.slot(number),
-                       None if readable and (sink is None or self.queued_count > BODIES_KEPT_MAX) else message,
-                       True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
-            self.slot(number).record = message.record
-            self.slot(number).size = <uint32_t>size
+            delivery = self._fill(number, message.record, size, qos, retain)
+            self._hold(delivery, None if readable and (sink is None or self.queued_count > BODIES_KEPT_MAX) else message,
+                       ids, ids_length, group)
+            delivery.state = DELIVERY_QUEUED
             self.end_number = number + 1
         return QUEUED                    # whoever called makes room, if that is too many (router.displacing)
 
@@ -256,7 +264,7 @@ cdef class Outgoing:
         cdef SinkResult result
         cdef uint64_t number
         cdef int sent = 0
-        cdef bint logged = durable and self.ledger.records is not None and not self.peer
+        cdef bint logged = self._is_logged(durable)
         self.starved = False
         if self.waiting_qos0 is not None:
             sent += self._drain_qos0(sink)
@@ -371,27 +379,18 @@ cdef class Outgoing:
         self.connection += 1
         return 0
 
-    cdef bint waiting(self) noexcept:
-        return self.resend_number < self.end_number or self.waiting_qos0 is not None
-
-    cdef inline uint16_t identifier_of(self, uint64_t number) noexcept:
-        if self.identifiers is None:
-            return <uint16_t>(1 + number % PACKET_IDENTIFIERS)
-        return self.identifiers.of_number(number)
-
-    cdef inline uint64_t window_max(self) noexcept:
-        """Numbers from the oldest open one on that no two deliveries in flight share an identifier among."""
-        return PACKET_IDENTIFIERS if self.identifiers is None else SHIFTED_WINDOW
-
     cdef uint64_t number_of(self, uint16_t packet_identifier, uint64_t end) noexcept:
         """Return the number, from the oldest open one up to `end`, that has a packet identifier; `end` if none has."""
         cdef uint64_t start = self.oldest_open
+        cdef int64_t distance
         if packet_identifier == 0:
             return end
         if self.identifiers is not None:
             return self.identifiers.number_of(packet_identifier, start, end)
-        start += (<uint64_t>packet_identifier - 1 + PACKET_IDENTIFIERS - start % PACKET_IDENTIFIERS) % PACKET_IDENTIFIERS
-        return min(start, end)
+        distance = <int64_t>packet_identifier - 1 - <int64_t>(start % PACKET_IDENTIFIERS)
+        if distance < 0:
+            distance += PACKET_IDENTIFIERS
+        return min(start + <uint64_t>distance, end)
 
     cdef int shift(self, uint64_t first_number, uint32_t amount) except -1:
         """Shift the identifiers of numbers from this one on (router.identifiers)."""
@@ -399,7 +398,7 @@ cdef class Outgoing:
             self.identifiers = ShiftedIdentifiers()
         return self.identifiers.shift(first_number, amount, self.oldest_open)
 
-    cdef Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept:
+    cdef inline Delivery* in_flight(self, uint16_t packet_identifier, uint64_t* number) noexcept:
         """Return the delivery that was sent under a packet identifier, and its number; NULL if there is none."""
         cdef uint64_t found = self.number_of(packet_identifier, self.next_number)
         cdef Delivery* delivery
@@ -414,17 +413,17 @@ cdef class Outgoing:
     cdef int free_slot(self, uint64_t number) except -1:
         """The delivery is done: let go of what it holds and move the start over freed numbers."""
         cdef Delivery* delivery = self.slot(number)
+        cdef uint64_t oldest_open = self.oldest_open
         if delivery.state == DELIVERY_SENT or delivery.state == DELIVERY_RELEASED:
             self.ledger.inflight_messages -= 1
         self._release(delivery)
         delivery.state = DELIVERY_FREE
-        while self.oldest_open < self.end_number and self.slot(self.oldest_open).state == DELIVERY_FREE:
-            self.oldest_open += 1
-        if self.next_number < self.oldest_open:
-            self.next_number = self.oldest_open
-        if self.resend_number < self.oldest_open:
-            self.resend_number = self.oldest_open
-        if self.oldest_open == self.end_number and <int>self.capacity > (PEER_RING_MAX if self.peer else RING_KEPT_MAX):
+        while oldest_open < self.end_number and self.slot(oldest_open).state == DELIVERY_FREE:
+            oldest_open += 1
+        self.oldest_open = oldest_open
+        self.next_number = max(self.next_number, oldest_open)
+        self.resend_number = max(self.resend_number, oldest_open)
+        if oldest_open == self.end_number and <int>self.capacity > (PEER_RING_MAX if self.peer else RING_KEPT_MAX):
             free(self.ring)
             self.ring = NULL
             self.capacity = 0
@@ -492,10 +491,11 @@ cdef class Outgoing:
                  void* group) except -1:
         """Queue a delivery whose message is in the log; no limit stands against it: it was let in before."""
         cdef uint64_t number = self.end_number
+        cdef Delivery* delivery
         self.append()
-        self._fill(self.slot(number), None, True, qos, retain, ids, ids_length, group, DELIVERY_QUEUED)
-        self.slot(number).record = record
-        self.slot(number).size = size
+        delivery = self._fill(number, record, size, qos, retain)
+        self._hold(delivery, None, ids, ids_length, group)
+        delivery.state = DELIVERY_QUEUED
         self.end_number = number + 1
         self.queued_count += 1
         self.queued_bytes += size

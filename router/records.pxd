@@ -1,22 +1,27 @@
 """Records of the commit log, encoded into a growing buffer. docs/formats.md has every byte."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 from router.cursor cimport MessageFields
 from router.message cimport Message
 
+cdef extern from "<endian.h>" nogil:
+    uint16_t htole16(uint16_t value)
+    uint32_t htole32(uint32_t value)
+    uint64_t htole64(uint64_t value)
+
+# One store each to the compiler, and no assumption about alignment; of single bytes gcc makes as many shifts.
 cdef inline void put16(uint8_t* to, uint16_t value) noexcept nogil:
-    to[0] = <uint8_t>value
-    to[1] = <uint8_t>(value >> 8)
+    value = htole16(value)
+    memcpy(to, &value, 2)
 
 cdef inline void put32(uint8_t* to, uint32_t value) noexcept nogil:
-    to[0] = <uint8_t>value
-    to[1] = <uint8_t>(value >> 8)
-    to[2] = <uint8_t>(value >> 16)
-    to[3] = <uint8_t>(value >> 24)
+    value = htole32(value)
+    memcpy(to, &value, 4)
 
 cdef inline void put64(uint8_t* to, uint64_t value) noexcept nogil:
-    put32(to, <uint32_t>value)
-    put32(to + 4, <uint32_t>(value >> 32))
+    value = htole64(value)
+    memcpy(to, &value, 8)
 
 # What a message says of itself, its properties without a Topic Alias; time_us and now_ms are the same moment.
 cdef int fields_of_message(MessageFields* fields, Message message, int64_t time_us, int64_t now_ms) noexcept

@@ -11,6 +11,7 @@ from router.records cimport RecordBuffer
 from router.retained cimport RetainedStore
 from router.retaining cimport Retaining
 from router.session cimport Session
+from router.shared cimport SharedGroup
 from router.sink cimport Sink
 from router.routes cimport Route, Target
 from router.subscriptions cimport SubscriptionTree
@@ -40,11 +41,13 @@ cdef class Router:
     # The message may be borrowed. `route` is the topic's, fresh. Returns how many receivers it is for.
     cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1
     cdef bint rests_on_record(self, Receiver publisher, Message message, Route route) except -1
-    cdef int _publish_now(self, Receiver publisher, Message message, Route route) except -1
     cdef int _publish_recorded(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier,
                                bint will) except -1
     cdef int _archive(self, Receiver publisher, Message message) except -1
-    cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1
+    cdef int _deliver_unrecorded(self, Receiver receiver, Message message, Target* target, uint8_t qos) except -1
+    cdef bint _deliver_own(self, Receiver publisher, Message message) except -1
+    cdef int _deliver_shared(self, Receiver publisher, Message message, SharedGroup group) except -1
+    cdef bint _owes(self, Message message, Target* target) except -1
     cdef list _decide(self, Receiver publisher, Message message, Route route, list copies)
     cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1
     cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s, passed_ms)

@@ -72,18 +72,35 @@ cdef class Router:
         Returns the number of receivers that it is for, a shared subscription being one, whether or not each has room
         for it: what a receiver drops is counted there.
         """
-        # First what every message of QoS 0 is asked.
-        self.recorded = (message.qos != 0 or message.retain) and self.recording and self.rests_on_record(
-            publisher, message, route)
+        cdef uint32_t index
+        cdef int reached = route.target_count + route.group_count
+        cdef Target* target
+        cdef uint8_t qos
+        self.recorded = False
         if self.peers:
             message.publisher_key = publisher.key if publisher is not None else 0
-        if self.recorded:
-            return self._publish_recorded(publisher, message, route, packet_identifier, False)
-        if route.archived and self.recording:
+        if message.qos or message.retain:
+            if self.recording and self.rests_on_record(publisher, message, route):
+                self.recorded = True
+                return self._publish_recorded(publisher, message, route, packet_identifier, False)
+            if message.retain:
+                self.retaining.retain(message)
+        elif route.archived and self.recording:
             self._archive(publisher, message)
-        if message.retain:
-            self.retaining.retain(message)
-        return self._publish_now(publisher, message, route)
+        for index in range(route.target_count):
+            target = &route.targets[index]
+            if target.no_local and target.receiver == <void*>publisher:
+                reached -= not self._deliver_own(publisher, message)
+                continue
+            qos = min(message.qos, target.qos)
+            if qos and (<Receiver>target.receiver).durable:
+                self._deliver_unrecorded(<Receiver>target.receiver, message, target, qos)
+            else:
+                (<Receiver>target.receiver).deliver(message, qos, message.retain and target.retain_as_published,
+                                                    target.ids, target.ids_length, NULL)
+        for index in range(route.group_count):
+            self._deliver_shared(publisher, message, <SharedGroup>route.groups[index])
+        return reached
 
     cdef int _archive(self, Receiver publisher, Message message) except -1:
         """Record a QoS 0 message that leaves at once; while the log takes nothing, it is counted instead."""
@@ -102,51 +119,38 @@ cdef class Router:
         assert self.tree.route_cache_count == 0, "routes that do not know whether they are archived"
         self.tree.archive = filters
 
-    cdef int _publish_now(self, Receiver publisher, Message message, Route route) except -1:
-        cdef uint32_t index
-        cdef int reached = 0
-        cdef Target* target
-        cdef Target own
-        for index in range(route.target_count):
-            target = &route.targets[index]
-            if target.no_local and target.receiver == <void*>publisher:
-                # The publisher's own subscriptions that ask for No Local do not count, the others do [MQTT-3.8.3-3].
-                if self.tree.target_for(message.topic, message.topic_length, publisher, True, &own):
-                    reached += 1
-                    try:
-                        self._deliver_now(publisher, message, &own)
-                    finally:
-                        free(own.ids)
-                continue
-            reached += 1
-            if message.qos == 0 and not (<Receiver>target.receiver).peer:
-                # As _deliver_now() would, at the cost of a fifth of what the router does for such a message.
-                (<Receiver>target.receiver).deliver(message, 0, message.retain and target.retain_as_published, target.ids,
-                                                    target.ids_length, NULL)
-            else:
-                self._deliver_now(<Receiver>target.receiver, message, target)
-        for index in range(route.group_count):
-            reached += 1
-            if not (<SharedGroup>route.groups[index]).publish(publisher, message):
-                self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
-        return reached
-
-    cdef int _deliver_now(self, Receiver receiver, Message message, Target* target) except -1:
-        cdef uint8_t qos = min(message.qos, target.qos)
+    cdef int _deliver_unrecorded(self, Receiver receiver, Message message, Target* target, uint8_t qos) except -1:
+        """Deliver what has no record; the receiver may be one that is owed what it gets by records."""
+        cdef bint retain = message.retain and target.retain_as_published
         cdef int reason
-        if receiver.peer:
-            if qos and receiver.refuses(message) >= 0:
+        if qos and receiver.peer:
+            if receiver.refuses(message) >= 0:
                 self.ledger.dropped_messages[DROP_PEER_GONE] += 1
-            elif receiver.deliver(message, qos, message.retain, target.ids, target.ids_length, NULL) != DROPPED and qos:
+            elif receiver.deliver(message, qos, retain, target.ids, target.ids_length, NULL) != DROPPED:
                 self.effects.await_peer(<Session>receiver)
-            return 0
-        if qos and self.recording and receiver.durable:
+        elif qos and receiver.durable and self.recording:
             # There would be a record if it had room for this.
             reason = receiver.refuses(message)
             assert reason >= 0, "a durable session is owed what no record has"
             receiver.refuse(message, reason)
-            return 0
-        receiver.deliver(message, qos, message.retain and target.retain_as_published, target.ids, target.ids_length, NULL)
+        else:
+            receiver.deliver(message, qos, retain, target.ids, target.ids_length, NULL)
+        return 0
+
+    cdef bint _deliver_own(self, Receiver publisher, Message message) except -1:
+        """Deliver to the publisher itself by its subscriptions without No Local [MQTT-3.8.3-3]; returns whether it has any."""
+        cdef Target own
+        if not self.tree.target_for(message.topic, message.topic_length, publisher, True, &own):
+            return False
+        try:
+            self._deliver_unrecorded(publisher, message, &own, min(message.qos, own.qos))
+        finally:
+            free(own.ids)
+        return True
+
+    cdef int _deliver_shared(self, Receiver publisher, Message message, SharedGroup group) except -1:
+        if not group.publish(publisher, message):
+            self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
         return 0
 
     cdef bint rests_on_record(self, Receiver publisher, Message message, Route route) except -1:
@@ -165,18 +169,22 @@ cdef class Router:
             return True
         for index in range(route.target_count):
             target = &route.targets[index]
-            if (target.qos and (<Receiver>target.receiver).durable
-                    and (<Receiver>target.receiver).refuses(message) < 0):
-                # What only passes at a peer that is there, is acknowledged when it is there.
-                if (not (<Receiver>target.receiver).peer or target.lasting or message.qos == 2
-                        or not (<Receiver>target.receiver).has_room()):
-                    return True
+            if target.qos and (<Receiver>target.receiver).durable and self._owes(message, target):
+                return True
         for index in range(route.group_count):
             group = <SharedGroup>route.groups[index]
             for member in range(group.member_count):
                 if (<Receiver>group.members[member].partner).durable:
                     return True
         return False
+
+    cdef bint _owes(self, Message message, Target* target) except -1:
+        """Return whether a durable receiver is owed a message by a record."""
+        cdef Receiver receiver = <Receiver>target.receiver
+        if receiver.refuses(message) >= 0:
+            return False
+        # What only passes at a peer that is there, is acknowledged when it is there.
+        return not receiver.peer or target.lasting or message.qos == 2 or not receiver.has_room()
 
     cdef int _publish_recorded(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier,
                                bint will) except -1:

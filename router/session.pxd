@@ -5,7 +5,7 @@ from router.ledger cimport Ledger
 from router.message cimport Message
 from router.outgoing cimport Outgoing
 from router.receiver cimport DROPPED, Receiver, Verdict
-from router.sink cimport Sink
+from router.sink cimport Sink, SinkResult
 
 cdef enum:
     EXPIRY_NEVER = 0xFFFFFFFF    # session expiry interval of a session that does not expire
@@ -47,6 +47,7 @@ cdef class Session(Receiver):
     cdef int make_outgoing(self) except -1
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED
+    cdef Verdict untaken(self, SinkResult result) noexcept
     # Recovery: it is owed a message that is in the log.
     cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                  void* group) except -1

@@ -61,18 +61,13 @@ cdef class Session(Receiver):
             return self.forward(message, qos, retain, ids, ids_length, group)
         if self.watch is not None:
             return self.deliver_watched(message, qos, retain, ids, ids_length, group)
-        if qos == 0 and (self.sink is not None or not self.ledger.queue_qos0 or not self.durable) and (
-                self.outgoing is None or self.outgoing.waiting_qos0 is None):
-            if self.sink is None:
+        if qos == 0 and (self.outgoing is None or self.outgoing.waiting_qos0 is None):
+            if self.sink is not None:
+                result = self.sink.publish(message, 0, 0, retain, False, ids, ids_length)
+                return DELIVERED if result == SINK_SENT else self.untaken(result)
+            if not self.ledger.queue_qos0 or not self.durable:
                 count_drop(self.ledger, None, DROP_OFFLINE)
                 return DROPPED
-            result = self.sink.publish(message, 0, 0, retain, False, ids, ids_length)
-            if result == SINK_SENT:
-                return DELIVERED
-            count_drop(self.ledger, self.sink,
-                       DROP_OUTPUT_FULL if result == SINK_FULL else DROP_EXPIRED if result == SINK_EXPIRED
-                       else DROP_OFFLINE if result == SINK_GONE else DROP_TOO_LARGE)
-            return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
         if self.outgoing is None:
             self.make_outgoing()
         verdict = self.outgoing.deliver(self.sink, self.durable, message, qos, retain, ids, ids_length, group)
@@ -80,6 +75,13 @@ cdef class Session(Receiver):
                                   or self.outgoing.queued_bytes > self.ledger.queue_bytes_max):
             make_room(self.outgoing, self.sink, self.durable, message)
         return verdict
+
+    cdef Verdict untaken(self, SinkResult result) noexcept:
+        """The connection did not take a message of QoS 0: count why."""
+        count_drop(self.ledger, self.sink,
+                   DROP_OUTPUT_FULL if result == SINK_FULL else DROP_EXPIRED if result == SINK_EXPIRED
+                   else DROP_OFFLINE if result == SINK_GONE else DROP_TOO_LARGE)
+        return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
 
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED:

@@ -128,7 +128,7 @@ class Log(Places):
     @property
     def accepting(self) -> bool:
         """Whether the disk keeps up: False while it refuses or the backlog is over its limit."""
-        return self.trouble is None and self.backlog_bytes <= self.backlog_bytes_max
+        return self.trouble is None and self._gathering.size + self._writing.size <= self.backlog_bytes_max
 
     def reach(self) -> Reach:
         """Return how far this log can be read: what whoever reads it from another process must know."""
