@@ -13,8 +13,8 @@ from posix.stat cimport stat, struct_stat
 from posix.unistd cimport _SC_PAGESIZE, close as close_file, pread, sysconf
 
 cdef enum:
-    WINDOW = 4 << 20             # given back at a time, before it is looked again: 1024 pages, some 50 us
-    SLACK_PART = 16              # of the bound: so much less there is after giving back
+    WINDOW = 1 << 20             # given back at a time, before it is looked again: 256 pages, some 13 us
+    SLACK_PART = 64              # of the bound: so much less there is after giving back; a turn waits for it
     TOUCHES = 32                 # pages that are read between two looks; the system maps 16 for each of them, or more
 
 
