@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.backup import workers_of
-from router.commit_log import snapshot_of
+from router.commit_log import remove_snapshots, snapshot_of
 from router.compact import compact
 from router.disk import Disk
 from router.followed import FollowedLog
@@ -32,7 +32,9 @@ def compact_left_logs(folder: Path, workers: int) -> None:
         workers: how many there will be.
     """
     for disk, number in _left(folder, workers):
-        compact(disk, number, lambda: secrets.randbits(32))
+        made = compact(disk, number, lambda: secrets.randbits(32))
+        if made is not None:
+            remove_snapshots(disk, made.segment)
 
 
 def trim_left_logs(folder: Path, workers: int, archive: Archive) -> None:

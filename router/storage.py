@@ -128,6 +128,7 @@ class Log(Places):
     @property
     def accepting(self) -> bool:
         """Whether the disk keeps up: False while it refuses or the backlog is over its limit."""
+        # `backlog_bytes`, without a property more: this is asked in every turn.
         return self.trouble is None and self._gathering.size + self._writing.size <= self.backlog_bytes_max
 
     def reach(self) -> Reach:
