@@ -8,7 +8,7 @@ cdef enum:
     NUMBERS_MAX = 8              # numbers of a header that are kept; more are passed over
 
 cdef enum FrameKind:             # names in frames.KINDS
-    FRAME_DATA = 1               # epoch, index; then entries
+    FRAME_DATA = 1               # epoch, index, perhaps epoch, index, sequence of an ack; then entries
     FRAME_ACK = 2                # epoch, index, sequence, stamp, incarnation
     FRAME_GAP = 3                # epoch, sequence, incarnation
     FRAME_HEARTBEAT = 4          # epoch, index, stamp
@@ -21,11 +21,15 @@ cdef enum FrameKind:             # names in frames.KINDS
     FRAME_KIND_END = 11
 
 cdef enum:                       # of an entry
-    ENTRY_HEADER = 56
+    ENTRY_HEADER = 12
     HEADER_ROOM = 64             # bytes that a sealed header takes at most
     ENTRY_QOS = 3                # flags: both bits
     ENTRY_RETAIN = 4
-    ENTRY_FLAGS = 7
+    ENTRY_SEQUENCE = 8           # from here on: what follows the header
+    ENTRY_RECORD = 16
+    ENTRY_KEY = 32
+    ENTRY_PROPERTIES = 64
+    ENTRY_FLAGS = 127
 
 
 cdef class FrameWriter:
@@ -38,9 +42,8 @@ cdef class FrameWriter:
     cdef readonly uint32_t count         # entries
 
     # Returns the entry's length in bytes. The message may be borrowed; now_us and now_ms are the same moment.
-    cdef size_t add(self, Message message, uint64_t sequence, uint64_t n, uint32_t incarnation, bint retain,
-                    const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key,
-                    int64_t now_us, int64_t now_ms) except 0
+    cdef size_t add(self, Message message, uint64_t sequence, uint64_t n, bint retain, const uint8_t* ids,
+                    uint32_t ids_length, uint64_t publisher_key, int64_t now_us, int64_t now_ms) except 0
     cdef int seal(self, int kind, const uint64_t* numbers, int number_count) noexcept
     cdef int clear(self) noexcept
     cdef int reserve(self, size_t more) except -1
@@ -57,9 +60,8 @@ cdef class FrameReader:
     # The entry that next() came to; pointers into the frame.
     cdef readonly Message message        # borrowed: valid until the frame's bytes go or the next entry is read
     cdef readonly uint64_t sequence      # rises within an incarnation of the sender; 0: QoS 0, not acknowledged
-    cdef readonly uint64_t n             # its id is (the origin, incarnation, n); 0: it is not in the origin's log
+    cdef readonly uint64_t n             # its record in the origin's log; 0: it is not there
     cdef readonly uint64_t publisher_key
-    cdef readonly uint32_t incarnation
     cdef const uint8_t* ids
     cdef readonly uint32_t ids_length
 

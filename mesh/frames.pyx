@@ -94,16 +94,27 @@ cdef class FrameWriter:
         self.capacity = capacity
         return 0
 
-    cdef size_t add(self, Message message, uint64_t sequence, uint64_t n, uint32_t incarnation, bint retain,
-                    const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key,
-                    int64_t now_us, int64_t now_ms) except 0:
+    cdef size_t add(self, Message message, uint64_t sequence, uint64_t n, bint retain, const uint8_t* ids,
+                    uint32_t ids_length, uint64_t publisher_key, int64_t now_us, int64_t now_ms) except 0:
+        cdef size_t length = ENTRY_HEADER + <size_t>ids_length + message.topic_length
+        cdef uint8_t flags = message.qos | (ENTRY_RETAIN if retain else 0)
         cdef MessageFields fields
-        cdef size_t length
         cdef uint8_t* at
         assert ids_length <= IDS_MAX, ids_length
-        fields_of_message(&fields, message, now_us, now_ms)
-        length = ENTRY_HEADER + <size_t>ids_length + fields.topic_length
-        length += <size_t>fields.properties_length + fields.payload_length
+        length += message.payload_length
+        if sequence:
+            flags |= ENTRY_SEQUENCE
+            length += 8
+        if n:
+            flags |= ENTRY_RECORD
+            length += 8
+        if publisher_key:
+            flags |= ENTRY_KEY
+            length += 8
+        if message.properties_length or message.expires_ms:
+            fields_of_message(&fields, message, now_us, now_ms)
+            flags |= ENTRY_PROPERTIES
+            length += 16 + <size_t>fields.properties_length
         assert length >> 32 == 0, length         # 0xFFFFFFFF would be compared as a Python number
         if self.capacity < self.end + length:
             self.reserve(length)
@@ -111,28 +122,35 @@ cdef class FrameWriter:
         self.end += length
         self.count += 1
         put32(at, <uint32_t>length)
-        put32(at + 4, incarnation)
-        put64(at + 8, sequence)
-        put64(at + 16, n)
-        put64(at + 24, publisher_key)
-        put64(at + 32, <uint64_t>fields.expires_us)
-        put32(at + 40, fields.properties_length)
-        put32(at + 44, fields.payload_length)
-        put32(at + 48, fields.expiry_offset)
-        put16(at + 52, fields.topic_length)
-        at[54] = <uint8_t>ids_length
-        at[55] = fields.qos | (ENTRY_RETAIN if retain else 0)
+        put32(at + 4, message.payload_length)
+        put16(at + 8, message.topic_length)
+        at[10] = <uint8_t>ids_length
+        at[11] = flags
         at += ENTRY_HEADER
+        if sequence:
+            put64(at, sequence)
+            at += 8
+        if n:
+            put64(at, n)
+            at += 8
+        if publisher_key:
+            put64(at, publisher_key)
+            at += 8
+        if flags & ENTRY_PROPERTIES:
+            put64(at, <uint64_t>fields.expires_us)
+            put32(at + 8, fields.properties_length)
+            put32(at + 12, fields.expiry_offset)
+            at += 16
         if ids_length:
             memcpy(at, ids, ids_length)
             at += ids_length
-        memcpy(at, fields.topic, fields.topic_length)
-        at += fields.topic_length
-        if fields.properties_length:
+        memcpy(at, message.topic, message.topic_length)
+        at += message.topic_length
+        if flags & ENTRY_PROPERTIES and fields.properties_length:
             put_properties(at, message, &fields)
             at += fields.properties_length
-        if fields.payload_length:
-            memcpy(at, fields.payload, fields.payload_length)
+        if message.payload_length:
+            memcpy(at, message.payload, message.payload_length)
         return length
 
     cdef int seal(self, int kind, const uint64_t* numbers, int number_count) noexcept:
@@ -156,11 +174,11 @@ cdef class FrameWriter:
             self.capacity = 0
         return 0
 
-    def append(self, Message message not None, *, sequence: int = 0, n: int = 0, incarnation: int = 0,
-               retain: bool = False, bytes ids not None=b"", publisher_key: int = 0, now_us: int, now_ms: int) -> int:
+    def append(self, Message message not None, *, sequence: int = 0, n: int = 0, retain: bool = False,
+               bytes ids not None=b"", publisher_key: int = 0, now_us: int, now_ms: int) -> int:
         """add() for Python callers; returns the entry's length in bytes."""
-        return self.add(message, sequence, n, incarnation, retain, <const uint8_t*>PyBytes_AS_STRING(ids),
-                        <uint32_t>len(ids), publisher_key, now_us, now_ms)
+        return self.add(message, sequence, n, retain, <const uint8_t*>PyBytes_AS_STRING(ids), <uint32_t>len(ids),
+                        publisher_key, now_us, now_ms)
 
     def take(self, kind: int, *numbers: int) -> bytes:
         """Return the frame, and begin an empty one."""
@@ -268,33 +286,51 @@ cdef class FrameReader:
         length = get32(at)
         if length < ENTRY_HEADER or length > left:
             raise FrameError(f"an entry that says it has {length} bytes of {left}, at offset {self.offset}")
-        fields.properties_length = get32(at + 40)
-        fields.payload_length = get32(at + 44)
-        fields.expiry_offset = get32(at + 48)
-        fields.topic_length = get16(at + 52)
-        flags = at[55]
-        needed = ENTRY_HEADER + <size_t>at[54] + fields.topic_length
-        needed += <size_t>fields.properties_length + fields.payload_length
-        if needed > length:
-            raise FrameError(f"an entry of {length} bytes with texts for {needed}, at offset {self.offset}")
+        fields.payload_length = get32(at + 4)
+        fields.topic_length = get16(at + 8)
+        self.ids_length = at[10]
+        flags = at[11]
         if flags & ~ENTRY_FLAGS or flags & ENTRY_QOS == 3:
             raise FrameError(f"an entry with the flags 0x{flags:02X}, at offset {self.offset}")
+        needed = ENTRY_HEADER + <size_t>self.ids_length + fields.topic_length
+        needed += fields.payload_length
+        needed += 8 * (((flags & ENTRY_SEQUENCE) != 0) + ((flags & ENTRY_RECORD) != 0) + ((flags & ENTRY_KEY) != 0))
+        if flags & ENTRY_PROPERTIES:
+            needed += 16
+        if needed > length:
+            raise FrameError(f"an entry of {length} bytes with texts for {needed}, at offset {self.offset}")
         if fields.topic_length == 0:
             raise FrameError(f"an entry without a topic name, at offset {self.offset}")
-        if fields.expiry_offset != NO_OFFSET and <uint64_t>fields.expiry_offset + 4 > fields.properties_length:
-            raise FrameError(f"an entry whose expiry is outside of its properties, at offset {self.offset}")
-        self.incarnation = get32(at + 4)
-        self.sequence = get64(at + 8)
-        self.n = get64(at + 16)
-        self.publisher_key = get64(at + 24)
-        fields.expires_us = <int64_t>get64(at + 32)
-        if fields.expires_us < 0 or fields.expires_us > EXPIRES_US_MAX:
-            raise FrameError(f"an entry that expires at {fields.expires_us} us, at offset {self.offset}")
+        at += ENTRY_HEADER
+        self.sequence = self.n = self.publisher_key = 0
+        if flags & ENTRY_SEQUENCE:
+            self.sequence = get64(at)
+            at += 8
+        if flags & ENTRY_RECORD:
+            self.n = get64(at)
+            at += 8
+        if flags & ENTRY_KEY:
+            self.publisher_key = get64(at)
+            at += 8
+        fields.expires_us = 0
+        fields.properties_length = 0
+        fields.expiry_offset = NO_OFFSET
+        if flags & ENTRY_PROPERTIES:
+            fields.expires_us = <int64_t>get64(at)
+            fields.properties_length = get32(at + 8)
+            fields.expiry_offset = get32(at + 12)
+            at += 16
+            if length - needed < fields.properties_length:
+                raise FrameError(f"an entry of {length} bytes with texts for {needed + fields.properties_length}, "
+                                 f"at offset {self.offset}")
+            if fields.expiry_offset != NO_OFFSET and <uint64_t>fields.expiry_offset + 4 > fields.properties_length:
+                raise FrameError(f"an entry whose expiry is outside of its properties, at offset {self.offset}")
+            if fields.expires_us < 0 or fields.expires_us > EXPIRES_US_MAX:
+                raise FrameError(f"an entry that expires at {fields.expires_us} us, at offset {self.offset}")
         fields.qos = flags & ENTRY_QOS
         fields.retain = (flags & ENTRY_RETAIN) != 0
-        self.ids_length = at[54]
-        self.ids = at + ENTRY_HEADER
-        fields.topic = self.ids + self.ids_length
+        self.ids = at
+        fields.topic = at + self.ids_length
         fields.properties = fields.topic + fields.topic_length
         fields.payload = fields.properties + fields.properties_length
         lend_message(self.message, &fields, now_us, now_ms)
@@ -312,8 +348,8 @@ cdef class FrameReader:
 
     def entry(self) -> dict:
         """Return the entry that it came to by name; the message is owned."""
-        return {"sequence": self.sequence, "n": self.n, "incarnation": self.incarnation,
-                "publisher_key": self.publisher_key, "message": self.message.keep(),
+        return {"sequence": self.sequence, "n": self.n, "publisher_key": self.publisher_key,
+                "message": self.message.keep(),
                 "ids": PyBytes_FromStringAndSize(<const char*>self.ids, self.ids_length)}
 
     @property

@@ -99,6 +99,9 @@ cdef class PeerLink(Sink):
     cdef int on_heartbeat(self, FrameReader frame) except -1
     cdef int on_data(self, FrameReader frame) except -1
     cdef int in_order(self, uint64_t epoch, uint64_t index) except -1
+    cdef int answered(self, uint64_t epoch, uint64_t index, uint64_t sequence, uint64_t stamp) except -1
+    cdef bint owes_ack(self) noexcept
+    cdef int told(self) noexcept
     cdef int send_ack(self, uint64_t stamp) except -1
     cdef int send_gap(self, uint64_t epoch) except -1
     cdef int push(self, size_t length) except -1

@@ -16,10 +16,10 @@ from mesh.frames import FrameError
 
 cdef enum:
     RING_MIN = 16
-    ACK_BYTES = 262144           # so much that rests on no sequence is taken before the peer gets its credit back
+    ACK_BYTES = 524288           # so much that rests on no sequence is taken before the peer gets its credit back
     STALL_MS = 250               # a heartbeat asks so early after what is on its way
     TICK_MS_MAX = 1000           # time between two ticks counts no more: it is we who were stopped
-    WINDOW_MIN = 1048576         # 4 * ACK_BYTES
+    WINDOW_MIN = 1048576         # 2 * ACK_BYTES
 
 STATES = ("connecting", "up", "silent", "gone")
 
@@ -131,8 +131,9 @@ cdef class PeerLink(Sink):
                 self.sent_sequence = sequence
         else:
             self.batch_qos0 += 1
-        length = self.batch.add(message, sequence, message.record, self.incarnation, retain,
-                                ids, ids_length, message.publisher_key, self.ledger.now_us, self.ledger.now_ms)
+        # Whoever chooses among members of a shared subscription may need to know the publisher; nobody else does.
+        length = self.batch.add(message, sequence, message.record, retain, ids, ids_length,
+                                message.publisher_key if ids_length else 0, self.ledger.now_us, self.ledger.now_ms)
         self.messages_out += 1
         self.outstanding += length
         if self.outstanding >= self.window_bytes:
@@ -169,11 +170,17 @@ cdef class PeerLink(Sink):
         return 0
 
     cdef int send_batch(self) except -1:
-        cdef uint64_t[2] numbers
+        """Send what the turn has gathered, and with it the ACK that is due."""
+        cdef uint64_t[5] numbers
+        cdef int count = 2
         if self.batch.count == 0:
             return 0
         numbers[0], numbers[1] = self.epoch, self.index
-        self.batch.seal(FRAME_DATA, numbers, 2)
+        if self.owes_ack():
+            numbers[2], numbers[3], numbers[4] = self.received_epoch, self.settled_index, self.settled_sequence
+            count = 5
+            self.told()
+        self.batch.seal(FRAME_DATA, numbers, count)
         self.push(self.batch.end - HEADER_ROOM)
         self.frames_out += 1
         self.bytes_out += self.batch.frame_length
@@ -184,8 +191,17 @@ cdef class PeerLink(Sink):
 
     cdef int flush(self) except -1:
         self.send_batch()
-        if self.settled_sequence > self.told_sequence or self.untold_bytes >= ACK_BYTES:
+        if self.owes_ack():
             self.send_ack(0)
+        return 0
+
+    cdef bint owes_ack(self) noexcept:
+        return self.settled_sequence > self.told_sequence or self.untold_bytes >= ACK_BYTES
+
+    cdef int told(self) noexcept:
+        """All that is settled was put into an answer."""
+        self.told_sequence = self.settled_sequence
+        self.untold_bytes = 0
         return 0
 
     cdef int begin_epoch(self) except -1:
@@ -267,15 +283,17 @@ cdef class PeerLink(Sink):
         return 0
 
     cdef int on_ack(self, FrameReader frame) except -1:
-        cdef uint64_t epoch, index, stamp
         frame.expect(5)
-        epoch, index, stamp = frame.numbers[0], frame.numbers[1], frame.numbers[3]
+        if self.hear(frame.numbers[4]):
+            self.answered(frame.numbers[0], frame.numbers[1], frame.numbers[2], frame.numbers[3])
+        return 0
+
+    cdef int answered(self, uint64_t epoch, uint64_t index, uint64_t sequence, uint64_t stamp) except -1:
+        """An ACK, which came alone or in front of messages. Stamp 0: no heartbeat asked for it."""
         if epoch == self.epoch and index > self.index:
             raise FrameError(f"an answer for {index} frames of {self.index}")
-        if not self.hear(frame.numbers[4]):
-            return 0
         # An epoch that is not of this process belongs to one before us, and so do its sequences.
-        self.note_answer(epoch, frame.numbers[2] if epoch >> 32 == self.incarnation else 0)
+        self.note_answer(epoch, sequence if epoch >> 32 == self.incarnation else 0)
         if stamp:
             self.round_trip_us = max(self.ledger.now_us - <int64_t>stamp, 0)
         if self.link_state != LINK_UP:
@@ -333,6 +351,8 @@ cdef class PeerLink(Sink):
             return 0
         self.frames_in += 1
         self.bytes_in += frame.size
+        if frame.number_count >= 5:
+            self.answered(frame.numbers[2], frame.numbers[3], frame.numbers[4], 0)
         order = self.in_order(epoch, index)
         if order == 2 and self.gap_told != epoch:
             self.send_gap(epoch)
@@ -371,8 +391,7 @@ cdef class PeerLink(Sink):
         cdef uint64_t[5] numbers
         numbers[0], numbers[1], numbers[2] = self.received_epoch, self.settled_index, self.settled_sequence
         numbers[3], numbers[4] = stamp, self.incarnation
-        self.told_sequence = self.settled_sequence
-        self.untold_bytes = 0
+        self.told()
         return self.owner.answer(self, frame, header(frame, FRAME_ACK, numbers, 5))
 
     cdef int send_gap(self, uint64_t epoch) except -1:

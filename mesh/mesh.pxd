@@ -43,6 +43,7 @@ cdef class Mesh(MeshSeam):
     cdef readonly object interest        # mesh.interest.Interest
     cdef dict changed                    # its `changed`: looked at in every turn
     cdef readonly dict neighbours        # name -> Neighbour
+    cdef dict processes                  # identity of the newest process of each that was heard -> Neighbour
     cdef list links                      # of these, PeerLink
     cdef object wake                     # called when there is something for flush() to do outside of a turn
     cdef object log                      # info(event, **fields), warning(...)
@@ -62,3 +63,5 @@ cdef class Mesh(MeshSeam):
     cdef int64_t absent_ms               # how long a peer may be away until it is forgotten
     cdef readonly uint64_t errors        # frames that were none
     cdef int heard(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1
+    cdef Neighbour new_process(self, bytes identity)
+    cdef int know(self, Neighbour neighbour, bytes identity) except -1

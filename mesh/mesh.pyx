@@ -59,8 +59,10 @@ cdef class Owner(LinkOwner):
         return 0
 
     cdef int take(self, PeerLink link, FrameReader entry) except -1:
+        if entry.sequence == 0 and entry.ids_length == 0 and not entry.message.retain:
+            return self.mesh.forwarding.pass_on(entry.message)
         self.mesh.forwarding.receive(
-            (<Neighbour>link.place).peer, entry.message, entry.sequence, entry.incarnation, entry.n, entry.ids,
+            (<Neighbour>link.place).peer, entry.message, entry.sequence, link.peer_incarnation, entry.n, entry.ids,
             entry.ids_length, entry.publisher_key)
         return 0
 
@@ -89,7 +91,7 @@ cdef class Owner(LinkOwner):
     def restarted(self, link: PeerLink, incarnation: int) -> None:
         """Another process than before: it knows nothing of what we want, and wants what it will tell."""
         cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
-        neighbour.identity = b"%b/%d" % (link.peer, incarnation)
+        self.mesh.know(neighbour, b"%b/%d" % (link.peer, incarnation))
         neighbour.sent = neighbour.installed = neighbour.wants = 0
         neighbour.sent_ms = 0
         neighbour.listed = None
@@ -151,6 +153,7 @@ cdef class Mesh(MeshSeam):
         self.reader = FrameReader()
         self.waiting = deque()
         self.neighbours = {}
+        self.processes = {}
         self.links = []
         owner.mesh = inbox.mesh = self
         self.owner, self.inbox = owner, inbox
@@ -243,25 +246,45 @@ cdef class Mesh(MeshSeam):
     cdef int heard(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1:
         """A frame of a peer. What is no frame is counted, said, and hurts nobody else."""
         cdef Neighbour neighbour
-        cdef bytes name = identity
-        cdef bytes number = b""
-        if not answer:
-            name, _, number = identity.rpartition(b"/")
-        neighbour = self.neighbours.get(name)
-        if neighbour is None or (not answer and not number.isdigit()):
+        if answer:
+            neighbour = self.neighbours.get(identity)
+        else:
+            neighbour = self.processes.get(identity)
+            if neighbour is None:
+                neighbour = self.new_process(identity)
+                if neighbour is None:
+                    return 0
+        if neighbour is None:
             self.errors += 1
             return 0
-        if not answer and int(number) < neighbour.link.peer_incarnation:
-            return 0                     # a process before the one that is there now
         try:
-            if not answer and (neighbour.identity is None or int(number) > neighbour.link.peer_incarnation):
-                neighbour.identity = identity
             self.reader.open(frame, length)
             if neighbour.link.receive(self.reader) == 0:
                 self.on_other(neighbour, PyBytes_FromStringAndSize(<const char*>frame, <Py_ssize_t>length))
         except FrameError as error:
             self.errors += 1
-            self.log.warning("bad_frame", peer=name.decode(errors="replace"), what=str(error))
+            self.log.warning("bad_frame", peer=neighbour.name.decode(errors="replace"), what=str(error))
+        return 0
+
+    cdef Neighbour new_process(self, bytes identity):
+        """Return the peer that an identity is of, which has not been heard yet; None: nobody's, or of an older process."""
+        cdef Neighbour neighbour
+        name, _, number = identity.rpartition(b"/")
+        neighbour = self.neighbours.get(name)
+        if neighbour is None or not number.isdigit():
+            self.errors += 1
+            return None
+        if int(number) < neighbour.link.peer_incarnation:
+            return None
+        if neighbour.identity is None or int(number) > neighbour.link.peer_incarnation:
+            self.know(neighbour, identity)
+        return neighbour
+
+    cdef int know(self, Neighbour neighbour, bytes identity) except -1:
+        """Note the identity of a peer's newest process."""
+        self.processes.pop(neighbour.identity, None)
+        neighbour.identity = identity
+        self.processes[identity] = neighbour
         return 0
 
     def on_other(self, Neighbour neighbour not None, bytes frame not None) -> None:

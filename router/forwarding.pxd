@@ -18,10 +18,16 @@ cdef class Forwarding:
     # A message from a peer, borrowed or owned; `incarnation` is the peer's. Sequence 0: at QoS 0. True: it was new.
     cdef bint receive(self, Peer peer, Message message, uint64_t sequence, uint32_t incarnation, uint64_t n,
                       const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except? False
+    # The same for one without a sequence, without picked members and without RETAIN.
+    cdef int pass_on(self, Message message) except -1
     # The peer has all deliveries up to this one.
     cdef int acknowledged(self, Peer peer, uint64_t sequence) except -1
 
     cdef Route route_of(self, Message message)
+    cdef int receive_recorded(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
+                              Route route) except -1
+    cdef int receive_picked(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
+                            const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except -1
     cdef uint64_t copies_done(self, Peer peer) noexcept
     cdef bint rests_on_record(self, Message message, Route route) except -1
     cdef int deliver(self, Receiver receiver, Message message, uint8_t qos_max, Target* target, bint waits) except -1

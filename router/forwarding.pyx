@@ -84,19 +84,26 @@ cdef class Forwarding:
 
     # Messages in -----------------------------------------------------------------------------------------------------
 
+    cdef int pass_on(self, Message message) except -1:
+        """Take a message that goes to everybody here who wants its topic, at QoS 0, without RETAIN: nothing is decided."""
+        cdef Route route
+        cdef Target* target
+        cdef uint32_t index
+        self.received += 1
+        route = self.route_of(message)
+        for index in range(route.target_count):
+            target = &route.targets[index]
+            if not (<Receiver>target.receiver).peer:
+                (<Receiver>target.receiver).deliver(message, 0, False, target.ids, target.ids_length, NULL)
+        return 0
+
     cdef bint receive(self, Peer peer, Message message, uint64_t sequence, uint32_t incarnation, uint64_t n,
                       const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except? False:
         cdef Router router = self.router
-        cdef Ledger ledger = router.ledger
         cdef Route route
         cdef Target* target
         cdef Receiver receiver
         cdef uint32_t index
-        cdef list picked = None
-        cdef list copies = None
-        cdef list skipped = None
-        cdef int reason
-        cdef bint waits
         # Without a sequence it comes beside the queue and once, at QoS 0, whatever it was published at: it overtakes what
         # waits for its record there, so its numbers say nothing of what came before.
         cdef uint8_t qos = message.qos if sequence else 0
@@ -113,56 +120,80 @@ cdef class Forwarding:
             peer.heard_sequence = sequence
             if n:
                 peer.heard = n
-        route = self.route_of(message)
-        if ids_length:
-            picked = []
-            self.pick_members(message, qos, ids, ids_length, publisher_key, picked)
-        # What stands behind a record of the same peer leaves behind it, so that order holds [MQTT-4.6.0-5].
         if message.retain and peer.shares_node:
-            router.retaining.forwarded(message, peer.worker, incarnation, n, ledger.now_us)
-        waits = qos != 0 and router.recording and (
-            peer.session.waiting_records != 0 or (
-                self.rests_on_record(message, route) if picked is None else
-                any([(<Receiver>member).durable for _, member in picked])))
-        if waits:
-            message = message.keep()
-            if picked is not None:
-                copies = []
-                for group, member in picked:
-                    if (<Receiver>member).peer:
-                        router.effects.pick_peer(<SharedGroup>group, <Receiver>member, message, copies)
-                    elif (<Receiver>member).durable:
-                        ledger.records.add("shared_pick", ledger.now_us, (<SharedGroup>group).name,
-                                           (<Session?>member).client_identifier)
-            else:
-                for index in range(route.target_count):
-                    target = &route.targets[index]
-                    receiver = <Receiver>target.receiver
-                    if receiver.peer or target.qos == 0 or not receiver.durable:
-                        continue
-                    reason = receiver.refuses(message)
-                    if reason >= 0:
-                        receiver.refuse(message, reason)
-                        ledger.records.add("skipped", ledger.now_us, (<Session?>receiver).client_identifier,
-                                           DROP_REASONS[reason])
-                        if skipped is None:
-                            skipped = []
-                        skipped.append(receiver)
-            message.record = ledger.records.forwarded(ledger.now_us, ledger.now_ms, message, peer.number, incarnation, n,
-                                                      picked is not None)
-        if picked is not None:
-            if copies:
-                router.effects.deliver_copies(copies)
-            for group, member in picked:
-                if not waits or not (<Receiver>member).peer:
-                    self.hand_over(<SharedGroup>group, <Receiver>member, message, qos, waits)
+            router.retaining.forwarded(message, peer.worker, incarnation, n, router.ledger.now_us)
+        if ids_length:
+            self.receive_picked(peer, message, qos, incarnation, n, ids, ids_length, publisher_key)
+            return True
+        route = self.route_of(message)
+        # What stands behind a record of the same peer leaves behind it, so that order holds [MQTT-4.6.0-5].
+        if qos and router.recording and (peer.session.waiting_records or self.rests_on_record(message, route)):
+            self.receive_recorded(peer, message, qos, incarnation, n, route)
             return True
         for index in range(route.target_count):
             target = &route.targets[index]
             receiver = <Receiver>target.receiver
-            if not receiver.peer and (skipped is None or receiver not in skipped):
-                self.deliver(receiver, message, qos, target, waits)
+            if not receiver.peer:
+                self.deliver(receiver, message, qos, target, False)
         return True
+
+    cdef int receive_recorded(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
+                              Route route) except -1:
+        """Record a message and deliver it when the record is durable; who has no room for it is skipped, in the log, too."""
+        cdef Ledger ledger = self.router.ledger
+        cdef Target* target
+        cdef Receiver receiver
+        cdef uint32_t index
+        cdef list skipped = None
+        cdef int reason
+        message = message.keep()
+        for index in range(route.target_count):
+            target = &route.targets[index]
+            receiver = <Receiver>target.receiver
+            if receiver.peer or target.qos == 0 or not receiver.durable:
+                continue
+            reason = receiver.refuses(message)
+            if reason >= 0:
+                receiver.refuse(message, reason)
+                ledger.records.add("skipped", ledger.now_us, (<Session?>receiver).client_identifier, DROP_REASONS[reason])
+                if skipped is None:
+                    skipped = []
+                skipped.append(receiver)
+        message.record = ledger.records.forwarded(ledger.now_us, ledger.now_ms, message, peer.number, incarnation, n, False)
+        for index in range(route.target_count):
+            target = &route.targets[index]
+            receiver = <Receiver>target.receiver
+            if not receiver.peer and (skipped is None or receiver not in skipped):
+                self.deliver(receiver, message, qos, target, True)
+        return 0
+
+    cdef int receive_picked(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
+                            const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except -1:
+        """Take a message that is for a member of each of some shared subscriptions."""
+        cdef Router router = self.router
+        cdef Ledger ledger = router.ledger
+        cdef list picked = []
+        cdef list copies = []
+        cdef bint waits
+        self.pick_members(message, qos, ids, ids_length, publisher_key, picked)
+        waits = qos != 0 and router.recording and (
+            peer.session.waiting_records != 0 or any([(<Receiver>member).durable for _, member in picked]))
+        if waits:
+            message = message.keep()
+            for group, member in picked:
+                if (<Receiver>member).peer:
+                    router.effects.pick_peer(<SharedGroup>group, <Receiver>member, message, copies)
+                elif (<Receiver>member).durable:
+                    ledger.records.add("shared_pick", ledger.now_us, (<SharedGroup>group).name,
+                                       (<Session?>member).client_identifier)
+            message.record = ledger.records.forwarded(
+                ledger.now_us, ledger.now_ms, message, peer.number, incarnation, n, True)
+            if copies:
+                router.effects.deliver_copies(copies)
+        for group, member in picked:
+            if not waits or not (<Receiver>member).peer:
+                self.hand_over(<SharedGroup>group, <Receiver>member, message, qos, waits)
+        return 0
 
     cdef Route route_of(self, Message message):
         """Return the route of a message's topic, fresh; the topic that came last costs one comparison.

@@ -12,7 +12,7 @@ from router.message import Message, message
 NOW_MS = 5_000_000
 NOW_US = 1_760_000_000_000_000
 DATA, HEARTBEAT = KINDS.index("data"), KINDS.index("heartbeat")
-ENTRY_HEADER = 56
+ENTRY_HEADER = 12
 numbers = st.integers(0, 2**64 - 1)
 
 
@@ -27,7 +27,7 @@ def messages(draw: st.DrawFn) -> Message:
 
 
 entries = st.fixed_dictionaries({
-    "sequence": numbers, "n": numbers, "incarnation": st.integers(0, 2**32 - 1), "publisher_key": numbers,
+    "sequence": st.just(0) | numbers, "n": st.just(0) | numbers, "publisher_key": st.just(0) | numbers,
     "ids": st.binary(max_size=255),
 })
 
@@ -139,6 +139,7 @@ def test_a_version_or_kind_that_cannot_be_read_is_refused_by_name() -> None:
     (b"\x94\x02\x01\x05\xc1" + bytes(60), "no msgpack, at offset 4"),
     (b"\x94\x02\x01\x05\xd9", "no msgpack"),
     (b"\x92\x01\x01" + bytes(10), "an entry of 10 bytes, at offset 3"),
+    (b"\x92\x01\x01" + bytes(11), "an entry of 11 bytes, at offset 3"),
     (b"\x92\x01\x01" + bytes(60), "says it has 0 bytes of 60, at offset 3"),
 ])
 def test_what_is_no_frame_is_refused_with_its_offset(frame: bytes, complaint: str) -> None:
@@ -147,25 +148,32 @@ def test_what_is_no_frame_is_refused_with_its_offset(frame: bytes, complaint: st
 
 
 @pytest.mark.parametrize(("at", "value", "complaint"), [
-    (0, b"\xff\xff\xff\x7f", r"says it has 2147483647 bytes of 64, at offset 5"),
-    (40, b"\xff\xff\xff\xff", r"an entry of 64 bytes with texts for \d+, at offset 5"),
-    (44, b"\xff\xff\xff\xff", "with texts for"),
-    (40, b"\x06\0\0\0", "with texts for 65"),
-    (54, b"\xff", "with texts for"),
-    (52, b"\0\0", "without a topic name"),
+    (0, b"\xff\xff\xff\x7f", r"says it has 2147483647 bytes of 60, at offset 5"),
+    (0, b"\x0b\0\0\0", r"says it has 11 bytes of 60, at offset 5"),
+    (4, b"\xff\xff\xff\xff", r"an entry of 60 bytes with texts for \d+, at offset 5"),
+    (4, b"\x03\0\0\0", "with texts for 61"),
+    (8, b"\0\0", "without a topic name"),
+    (10, b"\xff", "with texts for"),
+    (11, b"\x03", "the flags 0x03"),
+    (11, b"\x80", "the flags 0x80"),
+    (36, b"\xff" * 8, "expires at -1 us"),
+    (36, b"\xff" * 7 + b"\x7f", "expires at 9223372036854775807 us"),
+    (44, b"\xff\xff\xff\xff", "with texts for 4294967350"),
+    (44, b"\x06\0\0\0", "with texts for 61"),
     (48, b"\x02\0\0\0", "expiry is outside of its properties"),
     (48, b"\xfe\xff\xff\xff", "expiry is outside of its properties"),
-    (55, b"\x03", "the flags 0x03"),
-    (55, b"\x08", "the flags 0x08"),
-    (32, b"\xff" * 8, "expires at -1 us"),
-    (32, b"\xff" * 7 + b"\x7f", "expires at 9223372036854775807 us"),
 ])
 def test_an_entry_with_a_wrong_field_is_refused(at: int, value: bytes, complaint: str) -> None:
-    frame = bytearray(frame_of((message(b"t", b"12", properties=b"12345"), {})))
-    start = len(frame) - 64
+    frame = bytearray(frame_of((message(b"t", b"12", properties=b"12345"), {"sequence": 1, "n": 2, "publisher_key": 3})))
+    start = len(frame) - 60
     frame[start + at:start + at + len(value)] = value
     with pytest.raises(FrameError, match=complaint):
         read(bytes(frame))
+
+
+@pytest.mark.parametrize(("fields", "more"), [({}, 0), ({"sequence": 5}, 8), ({"sequence": 5, "n": 6}, 16)])
+def test_what_a_message_does_not_have_takes_no_room(fields: dict[str, int], more: int) -> None:
+    assert len(frame_of((message(b"topic", b"body"), fields))) == 5 + ENTRY_HEADER + more + 9
 
 
 @settings(max_examples=200)

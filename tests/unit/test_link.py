@@ -199,24 +199,78 @@ def test_without_credit_qos_1_waits_and_qos_0_is_dropped_and_counted() -> None:
 def test_credit_for_qos_0_comes_back_in_large_pieces_or_with_a_heartbeat() -> None:
     pair = up(window_bytes=WINDOW_BYTES)
     one, two = pair.ends
-    for number in range(30):
+    for number in range(60):
         one.hand_over(number, 0, size=10_000)
         pair.turn(0)
         pair.carry(0, False)
         two.sync()
         pair.turn(1)
-    assert kinds(two.answers) == ["ack"], "after 256 KiB"
-    assert one.link.outstanding > 300_000
+    assert kinds(two.answers) == ["ack"], "after 512 KiB"
+    assert one.link.outstanding > 600_000
     pair.carry(1, True)
-    assert 0 < one.link.outstanding < 60_000
+    assert 0 < one.link.outstanding < 100_000
     pair.run(2)
     assert one.link.outstanding == 0
+
+
+def test_an_ack_that_is_due_goes_in_front_of_messages_and_spares_a_frame() -> None:
+    pair = up()
+    one, two = pair.ends
+    one.publish()
+    pair.turn(0)
+    pair.carry(0, False)
+    two.sync()
+    two.publish()
+    pair.turn(1)
+    assert (kinds(two.to_peer), kinds(two.answers)) == (["data"], [])
+    assert numbers_of(two.to_peer[0])[2:] == [one.link.epoch, 1, 1]
+    two.publish()
+    pair.turn(1)
+    assert len(numbers_of(two.to_peer[1])) == 2, "it is told once"
+    pair.carry(1, False)
+    assert (one.disk.acknowledged, one.link.outstanding) == (1, 0)
+    assert [number for _, number in one.taken] == [1, 2]
+
+
+def test_an_ack_in_front_of_messages_counts_although_they_are_not_the_next() -> None:
+    pair = up()
+    one, two = pair.ends
+    two.publish()
+    pair.turn(1)
+    two.to_peer.clear()
+    one.publish()
+    pair.turn(0)
+    pair.carry(0, False)
+    two.sync()
+    two.publish()
+    pair.turn(1)
+    pair.carry(1, False)
+    assert (one.disk.acknowledged, one.taken, kinds(one.answers)) == (1, [], ["gap"])
+    pair.run(2)
+    assert [number for _, number in one.taken] == [1, 2]
+
+
+def test_messages_with_an_ack_of_what_was_never_sent_are_refused_and_come_again() -> None:
+    pair = up()
+    one, two = pair.ends
+    for wrong, complaint in (
+            ([one.link.epoch, 0, 9], "sequence 9, and 0 is the last"), ([one.link.epoch, 5, 0], "5 frames of 0")):
+        two.publish()
+        pair.turn(1)
+        frame = two.to_peer.popleft()
+        header = msgpack.packb([1, KINDS.index("data"), *numbers_of(frame)])
+        assert frame.startswith(header)
+        with pytest.raises(FrameError, match=complaint):
+            one.link.receive_frame(
+                msgpack.packb([1, KINDS.index("data"), *numbers_of(frame), *wrong]) + frame[len(header):])
+        pair.run(6)
+    assert [number for _, number in one.taken] == [1, 2]
 
 
 def test_credit_comes_back_also_if_the_newest_frame_is_never_safe_yet() -> None:
     pair = up()
     one, two = pair.ends
-    for number in range(60):
+    for number in range(120):
         one.hand_over(number, 0, size=10_000)
         pair.turn(0)
         pair.carry(0, False)
@@ -225,7 +279,7 @@ def test_credit_comes_back_also_if_the_newest_frame_is_never_safe_yet() -> None:
         pair.turn(1)
     assert kinds(two.answers).count("ack") >= 2
     pair.carry(1, True)
-    assert 10_000 < one.link.outstanding < 300_000
+    assert 10_000 < one.link.outstanding < 600_000
 
 
 def test_a_gap_is_told_once_and_rewinds_once() -> None:
