@@ -164,7 +164,8 @@ def test_what_is_no_frame_is_refused_with_its_offset(frame: bytes, complaint: st
     (48, b"\xfe\xff\xff\xff", "expiry is outside of its properties"),
 ])
 def test_an_entry_with_a_wrong_field_is_refused(at: int, value: bytes, complaint: str) -> None:
-    frame = bytearray(frame_of((message(b"t", b"12", properties=b"12345"), {"sequence": 1, "n": 2, "publisher_key": 3})))
+    fields = {"sequence": 1, "n": 2, "publisher_key": 3}
+    frame = bytearray(frame_of((message(b"t", b"12", properties=b"12345"), fields)))
     start = len(frame) - 60
     frame[start + at:start + at + len(value)] = value
     with pytest.raises(FrameError, match=complaint):
