@@ -52,11 +52,23 @@ cdef extern from *:
     __attribute__((target("sse4.2")))
     static uint32_t shoal_crc_instruction(uint32_t crc, const uint8_t *data, size_t length) {
         uint64_t state = (uint32_t)~crc, word;
+        uint32_t half;
+        uint16_t pair;
         for (; length >= 8; data += 8, length -= 8) {
             memcpy(&word, data, 8);
             state = _mm_crc32_u64(state, word);
         }
-        for (; length; data++, length--)
+        if (length & 4) {
+            memcpy(&half, data, 4);
+            state = _mm_crc32_u32((uint32_t)state, half);
+            data += 4;
+        }
+        if (length & 2) {
+            memcpy(&pair, data, 2);
+            state = _mm_crc32_u16((uint32_t)state, pair);
+            data += 2;
+        }
+        if (length & 1)
             state = _mm_crc32_u8((uint32_t)state, *data);
         return ~(uint32_t)state;
     }
@@ -69,13 +81,24 @@ cdef extern from *:
     #define SHOAL_CRC_INSTRUCTION "armv8"
     /* The instructions are named in assembly: the intrinsics are hidden from code built for processors without them. */
     static uint32_t shoal_crc_instruction(uint32_t crc, const uint8_t *data, size_t length) {
-        uint32_t state = ~crc;
+        uint32_t state = ~crc, half;
         uint64_t word;
+        uint16_t pair;
         for (; length >= 8; data += 8, length -= 8) {
             memcpy(&word, data, 8);
             __asm__(".arch_extension crc\\n\\tcrc32cx %w0, %w0, %x1" : "+r"(state) : "r"(word));
         }
-        for (; length; data++, length--)
+        if (length & 4) {
+            memcpy(&half, data, 4);
+            __asm__(".arch_extension crc\\n\\tcrc32cw %w0, %w0, %w1" : "+r"(state) : "r"(half));
+            data += 4;
+        }
+        if (length & 2) {
+            memcpy(&pair, data, 2);
+            __asm__(".arch_extension crc\\n\\tcrc32ch %w0, %w0, %w1" : "+r"(state) : "r"((uint32_t)pair));
+            data += 2;
+        }
+        if (length & 1)
             __asm__(".arch_extension crc\\n\\tcrc32cb %w0, %w0, %w1" : "+r"(state) : "r"((uint32_t)*data));
         return ~state;
     }

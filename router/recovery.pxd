@@ -5,6 +5,7 @@ from router.cursor cimport Cursor, MessageFields
 from router.message cimport Message
 from router.receiver cimport Receiver
 from router.router cimport Router
+from router.routes cimport Route
 from router.session cimport Session
 
 
@@ -29,6 +30,8 @@ cdef class Recovery:
     cdef uint64_t decided_number         # of the newest record that those are of, or that was accepted after them
     cdef uint32_t decided_mark           # of its segment
     cdef Recent[RECENT] recent           # emptied when one ends
+    cdef void* newest                    # of these, the one that was asked for last
+    cdef Route route                     # of the topic that came last; None, or perhaps stale
     cdef readonly dict detached_us       # client identifier -> when its connection was gone, µs since 1970
     cdef readonly uint64_t last_number   # of the newest record that was fed
     cdef readonly uint64_t first_number  # of a snapshot: records before it are in there
