@@ -21,6 +21,7 @@ from broker.why_answers import LAST_DEFAULT, merged_why
 
 WORKER_S: Final = 20.0               # that a worker may take for its answer
 LOOK_WAIT_S: Final = 1.0
+NO_ANSWER: Final = frozenset({"worker_silent", "worker_away"})       # errors that say nothing of what was asked
 
 
 class Backend(Protocol):
@@ -237,38 +238,51 @@ class Admin:
     def _paged(self, query: str) -> Handler:
         """Return who answers with one page of the listings of all workers, one worker after the other."""
         async def handle(request: Request) -> Row:
-            return await self._page(query, request.arguments, self.backend.workers())
+            return await self._page(query, request.arguments)
 
         return handle
 
-    async def _page(self, query: str, arguments: Row, workers: list[int]) -> Row:
+    async def _page(self, query: str, arguments: Row, any_worker: bool = False) -> Row:
+        """Return a page; a worker that gives no answer is passed over, and named in `unanswered`.
+
+        Args:
+            any_worker: each of them has the whole listing, so the first that answers is enough.
+        """
         arguments = dict(arguments)
         limit = arguments.get("limit", LIMIT_DEFAULT)
         if not 1 <= limit <= LIMIT_MAX:
             raise QueryError(400, "bad_argument", f"limit is 1 to {LIMIT_MAX}, not {limit}.")
-        worker, place = _cursor(arguments.pop("cursor", None), workers)
-        page: Row = {"rows": []}
-        unknown: QueryError | None = None
-        known = False
-        while worker is not None and len(page["rows"]) < limit:
+        present = self.backend.workers()
+        wanted = self.backend.describe()["workers_wanted"]
+        cursor = arguments.pop("cursor", None)
+        worker, place = _cursor(cursor, wanted)
+        page: Row = {"rows": [], "unanswered": []}
+        failure: QueryError | None = None
+        known = silent = False
+        while worker < wanted and len(page["rows"]) < limit and not silent:
             asked = {**arguments, "limit": limit - len(page["rows"])}
             if place:
                 asked["cursor"] = place
+            answer: Row = {"rows": [], "cursor": None}
             try:
+                if worker not in present:
+                    raise QueryError(503, "worker_away", f"Worker {worker} does not serve clients now.")
                 answer = await self._ask(worker, query, asked)
-            except QueryError as error:
-                if error.reason != "unknown_client":
-                    raise
-                unknown, answer = error, {"rows": [], "cursor": None}
-            else:
                 known = True
+            except QueryError as error:
+                if error.reason not in ("unknown_client", *NO_ANSWER) or (any_worker and place):
+                    raise
+                failure = error
+                if error.reason in NO_ANSWER and not any_worker:
+                    page["unanswered"].append({"worker": worker, "text": error.text})
+                    silent = error.reason == "worker_silent"     # somebody waits for the page: one such wait is enough
             _join(page, answer)
             place = answer["cursor"] or ""
             if not place:
-                worker = next((other for other in workers if other > worker), None)
-        if unknown is not None and not known and not page["rows"]:
-            raise unknown
-        page["cursor"] = None if worker is None else f"{worker}:{place}"
+                worker = wanted if any_worker and known else worker + 1
+        if failure is not None and not known and cursor is None and not page["unanswered"]:
+            raise failure
+        page["cursor"] = None if worker == wanted else f"{worker}:{place}"
         return page
 
     async def _reach(self, request: Request) -> Row:
@@ -277,7 +291,7 @@ class Admin:
             await self._ask_who_knows("client", {"client": publisher})
         workers = self.backend.workers()
         arguments = {**request.arguments, "present": workers}
-        page = await self._page("routes", arguments, workers)
+        page = await self._page("routes", arguments)
         if "cursor" in request.arguments:
             return page
         heads = await self._ask_all("route_head", arguments)
@@ -285,8 +299,8 @@ class Admin:
         return {**merged_heads(known), **page} if known else _known(heads, "")
 
     async def _retained(self, request: Request) -> Row:
-        # Every worker reads the same index.
-        return await self._page("retained", request.arguments, self.backend.workers()[:1])
+        # One index, which all of them read.
+        return await self._page("retained", request.arguments, any_worker=True)
 
     # Clients --------------------------------------------------------------------------------------------------------
 
@@ -384,12 +398,12 @@ def _join(page: Row, answer: Row) -> None:
             page[name] = value
 
 
-def _cursor(cursor: str | None, workers: list[int]) -> tuple[int | None, str]:
-    """Return which worker is to be asked next, None without any, and that worker's cursor. Raises QueryError."""
+def _cursor(cursor: str | None, workers: int) -> tuple[int, str]:
+    """Return which worker is to be asked next, and that worker's cursor. Raises QueryError."""
     if cursor is None:
-        return (workers[0] if workers else None), ""
+        return 0, ""
     number, colon, place = cursor.partition(":")
-    if not colon or not number.isascii() or not number.isdigit() or int(number) not in workers:
+    if not colon or not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) >= workers:
         raise QueryError(400, "bad_cursor", f"{cursor!r} is no cursor that this listing gave.")
     return int(number), place
 

@@ -1,7 +1,7 @@
 """`shoal admin`: ask a running broker, and tell it to do something.
 
-Tables for people, `--json` for programs. Exit codes: 0 done; 1 the broker refused, or knows no such thing; 2 wrong
-usage, or there is no broker to ask; 130 ended by Ctrl-C.
+Tables for people, `--json` for programs. Exit codes: 0 done; 1 the broker refused, or knows no such thing, or a worker
+gave no answer and a listing is not whole; 2 wrong usage, or there is no broker to ask; 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -67,22 +67,29 @@ def _print(value: Row, as_json: bool, name: str) -> None:
 
 
 def _list(context: click.Context, path: str, arguments: Row, limit: int | None, as_json: bool, name: str) -> None:
-    """Print a listing: objects as they come, or a table."""
+    """Print a listing: objects as they come, or a table. What is not whole ends with what is missing, and code 1."""
     from broker import admin_text
 
     with _asking(context) as client:
-        if as_json:
-            for row in client.rows(path, arguments, limit):
-                _print_json(row)
-            return
         rows: list[Row] = []
         first: Row | None = None
         more = False
-        for page in client.pages(path, arguments, limit or ROWS_SHOWN):
+        unanswered: list[Row] = []
+        for page in client.pages(path, arguments, limit if as_json or limit else ROWS_SHOWN):
             first = first or page
-            rows += page["rows"]
             more = page["cursor"] is not None
-        admin_text.show(name, {**(first or {}), "rows": rows, "more": more and limit is None})
+            unanswered += page["unanswered"]
+            if not as_json:
+                rows += page["rows"]
+                continue
+            for row in page["rows"]:
+                _print_json(row)
+        if not as_json:
+            admin_text.show(name, {**(first or {}), "rows": rows, "more": more and limit is None})
+        for missing in unanswered:
+            click.echo(f"shoal: {missing['text']} What it has is not listed.", err=True)
+        if unanswered:
+            sys.exit(EXIT_REFUSED)
 
 
 # The broker -----------------------------------------------------------------------------------------------------------

@@ -96,11 +96,6 @@ class AdminClient:
             raise AdminError(answer["error"]["text"], response.status)
         return answer
 
-    def rows(self, path: str, arguments: Row | None = None, limit: int | None = None) -> Iterator[Row]:
-        """Yield the rows of a listing, page after page, `limit` at most. Raises AdminError."""
-        for page in self.pages(path, arguments, limit):
-            yield from page["rows"]
-
     def pages(self, path: str, arguments: Row | None = None, limit: int | None = None) -> Iterator[Row]:
         """Yield the pages of a listing, with `limit` rows at most in all. Raises AdminError."""
         cursor = None

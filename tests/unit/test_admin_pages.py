@@ -1,0 +1,120 @@
+"""Listings of several workers, some of which give no answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import broker.admin
+from broker.admin import Admin, Streamed
+from broker.listings import QueryError
+
+Row = dict[str, Any]
+
+
+class Workers:
+    """A backend whose workers have two clients each, one a page; some are silent, away, or know nobody."""
+
+    def __init__(self, count: int, silent: tuple[int, ...] = (), away: tuple[int, ...] = (),
+                 ignorant: tuple[int, ...] = ()) -> None:
+        self.count, self.silent, self.away, self.ignorant = count, silent, away, ignorant
+        self.asked: list[int] = []
+
+    def workers(self) -> list[int]:
+        return [worker for worker in range(self.count) if worker not in self.away]
+
+    def describe(self) -> Row:
+        return {"ready": not self.away, "workers_wanted": self.count}
+
+    async def ask(self, worker: int, query: str, arguments: Row) -> Row:
+        self.asked.append(worker)
+        if worker in self.silent:
+            await trio.sleep_forever()
+        if worker in self.ignorant:
+            raise QueryError(404, "unknown_client", "There is no session of 'x'.")
+        second = arguments.get("cursor") == "2"
+        return {"rows": [{"client": f"{worker}-{2 if second else 1}"}], "cursor": None if second else "2"}
+
+    async def drain(self) -> Row:
+        raise AssertionError("not asked")
+
+    async def keep_house(self) -> None:
+        raise AssertionError("not asked")
+
+
+def listed(backend: Workers, path: str = "/clients", limit: int = 100) -> tuple[list[str], list[str], int]:
+    """All of a listing: who is in it, what it says of workers without an answer, and how many pages it had."""
+    names: list[str] = []
+    missing: list[str] = []
+
+    async def main() -> int:
+        cursor, pages = "", 0
+        while True:
+            answer = await Admin(backend).answer("GET", f"{path}?limit={limit}{cursor}", b"")
+            assert not isinstance(answer, Streamed)
+            page = answer[1]
+            pages += 1
+            names.extend(row["client"] for row in page["rows"])
+            missing.extend(row["text"] for row in page["unanswered"])
+            if page["cursor"] is None:
+                return pages
+            cursor = f"&cursor={page['cursor']}"
+
+    pages = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return names, missing, pages
+
+
+SILENT = f"Worker 1 has not answered in {broker.admin.WORKER_S:.0f} s."
+EVERYBODY = ["0-1", "0-2", "1-1", "1-2", "2-1", "2-2"]
+OTHERS = ["0-1", "0-2", "2-1", "2-2"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_a_listing_goes_through_all_workers(limit: int) -> None:
+    assert listed(Workers(3), limit=limit)[:2] == (EVERYBODY, [])
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_silent_worker_is_named_once_and_the_others_are_listed(limit: int) -> None:
+    backend = Workers(3, silent=(1,))
+    names, missing, _ = listed(backend, limit=limit)
+    assert (names, missing) == (OTHERS, [SILENT])
+    assert backend.asked.count(1) == 1, "nobody waits for it twice"
+
+
+def test_each_page_waits_for_one_silent_worker_at_most() -> None:
+    names, missing, pages = listed(Workers(4, silent=(0, 1, 2)))
+    assert (names, len(missing), pages) == (["3-1", "3-2"], 3, 4)
+
+
+@pytest.mark.parametrize("path", ["/clients", "/sessions", "/subscriptions"])
+def test_a_worker_that_is_away_is_not_asked_and_is_named(path: str) -> None:
+    backend = Workers(3, away=(1,))
+    assert listed(backend, path) == (OTHERS, ["Worker 1 does not serve clients now."], 1)
+    assert 1 not in backend.asked
+
+
+def test_any_worker_lists_what_is_retained() -> None:
+    assert listed(Workers(3), "/retained") == (["0-1", "0-2"], [], 1)
+    assert listed(Workers(3, away=(0,), silent=(1,)), "/retained", 1) == (["2-1", "2-2"], [], 2)
+    with pytest.raises(QueryError, match="Worker 1 has not answered"):
+        listed(Workers(2, away=(0,), silent=(1,)), "/retained")
+
+
+def test_who_is_known_nowhere_is_an_error_unless_somebody_may_know_him() -> None:
+    with pytest.raises(QueryError, match="no session of 'x'"):
+        listed(Workers(2, ignorant=(0, 1)), "/subscriptions")
+    assert listed(Workers(2, ignorant=(0,)), "/subscriptions")[:2] == (["1-1", "1-2"], [])
+    assert listed(Workers(2, ignorant=(0,), silent=(1,)), "/subscriptions")[:2] == ([], [SILENT])
+
+
+@pytest.mark.parametrize("cursor", ["3:", "x:1", "1", "1000000000000:"])
+def test_a_cursor_of_no_worker_is_refused(cursor: str) -> None:
+    async def main() -> None:
+        with pytest.raises(QueryError, match="is no cursor that this listing gave"):
+            await Admin(Workers(3)).answer("GET", f"/clients?cursor={cursor}", b"")
+
+    trio.run(main)
