@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SLICE_MESSAGES = 64             # read from the index at a time: well below a millisecond
 SLICE_BYTES = 65_536
-SLICE_MESSAGES_BUSY = 8         # ... while messages are published, which wait for it
+SLICE_MESSAGES_BUSY = 4         # ... while messages are published, which wait for it
 SLICE_BYTES_BUSY = 8_192
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import resource
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from router.retained_index import RetainedIndex
 COUNT = 16_000
 PAYLOAD = 4000       # a page each, so the file has some 130 MB
 ROOM = 16 << 20      # for its pages
-LATE = 16 << 20      # between two looks: 32 leaves, as many large values, and the neighbours that the system maps along
+LATE = 16 << 20      # between two looks: 8 leaves, as many large values, and the neighbours that the system maps along
 
 
 def file_bytes_in_memory() -> int:
@@ -156,6 +157,36 @@ def test_only_the_file_itself_mapped_for_reading_is_given_back(index: RetainedIn
         assert written[0] == 1
     with pytest.raises(FileNotFoundError):
         MappedPages(str(tmp_path / "none"), 1)
+
+
+def test_memory_that_lies_where_the_file_was_is_not_given_back(tmp_path: Path) -> None:
+    """An unmapped file's place is soon somebody else's, at the same address and of the same length."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    path = tmp_path / "data.mdb"
+    path.write_bytes(b"x" * ROOM)
+    with path.open("rb") as file:
+        place = libc.mmap(None, ROOM, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+        assert ctypes.string_at(place, ROOM) == b"x" * ROOM
+        pages = MappedPages(str(path), 1)
+        assert pages.place() == (place, ROOM)
+        assert pages.look() > 0
+        assert libc.munmap(place, ROOM) == 0
+    at_that_place = 0x10
+    memory = libc.mmap(place, ROOM, mmap.PROT_READ | mmap.PROT_WRITE,
+                       mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | at_that_place, -1, 0)
+    assert memory == place
+    ctypes.memset(memory, ord("y"), ROOM)
+    other = tmp_path / "other"
+    other.write_bytes(b"x" * (2 * ROOM))
+    with other.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert sum(mapped[at] for at in range(0, len(mapped), 4096)) == 2 * ROOM // 4096 * ord("x")
+        assert pages.look() == 0, "files take more than they may, and none of that is ours"
+    assert ctypes.string_at(memory, ROOM) == b"y" * ROOM
+    libc.munmap(memory, ROOM)
+    pages.close()
 
 
 def test_the_thread_pauses_less_often_when_it_is_behind(
