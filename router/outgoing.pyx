@@ -63,7 +63,7 @@ cdef class Outgoing:
             delivery.group = NULL
         if delivery.ids != NULL:
             free(delivery.ids)
-            delivery.ids = NULL
+            delivery.ids, delivery.ids_length = NULL, 0
 
     cdef inline int append(self) except -1:
         """Make room for the number end_number."""

@@ -159,3 +159,15 @@ def test_there_is_nothing_to_make_of_a_log_of_one_segment() -> None:
     assert compact(disk, 0, lambda: 78) is None
     write(disk, opened.log, everything_is_known([]), SECOND_US)
     assert compact(disk, 0, lambda: 78) is None
+
+
+def test_what_waits_for_pubcomp_alone_has_no_subscription_identifiers() -> None:
+    disk = SimulatedDisk()
+    _, opened = reopen(disk)
+    write(disk, opened.log, [
+        ("session", b"three", 60), ("subscribe", b"three", b"t/#", 2, 7), ("accepted", b"one", b"t/1", 2, 1, None),
+        ("accepted", b"one", b"t/1", 2, 2, None), ("acknowledged", b"three", 5, 1)], SECOND_US)
+    assert opened.log.close()
+    router, _ = reopen(disk)
+    released, waiting = router.sessions[b"three"].owed.deliveries()
+    assert (released[6], waiting[6]) == (b"", b"\x0b\x07")
