@@ -84,7 +84,7 @@ def _list(context: click.Context, path: str, arguments: Row, limit: int | None, 
                 continue
             for row in page["rows"]:
                 _print_json(row)
-        if not as_json:
+        if not as_json and (rows or not unanswered):     # "nobody" would be said of those that were not asked, too
             admin_text.show(name, {**(first or {}), "rows": rows, "more": more and limit is None})
         for missing in unanswered:
             click.echo(f"shoal: {missing['text']} What it has is not listed.", err=True)
