@@ -13,10 +13,11 @@ from posix.stat cimport stat, struct_stat
 from posix.unistd cimport _SC_PAGESIZE, close as close_file, pread, readlink, sysconf
 
 cdef enum:
-    WINDOW = 1 << 18             # given back at a time, before it is looked again: 64 pages, some 10 us
+    WINDOW = 1 << 18             # of pages in memory, given back before it is looked again: 64 of them, some 10 us
     SLACK_PART = 512             # of the bound: so much less there is after giving back; a turn waits for it
     TOUCHES = 4                  # pages that are read between two looks; the system maps 16 for each of them, or more
-    STEP = 8 * WINDOW            # of the file, that is gone through for so many pages: a turn waits
+    STEP = 8                     # windows that are gone through for so many pages: a turn waits
+    EVERYTHING = 0xFFFFFFFF      # windows
     TARGET_MAX = 4096            # bytes of a name that a place is known by
 
 
@@ -76,10 +77,13 @@ cdef class MappedPages:
 
         Nobody may map or unmap the file meanwhile; reading it is safe.
         """
-        return self.give_back(0xFFFFFFFFFFFFFFFF)
+        return self.give_back(EVERYTHING)
 
-    cdef uint64_t give_back(self, uint64_t most) except? 0xFFFFFFFFFFFFFFFF:
-        """look(), but go through `most` bytes of the file at most; the next time goes on behind them.
+    cdef uint64_t give_back(self, uint64_t windows) except? 0xFFFFFFFFFFFFFFFF:
+        """look(), but go through so many windows of the file at most; the next time goes on behind them.
+
+        A window is the larger the less of the file can be in memory, so a whole round has no more of them than the
+        bound has. If that was not enough, the next time goes through all: what was read since the round began is left.
 
         Cost: 1 us, or with something to give back 5 us, 2 us for each window and 0.2 us for each page that goes; 0.2 ms
         where the file was not before.
@@ -88,7 +92,7 @@ cdef class MappedPages:
         cdef uint64_t before = self.mapped()
         cdef uint64_t now = before
         cdef uint64_t enough = self.bytes_max - self.bytes_max // SLACK_PART
-        cdef uint64_t first = 0, length = 0, begin
+        cdef uint64_t first = 0, length = 0, passed = 0, begin, window
         if before <= self.allowed:
             return 0
         if not self.is_there():
@@ -96,22 +100,26 @@ cdef class MappedPages:
         if self.length and stat(self.path, &found) == 0:
             # The map is longer than the file.
             first, length = self.first, min(self.length, <uint64_t>found.st_size)
-        while self.passed < length and now > enough and most:
+        window = (1 + length // self.bytes_max) * WINDOW
+        if self.passed >= length:
+            windows = EVERYTHING
+        while passed < length and now > enough and windows:
             begin = self.hand if self.hand < length else 0
-            self.hand = min(begin + WINDOW, length)
+            self.hand = min(begin + window, length)
             if madvise(<void*><uintptr_t>(first + begin), self.hand - begin, MADV_DONTNEED) < 0:
                 break
-            self.passed += self.hand - begin
-            most -= min(most, self.hand - begin)
+            passed += self.hand - begin
+            windows -= 1
             now = self.mapped()
         if now <= enough:
             self.passed = 0
             self.allowed = self.bytes_max
-        elif self.passed >= length:
-            # What is left when all of this file is gone is others'.
+        elif passed >= length:
+            # All of this file went in this call, so what is left is others'.
             self.passed = 0
             self.allowed = now + self.bytes_max
         else:
+            self.passed += passed
             self.allowed = self.bytes_max        # the rest is given back the next time
         return before - now if now < before else 0
 

@@ -118,7 +118,7 @@ class RetainedScan:
         # Nothing is added to a table while a slice is read.
         all_written = not (older or newer or forwarded or self._index.has_changes)
         key_at, next_one, take = cursor.key, cursor.next, self._take
-        self._index.touched(1 + min(steps, limit) // TOPICS_PER_LEAF)
+        self._index.touched(1 + steps // TOPICS_PER_LEAF)
         more = cursor.set_range(self._from) if self._from else cursor.first()
         while more:
             key = key_at()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from router.retained_index import RetainedIndex
 COUNT = 16_000
 PAYLOAD = 4000       # a page each, so the file has some 130 MB
 ROOM = 16 << 20      # for its pages
-LATE = 16 << 20      # between two looks: 8 leaves, as many large values, and the neighbours that the system maps along
+LATE = 16 << 20      # between two looks: 4 leaves, as many large values, and the neighbours that the system maps along
 
 
 def file_bytes_in_memory() -> int:
@@ -157,6 +158,27 @@ def test_only_the_file_itself_mapped_for_reading_is_given_back(index: RetainedIn
         assert written[0] == 1
     with pytest.raises(FileNotFoundError):
         MappedPages(str(tmp_path / "none"), 1)
+
+
+def test_a_file_much_larger_than_the_bound_stays_below_it_where_pages_of_it_are_read_all_over(tmp_path: Path) -> None:
+    path = tmp_path / "data.mdb"
+    path.touch()
+    os.truncate(path, 64 * ROOM)
+    bound = file_bytes_in_memory() + ROOM
+    highest = 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        pages = MappedPages(str(path), bound)
+        for turn in range(8000):
+            assert mapped[turn * 7919 * resource.getpagesize() % len(mapped)] == 0
+            pages.touched(1)
+            highest = max(highest, file_bytes_in_memory())
+        # Then only one end of it: who goes through it in pieces is elsewhere at first.
+        for turn in range(16000):
+            assert mapped[turn * resource.getpagesize() % (8 * ROOM)] == 0
+            pages.touched(1)
+            highest = max(highest, file_bytes_in_memory())
+        pages.close()
+    assert bound < highest < bound + LATE
 
 
 def test_memory_that_lies_where_the_file_was_is_not_given_back(tmp_path: Path) -> None:
