@@ -7,7 +7,7 @@ worker the backend is that worker itself, with more the supervisor, which asks t
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote
 
@@ -165,7 +165,7 @@ class Admin:
     async def _ask_who_knows(self, query: str, arguments: Row) -> Row:
         """Return the answer of the one worker that knows the client."""
         answers = await self._ask_all(query, arguments)
-        return _known(answers, arguments.get("client", ""))
+        return _known(answers)
 
     # Health ---------------------------------------------------------------------------------------------------------
 
@@ -242,13 +242,15 @@ class Admin:
 
         return handle
 
-    async def _page(self, query: str, arguments: Row, any_worker: bool = False) -> Row:
+    async def _page(self, query: str, arguments: Row, any_worker: bool = False,
+                    missing: Mapping[int, QueryError] | None = None) -> Row:
         """Return a page; a worker that gives no answer is passed over, and named in `unanswered`.
 
         Args:
             any_worker: each of them has the whole listing, so the first that answers is enough.
+            missing: workers that have just been asked in vain, and what they said, by number; they are not asked.
         """
-        arguments = dict(arguments)
+        arguments, missing = dict(arguments), missing or {}
         limit = arguments.get("limit", LIMIT_DEFAULT)
         if not 1 <= limit <= LIMIT_MAX:
             raise QueryError(400, "bad_argument", f"limit is 1 to {LIMIT_MAX}, not {limit}.")
@@ -258,8 +260,8 @@ class Admin:
         worker, place = _cursor(cursor, wanted)
         page: Row = {"rows": [], "unanswered": []}
         failure: QueryError | None = None
-        known = silent = False
-        while worker < wanted and len(page["rows"]) < limit and not silent:
+        known = waited = False
+        while worker < wanted and len(page["rows"]) < limit and not waited:
             asked = {**arguments, "limit": limit - len(page["rows"])}
             if place:
                 asked["cursor"] = place
@@ -267,6 +269,8 @@ class Admin:
             try:
                 if worker not in present:
                     raise QueryError(503, "worker_away", f"Worker {worker} does not serve clients now.")
+                if worker in missing:
+                    raise missing[worker]
                 answer = await self._ask(worker, query, asked)
                 known = True
             except QueryError as error:
@@ -275,7 +279,8 @@ class Admin:
                 failure = error
                 if error.reason in NO_ANSWER and not any_worker:
                     page["unanswered"].append({"worker": worker, "text": error.text})
-                    silent = error.reason == "worker_silent"     # somebody waits for the page: one such wait is enough
+                    # Somebody waits for the page: one such wait is enough.
+                    waited = error.reason == "worker_silent" and worker not in missing
             _join(page, answer)
             place = answer["cursor"] or ""
             if not place:
@@ -286,17 +291,18 @@ class Admin:
         return page
 
     async def _reach(self, request: Request) -> Row:
-        publisher = request.arguments.get("publisher")
-        if publisher is not None and "cursor" not in request.arguments:
-            await self._ask_who_knows("client", {"client": publisher})
-        workers = self.backend.workers()
-        arguments = {**request.arguments, "present": workers}
-        page = await self._page("routes", arguments)
+        arguments = {**request.arguments, "present": self.backend.workers()}
         if "cursor" in request.arguments:
-            return page
+            return await self._page("routes", arguments)
+        # All at once, so whoever asks waits once for all that are silent.
         heads = await self._ask_all("route_head", arguments)
         known = {worker: head for worker, head in heads.items() if not isinstance(head, QueryError)}
-        return {**merged_heads(known), **page} if known else _known(heads, "")
+        missing = {worker: error for worker, error in heads.items() if isinstance(error, QueryError)}
+        _known(heads)
+        publisher = request.arguments.get("publisher")
+        if publisher is not None:
+            _known({**await self._ask_all("client", {"client": publisher}, list(known)), **missing})
+        return {**merged_heads(known), **await self._page("routes", arguments, missing=missing)}
 
     async def _retained(self, request: Request) -> Row:
         # One index, which all of them read.
@@ -377,8 +383,8 @@ class Admin:
                         continue
 
 
-def _known(answers: dict[int, Row | QueryError], client: str) -> Row:
-    """Return the answer of the worker that knows a client; else the weightiest error. Raises QueryError."""
+def _known(answers: dict[int, Row | QueryError]) -> Row:
+    """Return the first answer that is one. Raises QueryError, the weightiest, if there is none."""
     errors = []
     for answer in answers.values():
         if not isinstance(answer, QueryError):

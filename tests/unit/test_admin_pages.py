@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 import broker.admin
-from broker.admin import Admin, Streamed
+from broker.admin import Admin
 from broker.listings import QueryError
 
 Row = dict[str, Any]
@@ -22,6 +22,7 @@ class Workers:
                  ignorant: tuple[int, ...] = ()) -> None:
         self.count, self.silent, self.away, self.ignorant = count, silent, away, ignorant
         self.asked: list[int] = []
+        self.publishers: dict[int, str] = {}     # worker -> who has a session there
 
     def workers(self) -> list[int]:
         return [worker for worker in range(self.count) if worker not in self.away]
@@ -35,6 +36,11 @@ class Workers:
             await trio.sleep_forever()
         if worker in self.ignorant:
             raise QueryError(404, "unknown_client", "There is no session of 'x'.")
+        if query == "client" and self.publishers.get(worker) != arguments["client"]:
+            raise QueryError(404, "unknown_client", "There is no session of 'x'.")
+        if query == "route_head":
+            return {"publisher": None, "filters": [{"topic_filter": "#", "subscribers": 2}], "groups": [],
+                    "archived": False}
         second = arguments.get("cursor") == "2"
         return {"rows": [{"client": f"{worker}-{2 if second else 1}"}], "cursor": None if second else "2"}
 
@@ -45,6 +51,12 @@ class Workers:
         raise AssertionError("not asked")
 
 
+async def answered(backend: Workers, path: str) -> Row:
+    answer = await Admin(backend).answer("GET", path, b"")
+    assert isinstance(answer, tuple)
+    return answer[1]
+
+
 def listed(backend: Workers, path: str = "/clients", limit: int = 100) -> tuple[list[str], list[str], int]:
     """All of a listing: who is in it, what it says of workers without an answer, and how many pages it had."""
     names: list[str] = []
@@ -53,9 +65,7 @@ def listed(backend: Workers, path: str = "/clients", limit: int = 100) -> tuple[
     async def main() -> int:
         cursor, pages = "", 0
         while True:
-            answer = await Admin(backend).answer("GET", f"{path}?limit={limit}{cursor}", b"")
-            assert not isinstance(answer, Streamed)
-            page = answer[1]
+            page = await answered(backend, f"{path}?limit={limit}{cursor}")
             pages += 1
             names.extend(row["client"] for row in page["rows"])
             missing.extend(row["text"] for row in page["unanswered"])
@@ -109,6 +119,34 @@ def test_who_is_known_nowhere_is_an_error_unless_somebody_may_know_him() -> None
         listed(Workers(2, ignorant=(0, 1)), "/subscriptions")
     assert listed(Workers(2, ignorant=(0,)), "/subscriptions")[:2] == (["1-1", "1-2"], [])
     assert listed(Workers(2, ignorant=(0,), silent=(1,)), "/subscriptions")[:2] == ([], [SILENT])
+
+
+@pytest.mark.parametrize("publisher", ["", "&publisher=x"])
+def test_whom_a_publish_reaches_is_told_after_one_wait_for_all_silent_workers(publisher: str) -> None:
+    backend = Workers(4, silent=(1, 2))
+    backend.publishers[3] = "x"
+
+    async def main() -> None:
+        began = trio.current_time()
+        page = await answered(backend, f"/routes?topic=a{publisher}")
+        assert trio.current_time() - began < 1.5 * broker.admin.WORKER_S
+        assert [row["client"] for row in page["rows"]] == ["0-1", "0-2", "3-1", "3-2"]
+        assert [missing["worker"] for missing in page["unanswered"]] == [1, 2]
+        assert page["filters"] == [{"topic_filter": "#", "subscribers": 4}]
+        assert page["cursor"] is None
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (backend.asked.count(1), backend.asked.count(2)) == (1, 1)
+
+
+@pytest.mark.parametrize(("silent", "complaint"), [((1,), "Worker 1 has not answered"), ((), "no session of 'x'"),
+                                                   ((0, 1, 2), "Worker 0 has not answered")])
+def test_a_publisher_may_be_at_a_worker_that_is_silent(silent: tuple[int, ...], complaint: str) -> None:
+    async def main() -> None:
+        with pytest.raises(QueryError, match=complaint):
+            await answered(Workers(3, silent=silent), "/routes?topic=a&publisher=x")
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize("cursor", ["3:", "x:1", "1", "1000000000000:"])
