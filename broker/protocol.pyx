@@ -9,7 +9,7 @@ import os
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 from broker.buffers cimport LARGE_CHUNK, list_push, output_clear, output_room
 from broker.codec cimport (
     AUTH, CONNECT, CONNACK, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
@@ -23,6 +23,7 @@ from router.sink cimport (
     PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult,
     count_drop,
 )
+from router.subscriptions cimport is_of
 from router.topics cimport is_own_topic, valid_topic_name
 from broker.limits import check_topic_size
 
@@ -45,11 +46,6 @@ cdef enum:
 
 
 HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
-
-
-cdef inline bint is_of(Route route, Message message) noexcept:
-    return (route.topic_length == message.topic_length
-            and memcmp(route.topic, message.topic, message.topic_length) == 0)
 
 
 cdef int call_for_turn(Turn* turn) except -1:
@@ -184,7 +180,7 @@ cdef class Protocol(Sink):
             self.resolve_alias(message, alias)
         if frame[0] & turn.publish_bits_refused:
             self.check_available(message)
-        if route is None or not is_of(route, message) or not self.router.tree.fresh(route):
+        if not self.router.tree.leads(route, message.topic, message.topic_length):
             self.find_route(message)
             route = self.route
         self.messages_in += 1
@@ -289,7 +285,7 @@ cdef class Protocol(Sink):
         cdef Route route = self.route
         cdef uint64_t verdict
         cdef uint64_t* remembered
-        if route is not None and is_of(route, message):
+        if route is not None and is_of(route, message.topic, message.topic_length):
             self.route = self.router.tree.route(message.topic, message.topic_length)
             return 0
         if not valid_topic_name(message.topic, message.topic_length):

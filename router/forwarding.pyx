@@ -8,7 +8,6 @@ from functools import partial
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.string cimport memcmp
 from router.held cimport Held
 from router.ledger cimport DROP_NO_MEMBER, Ledger
 from router.message cimport message_size, topic_hash
@@ -201,8 +200,7 @@ cdef class Forwarding:
         What a client publishes at once comes in a row.
         """
         cdef Route route = self.route
-        if (route is None or route.topic_length != message.topic_length
-                or memcmp(route.topic, message.topic, message.topic_length) != 0 or not self.router.tree.fresh(route)):
+        if not self.router.tree.leads(route, message.topic, message.topic_length):
             route = self.route = self.router.tree.route(message.topic, message.topic_length)
         return route
 

@@ -247,8 +247,7 @@ cdef class Recovery:
         cdef SharedGroup group
         cdef Session session
         cdef int member
-        if (route is None or route.topic_length != fields.topic_length
-                or memcmp(route.topic, fields.topic, fields.topic_length) != 0 or not self.router.tree.fresh(route)):
+        if not self.router.tree.leads(route, fields.topic, fields.topic_length):
             route = self.route = self.router.tree.route(fields.topic, fields.topic_length)
         for index in range(route.target_count):
             if fields.picked:

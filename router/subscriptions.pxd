@@ -1,6 +1,7 @@
 """The subscription tree and the routes read off it."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 from router.archive cimport ArchiveFilters
 from router.filters cimport FilterTree, Node
 from router.message cimport Message
@@ -10,6 +11,10 @@ from router.shared cimport SharedGroup
 
 cdef enum:
     NOT_FOUND = 0xFFFFFFFF       # no such entry
+
+
+cdef inline bint is_of(Route route, const uint8_t* topic, uint16_t topic_length) noexcept:
+    return route.topic_length == topic_length and memcmp(route.topic, topic, topic_length) == 0
 
 
 cdef class SubscriptionTree:
@@ -54,3 +59,7 @@ cdef class SubscriptionTree:
         """Return whether a route may still be followed."""
         return (not route.dropped and route.generation_all == self.generation_all
                 and route.generation_level == self.generation_level[route.level_slot])
+
+    cdef inline bint leads(self, Route route, const uint8_t* topic, uint16_t topic_length) noexcept:
+        """Return whether this is the route of a topic, and fresh; None is not. Publishes of one topic come in a row."""
+        return route is not None and is_of(route, topic, topic_length) and self.fresh(route)

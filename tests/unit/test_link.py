@@ -213,8 +213,8 @@ def test_credit_for_qos_0_comes_back_in_large_pieces_or_with_a_heartbeat() -> No
     assert one.link.outstanding == 0
 
 
-def test_an_ack_that_is_due_goes_in_front_of_messages_and_spares_a_frame() -> None:
-    pair = up()
+def publish_with_an_ack(pair: Pair) -> None:
+    """The first end publishes, the second has it durable, and publishes."""
     one, two = pair.ends
     one.publish()
     pair.turn(0)
@@ -222,6 +222,12 @@ def test_an_ack_that_is_due_goes_in_front_of_messages_and_spares_a_frame() -> No
     two.sync()
     two.publish()
     pair.turn(1)
+
+
+def test_an_ack_that_is_due_goes_in_front_of_messages_and_spares_a_frame() -> None:
+    pair = up()
+    one, two = pair.ends
+    publish_with_an_ack(pair)
     assert (kinds(two.to_peer), kinds(two.answers)) == (["data"], [])
     assert numbers_of(two.to_peer[0])[2:] == [one.link.epoch, 1, 1]
     two.publish()
@@ -238,12 +244,7 @@ def test_an_ack_in_front_of_messages_counts_although_they_are_not_the_next() -> 
     two.publish()
     pair.turn(1)
     two.to_peer.clear()
-    one.publish()
-    pair.turn(0)
-    pair.carry(0, False)
-    two.sync()
-    two.publish()
-    pair.turn(1)
+    publish_with_an_ack(pair)
     pair.carry(1, False)
     assert (one.disk.acknowledged, one.taken, kinds(one.answers)) == (1, [], ["gap"])
     pair.run(2)
