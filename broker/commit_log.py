@@ -19,9 +19,9 @@ import router.commit_log
 from broker.handshake import PendingWill
 from broker.left_logs import trim_left_logs
 from broker.logs import get
+from broker.read_ahead import ReadAheadDisk
 from broker.settings import Archive
 from router.commit_log import begin, open_log, remove_snapshots
-from router.disk import Disk
 from router.retention import archive_needs
 
 if TYPE_CHECKING:
@@ -88,11 +88,15 @@ class CommitLog:
         self.home = worker_folder(folder, worker)
         self.home.mkdir(mode=0o700, exist_ok=True)
         started_s = time.monotonic()
-        self.opened = open_log(
-            Disk(str(self.home)), of_router, worker=worker, make_will=partial(PendingWill.recovered, acl),
-            make_mark=lambda: secrets.randbits(32), now_us=time.time_ns() // 1000,
-            now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
-            durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)
+        disk = ReadAheadDisk(str(self.home))
+        try:
+            self.opened = open_log(
+                disk, of_router, worker=worker, make_will=partial(PendingWill.recovered, acl),
+                make_mark=lambda: secrets.randbits(32), now_us=time.time_ns() // 1000,
+                now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
+                durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)
+        finally:
+            disk.stop()
         self.log = self.opened.log
         self._troubles: dict[str, str | None] = {}
         if self.log.headers and self.log.headers[0].first_number > known + 1:

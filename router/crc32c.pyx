@@ -13,6 +13,7 @@ cdef extern from *:
     #include <string.h>
 
     typedef uint32_t (*shoal_crc_way)(uint32_t, const uint8_t *, size_t);
+    typedef uint32_t (*shoal_crc_record_way)(const uint8_t *, size_t);
 
     static uint32_t shoal_crc_tables[8][256];
 
@@ -46,12 +47,17 @@ cdef extern from *:
         return ~crc;
     }
 
+    /* A record's own check sum is its second word, and is not part of what it is made over. */
+    static uint32_t shoal_crc_record_table(const uint8_t *record, size_t length) {
+        return shoal_crc_table(shoal_crc_table(0, record, 4), record + 8, length - 8);
+    }
+
     #if defined(__x86_64__)
     #include <nmmintrin.h>
     #define SHOAL_CRC_INSTRUCTION "sse4.2"
     __attribute__((target("sse4.2")))
-    static uint32_t shoal_crc_instruction(uint32_t crc, const uint8_t *data, size_t length) {
-        uint64_t state = (uint32_t)~crc, word;
+    static inline uint32_t shoal_crc_steps(uint32_t from, const uint8_t *data, size_t length) {
+        uint64_t state = from, word;
         uint32_t half;
         uint16_t pair;
         for (; length >= 8; data += 8, length -= 8) {
@@ -70,7 +76,17 @@ cdef extern from *:
         }
         if (length & 1)
             state = _mm_crc32_u8((uint32_t)state, *data);
-        return ~(uint32_t)state;
+        return (uint32_t)state;
+    }
+    __attribute__((target("sse4.2")))
+    static uint32_t shoal_crc_instruction(uint32_t crc, const uint8_t *data, size_t length) {
+        return ~shoal_crc_steps(~crc, data, length);
+    }
+    __attribute__((target("sse4.2")))
+    static uint32_t shoal_crc_record_instruction(const uint8_t *record, size_t length) {
+        uint32_t first;
+        memcpy(&first, record, 4);
+        return ~shoal_crc_steps(_mm_crc32_u32(0xFFFFFFFFu, first), record + 8, length - 8);
     }
     static int shoal_crc_has_instruction(void) {
         __builtin_cpu_init();
@@ -80,8 +96,8 @@ cdef extern from *:
     #include <sys/auxv.h>
     #define SHOAL_CRC_INSTRUCTION "armv8"
     /* The instructions are named in assembly: the intrinsics are hidden from code built for processors without them. */
-    static uint32_t shoal_crc_instruction(uint32_t crc, const uint8_t *data, size_t length) {
-        uint32_t state = ~crc, half;
+    static inline uint32_t shoal_crc_steps(uint32_t state, const uint8_t *data, size_t length) {
+        uint32_t half;
         uint64_t word;
         uint16_t pair;
         for (; length >= 8; data += 8, length -= 8) {
@@ -100,7 +116,13 @@ cdef extern from *:
         }
         if (length & 1)
             __asm__(".arch_extension crc\\n\\tcrc32cb %w0, %w0, %w1" : "+r"(state) : "r"((uint32_t)*data));
-        return ~state;
+        return state;
+    }
+    static uint32_t shoal_crc_instruction(uint32_t crc, const uint8_t *data, size_t length) {
+        return ~shoal_crc_steps(~crc, data, length);
+    }
+    static uint32_t shoal_crc_record_instruction(const uint8_t *record, size_t length) {
+        return ~shoal_crc_steps(shoal_crc_steps(0xFFFFFFFFu, record, 4), record + 8, length - 8);
     }
     static int shoal_crc_has_instruction(void) {
         return (getauxval(AT_HWCAP) & (1 << 7)) != 0;       /* HWCAP_CRC32 */
@@ -108,18 +130,24 @@ cdef extern from *:
     #else
     #define SHOAL_CRC_INSTRUCTION ""
     #define shoal_crc_instruction shoal_crc_table
+    #define shoal_crc_record_instruction shoal_crc_record_table
     static int shoal_crc_has_instruction(void) { return 0; }
     #endif
     """
     ctypedef uint32_t (*shoal_crc_way)(uint32_t, const uint8_t*, size_t) noexcept nogil
+    ctypedef uint32_t (*shoal_crc_record_way)(const uint8_t*, size_t) noexcept nogil
     const char* SHOAL_CRC_INSTRUCTION
     void shoal_crc_fill() noexcept nogil
     int shoal_crc_has_instruction() noexcept nogil
     uint32_t shoal_crc_table(uint32_t, const uint8_t*, size_t) noexcept nogil
     uint32_t shoal_crc_instruction(uint32_t, const uint8_t*, size_t) noexcept nogil
+    uint32_t shoal_crc_record_table(const uint8_t*, size_t) noexcept nogil
+    uint32_t shoal_crc_record_instruction(const uint8_t*, size_t) noexcept nogil
 
 shoal_crc_fill()
 cdef shoal_crc_way fastest = shoal_crc_instruction if shoal_crc_has_instruction() else shoal_crc_table
+cdef shoal_crc_record_way fastest_of_record = (
+    shoal_crc_record_instruction if shoal_crc_has_instruction() else shoal_crc_record_table)
 
 
 cdef uint32_t crc32c(uint32_t crc, const uint8_t* data, size_t length) noexcept nogil:
@@ -127,11 +155,24 @@ cdef uint32_t crc32c(uint32_t crc, const uint8_t* data, size_t length) noexcept 
     return fastest(crc, data, length)
 
 
+cdef uint32_t record_crc32c(const uint8_t* record, size_t length) noexcept nogil:
+    """Return the check sum of a record, of 8 bytes or more: over its first four bytes and those behind the eighth."""
+    return fastest_of_record(record, length)
+
+
 def ways() -> tuple[str, ...]:
     """Return the ways this processor has, the one in use first: `sse4.2`, `armv8`, `table`."""
     if shoal_crc_has_instruction():
         return (<bytes>SHOAL_CRC_INSTRUCTION).decode("ascii"), "table"
     return ("table",)
+
+
+def record_checksum(const uint8_t[::1] record, way: str | None = None) -> int:
+    """Return the check sum of a record, of 8 bytes or more, without the four that it stands in. `way` as for checksum()."""
+    assert record.shape[0] >= 8 and (way is None or way in ways()), (record.shape[0], way)
+    if way == "table":
+        return shoal_crc_record_table(&record[0], record.shape[0])
+    return fastest_of_record(&record[0], record.shape[0])
 
 
 def checksum(const uint8_t[::1] data, crc: int = 0, way: str | None = None) -> int:

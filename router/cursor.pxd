@@ -82,6 +82,7 @@ cdef class Cursor:
     cdef bytes owner
     cdef const uint8_t* data
     cdef size_t size
+    cdef size_t checked                  # up to there sums are known to be right
     cdef uint32_t mark
     cdef readonly CursorStatus status
     cdef readonly size_t offset          # where the next record begins
@@ -104,3 +105,4 @@ cdef fields_of(uint8_t kind, number, const uint8_t* body, size_t length)        
 cdef Message message_of(const MessageFields* fields, int64_t now_us, int64_t now_ms)     # owned
 # The same into a borrowed message, which is valid as long as the fields are.
 cdef int lend_message(Message borrowed, const MessageFields* fields, int64_t now_us, int64_t now_ms) except -1
+cdef size_t whole_records(const uint8_t* data, size_t size, uint32_t mark) noexcept nogil    # in bytes, sums right

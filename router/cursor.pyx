@@ -6,7 +6,7 @@ outside the given bytes is ever read.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from router.crc32c cimport crc32c
+from router.crc32c cimport record_crc32c
 from router.message cimport NO_OFFSET, topic_hash
 
 import msgpack
@@ -146,6 +146,26 @@ cdef int lend_message(Message borrowed, const MessageFields* fields, int64_t now
     return 0
 
 
+cdef size_t whole_records(const uint8_t* data, size_t size, uint32_t mark) noexcept nogil:
+    """Return how many bytes at the beginning are whole records of a segment with the right check sums."""
+    cdef size_t offset = 0
+    cdef const uint8_t* record
+    cdef uint32_t length
+    while size - offset >= RECORD_HEADER:
+        record = data + offset
+        length = get32(record)
+        if (length < RECORD_HEADER or length > RECORD_BYTES_MAX or length > size - offset
+                or get32(record + MARK_AT) != mark or record_crc32c(record, length) != get32(record + 4)):
+            break
+        offset += length
+    return offset
+
+
+def checked_bytes(bytes data not None, mark: int) -> int:
+    """Return how many bytes at the beginning are whole records with a segment's mark and the right check sums."""
+    return whole_records(<const uint8_t*>PyBytes_AS_STRING(data), len(data), mark)
+
+
 @cython.final
 cdef class Cursor:
     """Walks the records of one segment that lie in memory.
@@ -156,9 +176,10 @@ cdef class Cursor:
         mark: the segment's.
         last_number: the number of the record before the first one; what follows is numbered without a gap.
         limit: stop before the record of this number; 0 for no limit.
+        checked: of the data, how many bytes are records that have the right check sums (checked_bytes()).
     """
 
-    def __init__(self, bytes data not None, base: int, mark: int, last_number: int, limit: int = 0):
+    def __init__(self, bytes data not None, base: int, mark: int, last_number: int, limit: int = 0, checked: int = 0):
         self.owner = data
         self.data = <const uint8_t*>PyBytes_AS_STRING(data)
         self.size = len(data)
@@ -166,6 +187,7 @@ cdef class Cursor:
         self.mark = mark
         self.number = last_number
         self.limit = limit
+        self.checked = checked
         self.status = CURSOR_OPEN
 
     cdef bint next(self) noexcept:
@@ -185,7 +207,7 @@ cdef class Cursor:
         if left < length:
             self.status = CURSOR_SHORT
             return False
-        if crc32c(crc32c(0, record, 4), record + MARK_AT, length - MARK_AT) != get32(record + 4):
+        if self.offset + length > self.checked and record_crc32c(record, length) != get32(record + 4):
             self.status = CURSOR_BAD
             return False
         ahead = get32(record + 12) - <uint32_t>self.number
@@ -272,7 +294,7 @@ cdef class Cursor:
                 ahead = get32(record + 12) - <uint32_t>self.number
                 if RECORD_HEADER <= length <= self.size - at and length <= RECORD_BYTES_MAX \
                         and (1 <= ahead < 0x80000000 or (ahead == 0 and record[KIND_AT] & KIND_BITS == RECORD_SEALED)) \
-                        and crc32c(crc32c(0, record, 4), record + MARK_AT, length - MARK_AT) == get32(record + 4):
+                        and record_crc32c(record, length) == get32(record + 4):
                     return at
             at += 1
 

@@ -43,6 +43,13 @@ class Storage(Protocol):
         """Return up to `length` bytes from `offset`: fewer only at the file's end."""
         ...
 
+    def read_records(self, file: int, offset: int, length: int, mark: int) -> tuple[bytes, int]:
+        """Return read(), and of how many bytes at the beginning it is known that they are whole records with this mark.
+
+        Their check sums are right then. Who reads a segment to its end says so by reading with this.
+        """
+        ...
+
     def write(self, file: int, data: memoryview | bytes, offset: int) -> None:
         """Write all of `data` at `offset`. After an error, any part of it may have been written."""
         ...
@@ -113,6 +120,10 @@ class Disk:
             offset += len(piece)
             length -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read_records(self, file: int, offset: int, length: int, mark: int) -> tuple[bytes, int]:
+        """Return read(), and 0: nothing is known of it."""
+        return self.read(file, offset, length), 0
 
     def write(self, file: int, data: memoryview | bytes, offset: int) -> None:
         """Write all of `data` at `offset`. After an error, any part of it may have been written."""

@@ -1,7 +1,7 @@
 """An application message, borrowed from the receive buffer or owned."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 cdef enum:
     NO_OFFSET = 0xFFFFFFFF
@@ -17,13 +17,43 @@ cdef inline uint64_t topic_hash(const uint8_t* data, size_t length) noexcept nog
         hash ^= hash >> 32
         index += 8
     word = 0
-    while index < length:
-        word = (word << 8) | data[index]
-        index += 1
+    if length < 8:
+        while index < length:
+            word = (word << 8) | data[index]
+            index += 1
+    elif index < length:
+        # The last bytes, the first of them highest: read with those before them, which are cut off again.
+        data += length - 8
+        word = (<uint64_t>data[0] << 56 | <uint64_t>data[1] << 48 | <uint64_t>data[2] << 40 | <uint64_t>data[3] << 32
+                | <uint64_t>data[4] << 24 | <uint64_t>data[5] << 16 | <uint64_t>data[6] << 8 | data[7])
+        word &= ((<uint64_t>1 << 8 * (length - index)) - 1)
     hash = (hash ^ word) * <uint64_t>0x9FB21C651E98DF25
     hash ^= hash >> 29
     hash *= <uint64_t>0xD6E8FEB86659FD93
     return hash ^ (hash >> 32)
+
+
+cdef inline bint same_bytes(const uint8_t* one, const uint8_t* other, size_t length) noexcept nogil:
+    """Return whether two names of one length are the same; of up to 64 bytes without a call, which would cost more."""
+    cdef uint64_t of_one, of_other
+    cdef size_t index = 0
+    if length > 64:
+        return memcmp(one, other, length) == 0
+    if length < 8:
+        while index < length:
+            if one[index] != other[index]:
+                return False
+            index += 1
+        return True
+    while index + 8 < length:
+        memcpy(&of_one, one + index, 8)
+        memcpy(&of_other, other + index, 8)
+        if of_one != of_other:
+            return False
+        index += 8
+    memcpy(&of_one, one + length - 8, 8)         # the last eight, some of them once more
+    memcpy(&of_other, other + length - 8, 8)
+    return of_one == of_other
 
 
 cdef class Message:

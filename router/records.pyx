@@ -9,7 +9,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
-from router.crc32c cimport crc32c
+from router.crc32c cimport record_crc32c
 from router.cursor cimport BATCH_BEGINS, KIND_AT
 from router.cursor cimport ACKNOWLEDGED_HEADER, COPY_HEADER, FLAG_EXPIRES, FLAG_PEERS, FLAG_PICKED, FLAG_RETAIN, FLAG_WILL
 from router.cursor cimport MARK_AT, MESSAGE_HEADER, PEERS_MAX, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_BYTES_MAX
@@ -314,15 +314,14 @@ cdef class RecordBuffer:
         cdef uint32_t of_segment = mark
         cdef uint8_t* record = self.data
         cdef uint8_t* end = self.data + self.size
-        cdef uint32_t length, crc
+        cdef uint32_t length
         if self.size:
             record[KIND_AT] |= BATCH_BEGINS
         with nogil:
             while record < end:
                 length = get32(record)
                 put32(record + MARK_AT, of_segment)
-                crc = crc32c(crc32c(0, record, 4), record + MARK_AT, length - MARK_AT)
-                put32(record + 4, crc)
+                put32(record + 4, record_crc32c(record, length))
                 record += length
 
     @property

@@ -11,11 +11,11 @@ connection, wills that are still to be published, and retained messages.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport free
-from libc.string cimport memcmp, memset
+from libc.string cimport memset
 from router.cursor cimport ACKNOWLEDGED_HEADER, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_COPY, RECORD_RELEASED
 from router.cursor cimport RECORD_FORWARDED, RECORD_STORED, RELEASED_HEADER, get16, get32, message_of
 from router.displacing cimport assume_renumbered
-from router.message cimport topic_hash
+from router.message cimport same_bytes, topic_hash
 from router.peers cimport Peer
 from router.receiver cimport QOS_MASK
 from router.routes cimport Route, Target, write_identifier
@@ -452,4 +452,4 @@ cdef class Recovery:
 
 cdef inline bint is_named(Session session, const uint8_t* client_identifier, size_t length) noexcept:
     return (<size_t>PyBytes_GET_SIZE(session.client_identifier) == length
-            and memcmp(PyBytes_AS_STRING(session.client_identifier), client_identifier, length) == 0)
+            and same_bytes(<const uint8_t*>PyBytes_AS_STRING(session.client_identifier), client_identifier, length))

@@ -6,7 +6,7 @@ incarnation that make its number an id. The record's time is the stamp.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy
-from router.crc32c cimport crc32c
+from router.crc32c cimport record_crc32c
 from router.cursor cimport FLAG_EXPIRES, MARK_AT, MESSAGE_HEADER, RECORD_ACCEPTED, RECORD_HEADER
 from router.cursor cimport MessageFields, decode_message, get32, get64, message_of
 from router.message cimport Message
@@ -64,7 +64,7 @@ def encode(Message message not None, stamp_us: int, now_ms: int, record: int, or
 
 cdef inline void sign(uint8_t* record, size_t length) noexcept:
     """Write a record's check sum."""
-    put32(record + 4, crc32c(crc32c(0, record, 4), record + MARK_AT, length - MARK_AT))
+    put32(record + 4, record_crc32c(record, length))
 
 
 def without_record(bytes value not None) -> bytes:
@@ -165,7 +165,7 @@ cdef bint fields_in(bytes value, MessageFields* fields) noexcept:
     cdef Py_ssize_t length = PyBytes_GET_SIZE(value) - TRAILER
     if length < RECORD_HEADER or get32(record) != <uint32_t>length or record[24] != RECORD_ACCEPTED:
         return False
-    if crc32c(crc32c(0, record, 4), record + MARK_AT, length - MARK_AT) != get32(record + 4):
+    if record_crc32c(record, length) != get32(record + 4):
         return False
     return decode_message(RECORD_ACCEPTED, record + RECORD_HEADER, length - RECORD_HEADER, fields) == 0
 

@@ -3,7 +3,7 @@
 cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp
+from router.message cimport same_bytes
 
 cdef enum:
     WAYS = 8
@@ -52,7 +52,7 @@ cdef class RouteCache:
         slot = self.slots + (hash & (self.slot_count - 1) & ~<uint64_t>(WAYS - 1))
         for way in range(WAYS):
             if (slot.hash == hash and slot.route != NULL and (<Route>slot.route).topic_length == topic_length
-                    and memcmp((<Route>slot.route).topic, topic, topic_length) == 0):
+                    and same_bytes((<Route>slot.route).topic, topic, topic_length)):
                 return slot
             slot += 1
         return NULL

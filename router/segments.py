@@ -328,8 +328,8 @@ class Segments:
         size = self.disk.size(file)
         window = window_bytes
         while True:
-            data = self.disk.read(file, offset, min(window, size - offset))
-            cursor = Cursor(data, offset, header.mark, self.last_number, limit)
+            data, checked = self.disk.read_records(file, offset, min(window, size - offset), header.mark)
+            cursor = Cursor(data, offset, header.mark, self.last_number, limit, checked)
             while True:
                 yield cursor
                 assert cursor.status != OPEN, "a cursor must be run to its end"

@@ -1,10 +1,9 @@
 """The subscription tree and the routes read off it."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp
 from router.archive cimport ArchiveFilters
 from router.filters cimport FilterTree, Node
-from router.message cimport Message
+from router.message cimport Message, same_bytes
 from router.receiver cimport Entry, Receiver
 from router.routes cimport Route, RouteCache, Target
 from router.shared cimport SharedGroup
@@ -14,7 +13,7 @@ cdef enum:
 
 
 cdef inline bint is_of(Route route, const uint8_t* topic, uint16_t topic_length) noexcept:
-    return route.topic_length == topic_length and memcmp(route.topic, topic, topic_length) == 0
+    return route.topic_length == topic_length and same_bytes(route.topic, topic, topic_length)
 
 
 cdef class SubscriptionTree:

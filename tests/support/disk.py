@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from router.cursor import checked_bytes
+
 SECTOR = 512
 
 
@@ -82,6 +84,11 @@ class SimulatedDisk:
         """Return bytes."""
         self._end(self._step("read"))
         return bytes(self._open[file].live[offset : offset + length])
+
+    def read_records(self, file: int, offset: int, length: int, mark: int) -> tuple[bytes, int]:
+        """Return bytes; of the first half it is known which are records."""
+        data = self.read(file, offset, length)
+        return data, checked_bytes(data[: len(data) // 2], mark)
 
     def write(self, file: int, data: memoryview | bytes, offset: int) -> None:
         """Write, as far as there is room, and as far as the power lasts."""

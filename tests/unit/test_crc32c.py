@@ -55,3 +55,10 @@ def test_every_way_gives_what_the_definition_gives_wherever_the_bytes_begin(data
 def test_a_sum_can_be_taken_piece_by_piece(first: bytes, second: bytes) -> None:
     for way in crc32c.ways():
         assert crc32c.checksum(second, crc32c.checksum(first, way=way), way=way) == crc32c.checksum(first + second)
+
+
+@given(first=st.binary(min_size=4, max_size=4), own=st.binary(min_size=4, max_size=4), rest=st.binary(max_size=200))
+def test_a_record_s_sum_leaves_out_the_four_bytes_that_it_stands_in(first: bytes, own: bytes, rest: bytes) -> None:
+    for way in crc32c.ways():
+        assert crc32c.record_checksum(first + own + rest, way=way) == bit_by_bit(first + rest)
+    assert crc32c.record_checksum(first + own + rest) == bit_by_bit(first + rest)

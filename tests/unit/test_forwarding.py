@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from broker.pump import Pump
 from router.forwarding import Forwarding, group_identifier
 from router.ledger import Ledger
@@ -77,6 +78,30 @@ def restarted(host: Host, power_loss: bool = False) -> Host:
     again = Host(host.disk)
     assert again.problems == []
     return again
+
+
+def test_what_a_group_is_called_between_routers_stays_the_same_from_version_to_version() -> None:
+    name = b"fleet/north/+/temperature/#" * 2
+    # As the first version had them; nothing else says what they are.
+    assert {length: group_identifier(name[:length]) for length in (0, 1, 3, 7, 8, 9, 12, 15, 16, 17, 23, 24, 40)} == {
+        0: 77920350, 1: 102669736, 3: 260036665, 7: 73549199, 8: 75258689, 9: 247760501, 12: 197808235, 15: 167393972,
+        16: 179418423, 17: 132298087, 23: 66020453, 24: 232459593, 40: 177599693}
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 15, 16, 17, 24, 63, 64, 65, 100])
+def test_the_topic_that_came_last_is_not_taken_for_another_one_of_its_length(length: int) -> None:
+    host = Host(SimulatedDisk())
+    topic = b"a" * length
+    session, _ = host.router.open_session(b"c", False, NEVER)
+    host.router.subscribe(session, topic, 1)
+    sequence = 0
+    for at in range(length):
+        for name in (topic, topic[:at] + b"b" + topic[at + 1:]):
+            sequence += 1
+            host.forwarding.receive_message(
+                host.peer, message(name, b"x", 1, False, b"", -1, NOW_MS, 0), sequence, 5, sequence)
+    host.write()
+    assert session.state()["outgoing"]["queued"] == length
 
 
 def test_what_a_peer_wants_durably_is_owed_to_it_over_a_crash_until_it_has_it() -> None:
