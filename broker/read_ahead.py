@@ -13,7 +13,8 @@ from router.disk import Disk
 class ReadAheadDisk(Disk):
     """A folder of the file system, whose records are read and checked a window ahead by a thread.
 
-    The thread is started by the first window that is not a file's last, and ended by stop(). Not for several threads.
+    The thread is started by the first window that is not a file's last. Not for several threads, until stop() has made
+    it a disk as any other.
 
     Args:
         folder: its path.
@@ -24,9 +25,12 @@ class ReadAheadDisk(Disk):
         self._reader: AheadReader | None = None
         self._thread: threading.Thread | None = None
         self._begun: tuple[int, int, int] | None = None     # file, offset, mark
+        self._stopped = False
 
     def read_records(self, file: int, offset: int, length: int, mark: int) -> tuple[bytes, int]:
         """Return read(), and how many of its bytes are whole records with this mark; begin to read what follows."""
+        if self._stopped:
+            return super().read_records(file, offset, length, mark)
         data, checked = b"", -1
         if self._begun == (file, offset, mark):
             data, checked = self._end()
@@ -70,7 +74,8 @@ class ReadAheadDisk(Disk):
         super().close(file)
 
     def stop(self) -> None:
-        """Read ahead no more: end the thread. It is started anew if records are read again."""
+        """Read ahead no more: end the thread."""
+        self._stopped = True
         self._forget()
         if self._reader is not None and self._thread is not None:
             self._reader.stop()

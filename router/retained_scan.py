@@ -79,11 +79,7 @@ class RetainedScan:
             return found
         steps = self._read_tables(found, limit, max(limit * STEPS_PER_MESSAGE, STEPS_MIN), now_us, now_ms)
         if not self._tables and len(found) < limit and steps > 0 and self._bytes_left > 0:
-            self._index.read(
-                lambda transaction: self._read_topics(
-                    transaction.cursor(db=self._index.topics), found, limit, steps, now_us, now_ms
-                )
-            )
+            self._index.read(lambda transaction: self._read_leaves(transaction, found, limit, steps, now_us, now_ms))
         return found
 
     def _read_tables(self, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int) -> int:
@@ -107,10 +103,18 @@ class RetainedScan:
                     self._take(found, value, now_us, now_ms)
         return steps
 
+    def _read_leaves(
+        self, transaction: Any, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int
+    ) -> None:
+        """Go on through LMDB, and give back pages of it."""
+        cursor = transaction.cursor(db=self._index.topics)
+        left = self._read_topics(cursor, found, limit, steps, now_us, now_ms)
+        self._index.touched(1 + (steps - left) // TOPICS_PER_LEAF)
+
     def _read_topics(
         self, cursor: Any, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int
-    ) -> None:
-        """Go on through LMDB."""
+    ) -> int:
+        """Read on with a cursor; returns how many steps are left."""
         assert not isinstance(self._filter, bytes)
         target_of = self._filter.target
         change_of, older, newer = self._index.change, self._older, self._newer
@@ -118,13 +122,12 @@ class RetainedScan:
         # Nothing is added to a table while a slice is read.
         all_written = not (older or newer or forwarded or self._index.has_changes)
         key_at, next_one, take = cursor.key, cursor.next, self._take
-        self._index.touched(1 + steps // TOPICS_PER_LEAF)
         more = cursor.set_range(self._from) if self._from else cursor.first()
         while more:
             key = key_at()
             if steps <= 0 or len(found) >= limit or self._bytes_left <= 0:
                 self._from = key
-                return
+                return steps
             steps -= 1
             name = key if not is_cut(key) else name_in(cursor.value())
             target = target_of(name)
@@ -143,6 +146,7 @@ class RetainedScan:
                 if more and cursor.key() < target:
                     more = cursor.set_range(target)
         self.done = True
+        return steps
 
     def _take(self, found: list[Message], value: bytes, now_us: int, now_ms: int) -> None:
         """Append a message to what was found, unless it is newer than the scan, expired or damaged."""
