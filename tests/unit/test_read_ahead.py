@@ -96,6 +96,8 @@ def test_what_was_not_read_ahead_is_read_when_it_is_wanted(folder: Path) -> None
     mark = Segments(Disk(str(folder)), worker=0, rules=1).headers[1].mark
     file = disk.open(segment_name(2))
     following = RECORDS_AT + disk.read_records(file, RECORDS_AT, 1000, mark)[1]
+    assert disk.read_records(file, following, 1000, mark ^ 1) == (disk.read(file, following, 1000), 0)
+    assert disk.read_records(file, RECORDS_AT, 1000, mark)[1] == following - RECORDS_AT
     for offset, length in ((following, 500), (RECORDS_AT, 300), (following, 1000), (following, 0)):
         data, checked = disk.read_records(file, offset, length, mark)
         assert (data, checked) == (disk.read(file, offset, length), length // RECORD_BYTES * RECORD_BYTES)
