@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import http.client
-import json
 import os
 import re
 import resource
@@ -238,8 +237,7 @@ def test_the_limit_on_open_files_is_raised_and_what_it_leaves_is_logged(tmp_path
             assert resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft_before, hard))
-    line = next(json.loads(line) for line in broker.errors.read_text(encoding="utf-8").splitlines()
-                if '"connections_limit"' in line)
+    line = broker.events("connections_limit")[0]
     assert line["open_files_max"] == hard
     assert 0 < line["connections_max"] < hard
 

@@ -1,7 +1,6 @@
 """The rules of the reactor, each held by a test where a test can hold it."""
 
 import gc
-import json
 import os
 import resource
 import signal
@@ -243,8 +242,7 @@ def test_a_signal_dumps_the_last_turns_and_all_tasks(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", broker.port)) as client:
             client.sendall(encode(Connect(4, b"after"), 4))
             assert client.recv(4) == b"\x20\2\0\0"
-    dump = next(json.loads(line) for line in broker.errors.read_text(encoding="utf-8").splitlines()
-                if '"dump"' in line)
+    dump = broker.events("dump")[0]
     assert 3 <= len(dump["turns_us"]) <= 1000
     assert any("_keep_house" in task for task in dump["tasks"])
 

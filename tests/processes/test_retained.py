@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,11 +51,6 @@ async def publish(broker: BrokerProcess, messages: dict[bytes, bytes]) -> None:
             await writer.publish(topic_name, payload, 1, True)
 
 
-def events(broker: BrokerProcess, name: str) -> list[dict[str, object]]:
-    lines = [json.loads(line) for line in broker.errors.read_text().splitlines() if line.startswith("{")]
-    return [line for line in lines if line["event"] == name]
-
-
 async def test_what_was_acknowledged_is_there_after_kill_9_and_what_was_cleared_is_not(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         await publish(broker, {b"a": b"1", b"b/c": b"2", b"gone": b"3"})
@@ -81,12 +75,12 @@ async def test_an_index_that_is_lost_or_damaged_is_made_anew_from_the_log(tmp_pa
         shutil.rmtree(folder)
         broker.start()
         assert await retained(broker) == {b"a": b"1", b"b": b"2"}
-        assert not events(broker, "retained_damaged")
+        assert not broker.events("retained_damaged")
         broker.stop()
         (folder / "data.mdb").write_bytes(b"no index" * 2000)
         broker.start()
         assert await retained(broker) == {b"a": b"1", b"b": b"2"}
-        assert [line["level"] for line in events(broker, "retained_damaged")] == ["warning"]
+        assert [line["level"] for line in broker.events("retained_damaged")] == ["warning"]
         assert (tmp_path / "data" / "retained.bad-1" / "data.mdb").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -11,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
@@ -50,6 +51,18 @@ class BrokerProcess:
                 self.stop()
             else:
                 self.kill()
+
+    @property
+    def log(self) -> Path:
+        """The file that log lines go to."""
+        return Path(self.environment.get("SHOAL_LOG__FILE", self.errors))
+
+    def events(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        """Return the log's lines about an event, with these values; a line that is being written is none yet."""
+        whole = self.log.read_text(encoding="utf-8").split("\n")[:-1]
+        lines = [json.loads(line) for line in whole if line.startswith("{")]
+        return [line for line in lines if line["event"] == event
+                and all(line.get(name) == value for name, value in fields.items())]
 
     def command(self) -> list[str]:
         """Return the command that runs it."""

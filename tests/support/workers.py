@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -20,17 +19,6 @@ class Workers(BrokerProcess):
     def __init__(self, folder: Path, count: int = 3, **settings: str) -> None:
         super().__init__(folder, "--workers", str(count), environment={"SHOAL_LOG__LEVEL": "debug", **settings})
         self.count = count
-
-    @property
-    def log(self) -> Path:
-        """The file that log lines go to."""
-        return Path(self.environment.get("SHOAL_LOG__FILE", self.errors))
-
-    def events(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        """Return the log's lines about an event, with these values."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == event
-                and all(line.get(name) == value for name, value in fields.items())]
 
     def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
         """Wait until the log has a line about an event, with these values; return the last one."""
