@@ -42,19 +42,20 @@ cdef class AheadReader:
                 PyThread_acquire_lock(self.wanted, WAIT_LOCK)
 
     cdef void read(self) noexcept nogil:
+        cdef size_t have = 0
         cdef ssize_t got
-        self.length = 0
         self.failure = 0
-        while self.length < self.size:
-            got = pread(self.file, self.into + self.length, self.size - self.length, self.offset + self.length)
+        while have < self.size:
+            got = pread(self.file, self.into + have, self.size - have, self.offset + have)
             if got < 0 and errno == EINTR:
                 continue
             if got < 0:
                 self.failure = errno
             if got <= 0:
                 break
-            self.length += got
-        self.checked = whole_records(self.into, self.length, self.mark)
+            have += got
+        self.length = have
+        self.checked = whole_records(self.into, have, self.mark)
 
     def begin(self, file: int, offset: int, length: int, mark: int) -> None:
         """Begin to read up to `length` bytes of records with this mark. What was begun before was ended."""
