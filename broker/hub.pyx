@@ -27,6 +27,8 @@ cdef enum:
     LATER_PER_TURN = 4                   # a slice of the disk each: some two milliseconds in all,
     LATER_PER_TURN_BUSY = 1              # or some 50 microseconds in a turn of a worker
     BUSY_MS = 100                        # in which so long ago or less a message was published
+    GATHER_BYTES = 8192                  # of such slices are sent at once: a send() takes as long as a slice,
+    GATHER_MS = 2                        # and it wakes who reads; but none waits longer than that
     MEMORY_CHECK_BYTES = 16777216        # received between two looks at the memory that is used
 
 PHASES = ("input", "control", "pump", "flush", "guest")
@@ -300,8 +302,31 @@ cdef class Hub:
             connection.later = False
             if connection.state == OPEN:
                 self.controller.read_on(connection, busy)
+                if busy:
+                    self.gather_slices(connection)
         later.count -= count
         memmove(later.items, later.items + count, later.count * sizeof(void*))
+        return 0
+
+    cdef int gather_slices(self, Connection connection) except -1:
+        """Keep back a slice that has just been read, and send it with the next ones, unless there is none to come.
+
+        Whatever else is written to the connection has it sent along.
+        """
+        cdef PointerList* dirty = &self.turn.dirty
+        if connection.later and connection.out.pending < GATHER_BYTES:
+            if connection.gathered_ms == 0:
+                connection.gathered_ms = self.turn.now_ms
+            if self.turn.now_ms - connection.gathered_ms < GATHER_MS:
+                # It was clean before the slice, or it would have been flushed, so it is the last one listed.
+                if connection.dirty and dirty.items[dirty.count - 1] == <void*>connection:
+                    connection.dirty = False
+                    dirty.count -= 1
+                return 0
+        connection.gathered_ms = 0
+        if connection.out.pending and not connection.dirty:
+            connection.dirty = True
+            list_push(dirty, <void*>connection)
         return 0
 
     cdef int end_closing(self) except -1:

@@ -89,6 +89,7 @@ cdef class Protocol(Sink):
     cdef bint parked                      # a control packet waits for Python, later packets stay unparsed
     cdef bint dirty                       # in turn.dirty
     cdef bint later                       # in turn.later
+    cdef int64_t gathered_ms              # since when slices of what it reads are kept back; 0: none is
     cdef bint held                        # over the inbound limit (3.x), or pushed back: later packets stay unparsed
     cdef Outgoing waits_for               # whose queue has no room for what the client publishes; None: it is not pushed back
     cdef int64_t waits_until_ms

@@ -10,6 +10,7 @@ from pathlib import Path
 from select import select
 from typing import Any
 
+import pytest
 from broker.hub import Hub
 from broker.pump import Pump
 from broker.reactor import Reactor
@@ -28,13 +29,14 @@ from tests.support.doubles import FakeLog
 
 KEPT = 1000
 NOW_MS = 1_000_000
+TOGETHER_BYTES = 8192    # of short slices are sent together
 QUIET_MS = 1000          # with nothing published for so long, a worker has time
 
 
 class Retaining:
     """A hub whose retained messages, `kept/0000` and so on, are on disk."""
 
-    def __init__(self, folder: Path, with_sockets: bool) -> None:
+    def __init__(self, folder: Path, with_sockets: bool, payload: bytes) -> None:
         config = Config()
         log = FakeLog()
         self.index = RetainedIndex(str(folder / "retained"))
@@ -47,8 +49,9 @@ class Retaining:
         # One with sockets reads the clock itself in later turns, and that must not go back.
         self.now_ms = time.monotonic_ns() // 1_000_000 if with_sockets else NOW_MS
         self.hub.run_turn(self.now_ms)
-        for number in range(KEPT):
-            self.router.publish_message(message(b"kept/%04d" % number, b"x", 1, True))
+        # The last one is behind all that match, so who reads those comes to their end with nothing in his hands.
+        for topic in (*(b"kept/%04d" % number for number in range(KEPT)), b"later"):
+            self.router.publish_message(message(topic, payload, 1, True))
         self.turn(1)
         log.sync()
         while self.index.commit(log.durable):
@@ -96,8 +99,8 @@ class Reader:
 
 
 @contextmanager
-def retaining(folder: Path, with_sockets: bool = False) -> Iterator[Retaining]:
-    broker = Retaining(folder, with_sockets)
+def retaining(folder: Path, with_sockets: bool = False, payload: bytes = b"x") -> Iterator[Retaining]:
+    broker = Retaining(folder, with_sockets, payload)
     try:
         yield broker
     finally:
@@ -119,6 +122,7 @@ def dial(broker: Retaining, name: bytes) -> Iterator[socket.socket]:
         client = socket.create_connection(listening.getsockname())
         ours, _ = listening.accept()
     ours.setblocking(False)
+    ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     broker.hub.adopt(ours.detach())
     client.settimeout(10)
     client.sendall(encode(Connect(4, name, True, 60), 4))
@@ -200,3 +204,49 @@ def test_what_is_published_in_a_turn_is_sent_before_that_turn_reads_retained_mes
         broker.publish()
         broker.hub.turn_once(False)
         assert came == [encode(Publish(b"live", b"x"), 4)]
+
+
+@pytest.mark.parametrize("payload_bytes", [1, 1000])
+def test_short_slices_are_sent_together(tmp_path: Path, payload_bytes: int) -> None:
+    packet_bytes = len(encode(Publish(b"kept/0000", bytes(payload_bytes), retain=True), 4))
+    with (retaining(tmp_path, with_sockets=True, payload=bytes(payload_bytes)) as broker,
+          dial(broker, b"reader") as reader):
+        came_s = time.monotonic()
+        reader.sendall(encode(Subscribe(1, (subscription(b"kept/#", 0),)), 4))
+        broker.publish()
+        turn_until_answered(broker, reader)
+        reader.setblocking(False)
+        got = len(reader.recv(1 << 20)) - len(b"\x90\3\0\1\0")
+        turns = 0
+        while got < KEPT * packet_bytes:
+            turns += 1
+            assert turns < 100 * KEPT, "what was kept back is not sent"
+            broker.publish()
+            broker.hub.turn_once(True)      # does not block: there is more to read
+            try:
+                size = len(reader.recv(1 << 20))
+            except BlockingIOError:
+                continue
+            got += size
+            waited_s, came_s = time.monotonic() - came_s, time.monotonic()
+            # A slice that was sent alone had waited for the next ones: two ticks of a clock of milliseconds.
+            assert size >= TOGETHER_BYTES or waited_s > 0.001 or got == KEPT * packet_bytes
+            assert size <= TOGETHER_BYTES + SLICE_MESSAGES_BUSY * packet_bytes
+        assert got == KEPT * packet_bytes
+
+
+def test_what_else_a_reader_is_sent_takes_slices_along(tmp_path: Path) -> None:
+    with (retaining(tmp_path, with_sockets=True) as broker, dial(broker, b"reader") as reader):
+        reader.sendall(encode(Subscribe(1, (subscription(b"live", 0), subscription(b"kept/#", 0))), 4))
+        broker.publish()
+        turn_until_answered(broker, reader)
+        output, got = bytearray(), []
+        while len(got) < KEPT:
+            broker.publish()
+            broker.hub.turn_once(True)
+            output += reader.recv(1 << 20)      # at least what is live
+            while (frame := next_frame(output)) is not None:
+                packet: Any = decode(*frame, 4)
+                if isinstance(packet, Publish) and packet.retain:
+                    got.append(packet.topic)
+        assert got == [b"kept/%04d" % number for number in range(KEPT)]
