@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,10 +81,10 @@ def serve_command(folder: Path, **settings: str) -> str:
 
 
 @contextmanager
-def serve(folder: Path, **settings: str) -> Iterator[Running]:
-    """Run a broker on a data folder, on the first core, until the block ends."""
+def serve(folder: Path, cores: Collection[int] = (0,), **settings: str) -> Iterator[Running]:
+    """Run a broker on a data folder, on the first core or on others, until the block ends."""
     started = time.perf_counter()
-    with probes.broker(serve_command(folder, **settings), PORT) as pid:
+    with probes.broker(serve_command(folder, **settings), PORT, cores) as pid:
         running = Running(pid, Path(f"{folder}.syncs"))
         running.ready_s, running.ready_cpu_s = time.perf_counter() - started, running.cpu_s()
         yield running
@@ -183,19 +183,23 @@ def write_traffic(folder: Path, size: int, sessions: int = 50) -> int:
 
 
 def recovery(size: int) -> dict[str, float]:
-    """Return seconds and processor seconds of a start per GB of log, beyond those of an empty start; medians."""
+    """Return seconds and processor seconds of a start per GB of log, beyond those of an empty start; medians.
+
+    With two cores, one of which reads and checks what the other applies, and with one.
+    """
     folder = empty("log-recovery")
     written = write_traffic(folder, size)
-    seconds, cpu_s = [], []
+    found: dict[str, list[float]] = {"s_per_gb": [], "cpu_s_per_gb": [], "one_core_s_per_gb": []}
     for _ in range(STARTS):
-        with serve(empty("log-empty"), **NEVER_COMPACT) as idle:
-            pass
-        with serve(folder, **NEVER_COMPACT) as running:
-            seconds.append(running.ready_s - idle.ready_s)
-            cpu_s.append(running.ready_cpu_s - idle.ready_cpu_s)
+        for name, cores in (("s_per_gb", (0, 1)), ("one_core_s_per_gb", (0,))):
+            with serve(empty("log-empty"), cores, **NEVER_COMPACT) as idle:
+                pass
+            with serve(folder, cores, **NEVER_COMPACT) as running:
+                found[name].append((running.ready_s - idle.ready_s) / written * 1e9)
+                if len(cores) > 1:
+                    found["cpu_s_per_gb"].append((running.ready_cpu_s - idle.ready_cpu_s) / written * 1e9)
     shutil.rmtree(folder)
-    return {"bytes": written, "s_per_gb": statistics.median(seconds) / written * 1e9,
-            "cpu_s_per_gb": statistics.median(cpu_s) / written * 1e9}
+    return {"bytes": written, **{name: statistics.median(figures) for name, figures in found.items()}}
 
 
 def come_and_go(running: Running, count: int, behind: Callable[[int], bytes]) -> dict[str, float]:

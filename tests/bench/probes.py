@@ -43,7 +43,7 @@ def broker(command: str, port: int, cores: Collection[int] = (0,)) -> Iterator[i
             except OSError:
                 if time.monotonic() > end or process.poll() is not None:
                     raise
-                time.sleep(0.05)
+                time.sleep(0.005)
         yield process.pid
     finally:
         process.terminate()
