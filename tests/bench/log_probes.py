@@ -77,7 +77,7 @@ def serve_command(folder: Path, **settings: str) -> str:
     """Return the command of a broker that counts its fdatasyncs in syncs.txt beside its data; {port} is open."""
     variables = " ".join(f"{name}={value}" for name, value in settings.items())
     return (f"env {variables} {sys.executable} -m tests.bench.counting_worker {folder}.syncs serve "
-            f"--listen tcp://127.0.0.1:{{port}} --data-dir {folder} --log-level error")
+            f"--workers 1 --listen tcp://127.0.0.1:{{port}} --data-dir {folder} --log-level error")
 
 
 @contextmanager
