@@ -69,7 +69,7 @@ cdef class Hub:
     cdef int take_up_pushed_back(self) except -1
     cdef int end_closing(self) except -1
     cdef int flush_dirty(self) except -1
-    cdef int gather_slices(self, Connection connection) except -1
+    cdef int gather_slices(self, Connection connection, bint busy) except -1
     cdef int reap(self) except -1
     cdef int dispose(self, Connection connection) except -1
     cdef int swap(self, PointerList* items) noexcept

@@ -302,19 +302,18 @@ cdef class Hub:
             connection.later = False
             if connection.state == OPEN:
                 self.controller.read_on(connection, busy)
-                if busy:
-                    self.gather_slices(connection)
+            self.gather_slices(connection, busy)
         later.count -= count
         memmove(later.items, later.items + count, later.count * sizeof(void*))
         return 0
 
-    cdef int gather_slices(self, Connection connection) except -1:
-        """Keep back a slice that has just been read, and send it with the next ones, unless there is none to come.
+    cdef int gather_slices(self, Connection connection, bint busy) except -1:
+        """Keep back a short slice that has just been read, and send it with the next ones, unless there is none to come.
 
         Whatever else is written to the connection has it sent along.
         """
         cdef PointerList* dirty = &self.turn.dirty
-        if connection.later and connection.out.pending < GATHER_BYTES:
+        if busy and connection.later and connection.out.pending < GATHER_BYTES:
             if connection.gathered_ms == 0:
                 connection.gathered_ms = self.turn.now_ms
             if self.turn.now_ms - connection.gathered_ms < GATHER_MS:

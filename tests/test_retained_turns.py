@@ -250,3 +250,29 @@ def test_what_else_a_reader_is_sent_takes_slices_along(tmp_path: Path) -> None:
                 if isinstance(packet, Publish) and packet.retain:
                     got.append(packet.topic)
         assert got == [b"kept/%04d" % number for number in range(KEPT)]
+
+
+def test_slices_that_are_kept_back_are_sent_although_nothing_more_is_found(tmp_path: Path) -> None:
+    packet_bytes = len(encode(Publish(b"kept/0000", b"x", retain=True), 4))
+    with retaining(tmp_path, with_sockets=True) as broker, dial(broker, b"reader") as reader:
+        read, slices = broker.index.read, 0
+
+        def count_and_read(reading: Any) -> Any:
+            nonlocal slices
+            slices += 1
+            return read(reading)
+
+        broker.index.read = count_and_read      # type: ignore[method-assign]
+        reader.sendall(encode(Subscribe(1, (subscription(b"kept/#", 0),)), 4))
+        broker.publish()
+        turn_until_answered(broker, reader)
+        broker.now_ms = time.monotonic_ns() // 1_000_000
+        while slices < KEPT // SLICE_MESSAGES_BUSY:
+            broker.publish()
+            broker.turn()
+        got = len(reader.recv(1 << 20)) - len(b"\x90\3\0\1\0")
+        assert got < KEPT * packet_bytes, "some are kept back"
+        broker.turn(QUIET_MS)                   # which reads on and finds none
+        assert slices == KEPT // SLICE_MESSAGES_BUSY + 1
+        while got < KEPT * packet_bytes:
+            got += len(reader.recv(1 << 20))
