@@ -31,7 +31,7 @@ DOORS = {
 }  # fmt: skip
 TOP_LEVEL = {
     # pyspark_shoal.py: Spark looks for a source in top-level modules of this kind of name.
-    "Makefile", "README.md", "pyproject.toml", "pyspark_shoal.py", "setup.py", "shoal.py",
+    "LICENSE", "Makefile", "README.md", "pyproject.toml", "pyspark_shoal.py", "setup.py", "shoal.py",
     "analytics", "broker", "deploy", "docs", "mesh", "router", "tests",
 }  # fmt: skip
 CODE = {".py", ".pyx", ".pxd"}

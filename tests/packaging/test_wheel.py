@@ -18,7 +18,8 @@ from tests.support.process import ROOT
 pytestmark = [pytest.mark.packaging, pytest.mark.xdist_group("packaging")]
 
 SOURCES = (
-    "README.md", "analytics", "broker", "mesh", "pyproject.toml", "pyspark_shoal.py", "router", "setup.py", "shoal.py",
+    "LICENSE", "README.md", "analytics", "broker", "mesh", "pyproject.toml", "pyspark_shoal.py", "router", "setup.py",
+    "shoal.py",
 )  # fmt: skip
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "PYTHON"))}
 
@@ -93,6 +94,17 @@ def test_the_wheel_has_compiled_modules_and_no_sources_of_them(distributions: Pa
         for path in (ROOT / top).glob("*.pyx")
     }
     assert not [name for name in names if name.endswith((".pyx", ".pxd", ".c"))]
+
+
+def test_the_wheel_says_under_which_licence_it_may_be_used_and_has_its_text(distributions: Path) -> None:
+    with zipfile.ZipFile(next(distributions.glob("*.whl"))) as archive:
+        folder = next(name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name)
+        metadata = archive.read(f"{folder}/METADATA").decode().partition("\n\n")[0].splitlines()
+        text = archive.read(f"{folder}/licenses/LICENSE")
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "License-File: LICENSE" in metadata
+    assert "Author: Shoal maintainers" in metadata
+    assert text == (ROOT / "LICENSE").read_bytes()
 
 
 def test_nothing_is_compiled_for_this_machine_alone() -> None:
