@@ -37,6 +37,11 @@ TOP_LEVEL = {
 CODE = {".py", ".pyx", ".pxd"}
 LINES_MAX = 600
 
+DOCS = ROOT / "docs"
+GENERATED = {"changes"}              # folders of docs/ whose files are parts of another page, and no pages
+# A Markdown link to a file.
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
+
 # A cimport or import line, as far as the first package's name.
 IMPORTED = re.compile(r"^\s*(?:from|import|cimport)\s+([A-Za-z_]\w*)", re.MULTILINE)
 
@@ -159,6 +164,33 @@ def test_nothing_committed_names_a_registry_host_or_a_path_of_one_machine() -> N
 def test_every_change_note_says_what_kind_it_is() -> None:
     for path in (ROOT / "docs" / "changes").iterdir():
         assert re.fullmatch(r"[a-z0-9-]+\.(?:feature|bugfix|removal)\.md", path.name), path
+
+
+# The pages ----------------------------------------------------------------------------------------------------------
+
+
+def pages() -> list[Path]:
+    return [path for path in tracked() if path.suffix == ".md" and path.parent != DOCS / "changes"]
+
+
+def test_every_page_is_on_the_map() -> None:
+    linked = {(DOCS / name).resolve() for name in LINK.findall((DOCS / "README.md").read_text(encoding="utf-8"))}
+    missing = [str(path.relative_to(DOCS)) for path in sorted(DOCS.rglob("*.md"))
+               if path not in linked and path.name != "README.md" and not GENERATED & set(path.relative_to(DOCS).parts)]
+    assert not missing, f"not in docs/README.md: {missing}"
+
+
+def test_every_link_of_a_page_leads_to_something() -> None:
+    for path in pages():
+        for target in LINK.findall(path.read_text(encoding="utf-8")):
+            if "://" not in target and not target.startswith("mailto:"):
+                assert (path.parent / target).exists(), f"{path}: {target}"
+
+
+def test_every_term_is_in_the_glossary_once_and_in_order() -> None:
+    terms = re.findall(r"^\*\*(.+?)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(terms) >= 50
+    assert terms == sorted(set(terms), key=str.casefold)
 
 
 def test_the_public_module_only_re_exports() -> None:
