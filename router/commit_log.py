@@ -132,7 +132,8 @@ def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, 
             )
         offset, number, window, size = RECORDS_AT, 0, WINDOW_BYTES, disk.size(file)
         while offset < size:
-            cursor = Cursor(disk.read(file, offset, window), offset, header.mark, number)
+            data, checked = disk.read_records(file, offset, window, header.mark)
+            cursor = Cursor(data, offset, header.mark, number, checked=checked)
             recovery.feed(cursor)
             offset, number = offset + cursor.offset, cursor.number
             if cursor.status not in (END, SHORT) or (cursor.offset == 0 and offset + window >= size):
