@@ -25,10 +25,10 @@ cdef extern from "<malloc.h>" nogil:
 cdef enum:
     ROUNDS_MAX = 64
     LATER_PER_TURN = 4                   # a slice of the disk each: some two milliseconds in all,
-    LATER_PER_TURN_BUSY = 1              # or some 50 microseconds in a turn of a worker
+    LATER_PER_TURN_BUSY = 1              # or some 15 microseconds in a turn of a worker
     BUSY_MS = 100                        # in which so long ago or less a message was published
     GATHER_BYTES = 8192                  # of such slices are sent at once: a send() takes as long as a slice,
-    GATHER_MS = 2                        # and it wakes who reads; but none waits longer than that
+    GATHER_MS = 2                        # and it wakes who reads; or what was read in so long
     MEMORY_CHECK_BYTES = 16777216        # received between two looks at the memory that is used
 
 PHASES = ("input", "control", "pump", "flush", "guest")
@@ -323,9 +323,8 @@ cdef class Hub:
                     dirty.count -= 1
                 return 0
         connection.gathered_ms = 0
-        if connection.out.pending and not connection.dirty:
-            connection.dirty = True
-            list_push(dirty, <void*>connection)
+        if connection.out.pending:
+            connection.touch()
         return 0
 
     cdef int end_closing(self) except -1:
