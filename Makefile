@@ -30,6 +30,7 @@ ROOT_USER := $(shell [ "$$(id -u)" = 0 ] && echo yes)
 help:
 	@echo 'make run            build what changed and start a broker on this machine (ARGS="--listen ..." passes options)'
 	@echo 'make test           install what the tests need, check style and types, run all tests (ARGS="-k ..." to pytest)'
+	@echo 'make test-quick     the part of it that gives a verdict within three minutes'
 	@echo 'make lint           ruff, mypy and import-linter'
 	@echo 'make test-workers   all conversations over three workers, and real clients with one worker and with three'
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
@@ -174,6 +175,20 @@ test: test-ready
 	@echo '--- tests'
 	@if $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=loadgroup $(ARGS); then echo 'make test: lint and tests passed'; \
 	else echo 'make test: FAILED, see above' >&2; exit 1; fi
+
+# Units, rules of the house, what is written down, and each conversation twice: in one piece, and cut, late and logged.
+# Without real clients, Spark, distributions and the longer runs of simulator and fuzzers.
+QUICK := tests/unit tests/test_house.py tests/test_conformance.py tests/test_formats.py tests/test_resume.py \
+	tests/test_damaged_log.py tests/test_reactor_rules.py tests/processes/test_serve.py tests/processes/test_kill.py
+QUICK_CONVERSATIONS := whole] or cut_slow_and_logged]
+
+.PHONY: test-quick
+test-quick: test-ready
+	@$(MAKE) lint
+	@echo '--- tests, the quick ones'
+	@if $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist=loadgroup $(QUICK) $(ARGS) \
+		&& $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) tests/test_conversations.py -k '$(QUICK_CONVERSATIONS)' $(ARGS); \
+	then echo 'make test-quick: passed'; else echo 'make test-quick: FAILED, see above' >&2; exit 1; fi
 
 .PHONY: test-workers
 test-workers: test-ready
