@@ -70,8 +70,6 @@ cdef class Decoder:              # of one reader, for one log
     cdef int64_t since_us                # inclusive
     cdef int64_t until_us                # exclusive
     cdef bytes topic_filter              # None: any
-    cdef bytes topic_prefix              # b"": any
-    cdef tuple topics                    # None: any; else the names, all bytes
     cdef int64_t worker
     cdef int64_t incarnation
     cdef bytes node                      # None: it has no name
@@ -79,7 +77,7 @@ cdef class Decoder:              # of one reader, for one log
     cdef Values expires, content_type, response_topic, correlation, text
     cdef Values levels, level_texts      # lists: offsets in the one, what they hold in the other
     cdef Values properties, property_names, property_values
-    cdef bint wants(self, Cursor cursor, const MessageFields* fields) noexcept
+    cdef bint wants(self, const MessageFields* fields) noexcept
     cdef int add(self, Cursor cursor, const MessageFields* fields) except -1
     cdef int add_levels(self, const uint8_t* topic, size_t length) except -1
     cdef int add_properties(self, uint32_t row, const uint8_t* at, size_t length) except -1

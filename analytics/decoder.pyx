@@ -8,7 +8,7 @@ cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 from router.cursor cimport RECORD_ACCEPTED, decode_message
 from router.scan cimport filter_matches
 
@@ -177,14 +177,11 @@ cdef class Decoder:
         node: name of the node, or None.
         since_us, until_us: only messages accepted at this time or later, and before that time; µs since 1970.
         topic_filter: only messages that it matches; checked, without $share. None: all.
-        topic_prefix: only messages whose topic name begins so.
-        topics: only messages with one of these topic names; None: all.
 
     Memory: one batch; what was taken belongs to whoever has it.
     """
 
-    def __init__(self, columns, *, worker: int, bytes node=None, since_us: int, until_us: int, bytes topic_filter=None,
-                 bytes topic_prefix=b"", tuple topics=None):
+    def __init__(self, columns, *, worker: int, bytes node=None, since_us: int, until_us: int, bytes topic_filter=None):
         self.wanted = 0
         for name in columns:
             self.wanted |= COLUMNS[name]
@@ -193,8 +190,6 @@ cdef class Decoder:
         self.since_us = since_us
         self.until_us = until_us
         self.topic_filter = topic_filter
-        self.topic_prefix = topic_prefix
-        self.topics = topics
         self.begin()
 
     def begin(self) -> None:
@@ -261,26 +256,13 @@ cdef class Decoder:
                 continue
             if decode_message(cursor.kind, cursor.body, cursor.body_length, &fields):
                 raise ValueError(f"record {cursor.number} at byte {cursor.base + cursor.start} is no well-formed message")
-            if self.wants(cursor, &fields):
+            if self.wants(&fields):
                 self.add(cursor, &fields)
 
-    cdef bint wants(self, Cursor cursor, const MessageFields* fields) noexcept:
-        cdef Py_ssize_t length = PyBytes_GET_SIZE(self.topic_prefix)
-        cdef bytes name
-        if length and (fields.topic_length < length
-                       or memcmp(fields.topic, PyBytes_AS_STRING(self.topic_prefix), length)):
-            return False
-        if self.topic_filter is not None and not filter_matches(
-                <const uint8_t*>PyBytes_AS_STRING(self.topic_filter), PyBytes_GET_SIZE(self.topic_filter),
-                fields.topic, fields.topic_length):
-            return False
-        if self.topics is None:
-            return True
-        for name in self.topics:
-            if PyBytes_GET_SIZE(name) == fields.topic_length \
-                    and memcmp(PyBytes_AS_STRING(name), fields.topic, fields.topic_length) == 0:
-                return True
-        return False
+    cdef bint wants(self, const MessageFields* fields) noexcept:
+        return self.topic_filter is None or filter_matches(
+            <const uint8_t*>PyBytes_AS_STRING(self.topic_filter), PyBytes_GET_SIZE(self.topic_filter),
+            fields.topic, fields.topic_length)
 
     cdef int add(self, Cursor cursor, const MessageFields* fields) except -1:
         # What few messages have is put where one has it: take() fills the columns up.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Set unless the session, or who calls, says something else.
 _SETTINGS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -30,9 +29,8 @@ _SETTINGS: Final = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source `shoal` known to a session, and have conditions of a query pushed down to it."""
+    """Make the source `shoal` known to a session."""
     spark.dataSource.register(ShoalSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 def session(

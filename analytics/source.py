@@ -18,14 +18,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from analytics.log import End, LogError, Place, Stretch, WorkerLog, decode, node_of, worker_folders
 from analytics.options import BYTES_PER_BATCH, ROWS_PER_BATCH, Options, parse_options
-from analytics.pushdown import Wanted, push
 from analytics.schema import MESSAGES, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     import pyarrow
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 PARTITION_BYTES_MAX = 67_108_864
@@ -118,7 +116,6 @@ class _Rows:
     def __init__(self, options: Options, columns: StructType) -> None:
         self.options = options
         self.columns = columns
-        self.wanted = Wanted.of(options)
         worker_folders(options.path)  # so that a wrong folder is told at once
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -130,24 +127,22 @@ class _Rows:
 
         if not isinstance(partition, Part) or not partition.stretches:
             return
-        wanted = self.wanted
+        options = self.options
         schema = to_arrow_schema(self.columns, timezone="UTC")
-        if self.options.table != "messages":
+        if options.table != "messages":
             yield from self._read_other(partition, schema)
             return
         decoder = Decoder(
             tuple(field.name for field in self.columns),
             worker=partition.stretches[0].header.worker,
             node=partition.node.encode() if partition.node is not None else None,
-            since_us=wanted.since_us,
-            until_us=wanted.until_us,
-            topic_filter=wanted.topic_filter,
-            topic_prefix=wanted.prefix,
-            topics=tuple(sorted(wanted.topics)) if wanted.topics is not None else None,
+            since_us=options.since_us,
+            until_us=options.until_us,
+            topic_filter=options.topic_filter,
         )
         for stretch in partition.stretches:
             for taken, rows in decode(
-                stretch, decoder, fail_on_loss=self.options.fail_on_loss, rows_max=ROWS_PER_BATCH,
+                stretch, decoder, fail_on_loss=options.fail_on_loss, rows_max=ROWS_PER_BATCH,
                 bytes_max=BYTES_PER_BATCH,
             ):  # fmt: skip
                 yield record_batch(schema, taken, rows)
@@ -167,32 +162,28 @@ class _Rows:
 
 
 class LogReader(_Rows, DataSourceReader):
-    """A table of what is in the logs when the query is planned.
+    """A table of what is in the logs when its first query is planned.
+
+    It takes no conditions of queries (pushFilters): Spark 4.2 and 4.3 keep what a source in Python was told for one
+    query for all later ones on the same DataFrame, view or table, which then miss rows. Options are the frame's own.
 
     Args:
         options: of the source.
         columns: which are wanted.
     """
 
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  (Spark's name)
-        """Take the conditions on time, worker and topic; return the others."""
-        if self.options.table != "messages":
-            return filters
-        self.wanted, left = push(self.wanted, filters)
-        return left
-
     def partitions(self) -> Sequence[InputPartition]:
         """Return parts of one worker each, of the segments that may have what is wanted."""
-        wanted, options = self.wanted, self.options
+        options = self.options
         node = node_of(options.path)
         parts: list[InputPartition] = []
         for worker, folder in worker_folders(options.path).items():
-            if wanted.workers is not None and worker not in wanted.workers:
+            if options.workers is not None and worker not in options.workers:
                 continue
             log = WorkerLog(folder, worker, fail_on_loss=options.fail_on_loss)
             end = log.end()
             if end is not None:
-                stretches = log.all_of(end, wanted.since_us, wanted.until_us, _place(options.behind, worker))
+                stretches = log.all_of(end, options.since_us, options.until_us, _place(options.behind, worker))
                 if options.table == "deliveries":
                     stretches = stretches[:1]  # one task reads a log to its end
                 parts += _parts(stretches, node)

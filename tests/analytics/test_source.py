@@ -25,30 +25,63 @@ def payloads(frame: Any) -> list[bytes]:
     return sorted(bytes(row.payload) for row in frame.select("payload").collect())
 
 
-def pushed(frame: Any) -> bool:
-    """Return whether Spark itself looks at no condition any more."""
-    return "Filter" not in frame._jdf.queryExecution().executedPlan().toString().replace("RuntimeFilters", "")
-
-
-def test_conditions_on_time_worker_and_topic_are_met_by_the_source(spark: Any, folder: Path) -> None:
+def test_conditions_of_one_query_do_not_reach_into_another_one_on_the_same_frame(spark: Any, folder: Path) -> None:
+    whole = [b"1", b"2", b"3", b"4", b"\xff"]
     table = spark.read.format("shoal").load(str(folder))
-    assert payloads(table) == [b"1", b"2", b"3", b"4", b"\xff"]
-    for condition, expected in [
-        ("worker = 1", [b"4", b"\xff"]),
-        ("worker in (0, 7)", [b"1", b"2", b"3"]),
-        ("topic = 'a/b'", [b"1", b"4"]),
-        ("topic in ('a/b', 'b') and worker = 0", [b"1", b"3"]),
-        ("topic like 'a/%'", [b"1", b"2", b"4"]),
-        ("topic = 'é/x'", [b"\xff"]),
-        ("time >= timestamp'1970-01-02' and time < timestamp'1970-01-04'", [b"2", b"3"]),
-        ("time > timestamp'1970-01-02'", [b"3", b"\xff"]),
-        ("time <= timestamp'1970-01-02'", [b"1", b"2", b"4"]),
-        ("time = timestamp'1970-01-02'", [b"2"]),
-    ]:
-        chosen = table.where(condition)
-        assert pushed(chosen), condition
-        assert payloads(chosen) == expected, condition
-    assert payloads(table.where("length(payload) = 1 and qos = 1 and topic <> 'b' and worker = 0")) == [b"1", b"2"]
+    table.createOrReplaceTempView("kept_in_mind")
+    # The setting is the session's, and may be anybody's wish: another source in Python may need it.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for condition, expected in [
+            ("worker in (1, 7)", [b"4", b"\xff"]), ("topic = 'é/x'", [b"\xff"]),
+            ("topic like 'a/%'", [b"1", b"2", b"4"]),
+            ("time > timestamp'1970-01-01T12:00' and time <= timestamp'1970-01-03' and worker = 0", [b"2", b"3"]),
+        ]:  # fmt: skip
+            assert payloads(table.where(condition)) == expected, condition
+        assert payloads(table) == whole
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert payloads(table.where("topic = 'b'").union(table.where("worker = 1"))) == [b"3", b"4", b"\xff"]
+    assert payloads(table.where("topic = 'b'").join(table.select("topic"), "topic")) == [b"3"]
+    for condition, expected in [("worker = 1", 2), ("true", len(whole))]:
+        assert spark.sql(f"select count(*) from kept_in_mind where {condition}").first()[0] == expected
+
+
+@pytest.mark.xfail(reason="Spark 4.3.0: what pushFilters() of a source in Python takes narrows later queries, too")
+def test_spark_keeps_conditions_that_it_pushes_down_to_one_query(spark: Any) -> None:
+    # When this passes, conditions on time, worker and topic can be met while the log is read.
+    from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo
+
+    class Reader(DataSourceReader):
+        def __init__(self) -> None:
+            self.least = 0
+
+        def pushFilters(self, filters: Any) -> Any:
+            self.least = max([0, *(each.value for each in filters if isinstance(each, EqualTo))])
+            return [each for each in filters if not isinstance(each, EqualTo)]
+
+        def read(self, partition: Any) -> Any:
+            return ((number,) for number in range(3) if self.least in (0, number))
+
+    class Numbers(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "numbers"
+
+        def schema(self) -> str:
+            return "number int"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader()
+
+    spark.dataSource.register(Numbers)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        numbers = spark.read.format("numbers").load()
+        assert numbers.where("number = 2").count() == 1
+        assert numbers.count() == 3
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_options_choose_messages_and_schema_chooses_columns(spark: Any, folder: Path) -> None:
