@@ -55,6 +55,7 @@ help:
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
 	@echo 'make wheel          sdist and wheel in dist/'
 	@echo 'make settings       write deploy/shoal.toml from the settings in broker/config.py'
+	@echo 'make changelog      move the notes in docs/changes into CHANGELOG.md, under the version in broker/version.py'
 	@echo 'make clean          remove what was built; the virtual environment stays (make distclean takes it too)'
 
 # --- what a machine must have --------------------------------------------------------------------------------------
@@ -323,6 +324,13 @@ wheel: $(TEST_READY)
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist . >/dev/null
 	@ls -l dist
+
+# The notes that it took are removed, and both is staged for a commit. DRAFT=1 only shows what would be written.
+.PHONY: changelog
+changelog: $(RUN_READY)
+	@$(PIP) install towncrier
+	@$(BIN)/towncrier build $(if $(DRAFT),--draft,--yes) \
+		--version "$$($(BIN)/python -c 'from broker.version import VERSION; print(VERSION)')"
 
 .PHONY: clean distclean
 clean:

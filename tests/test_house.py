@@ -31,7 +31,7 @@ DOORS = {
 }  # fmt: skip
 TOP_LEVEL = {
     # pyspark_shoal.py: Spark looks for a source in top-level modules of this kind of name.
-    "LICENSE", "Makefile", "README.md", "pyproject.toml", "pyspark_shoal.py", "setup.py", "shoal.py",
+    "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml", "pyspark_shoal.py", "setup.py", "shoal.py",
     "analytics", "broker", "deploy", "docs", "mesh", "router", "tests",
 }  # fmt: skip
 CODE = {".py", ".pyx", ".pxd"}
@@ -39,7 +39,7 @@ LINES_MAX = 600
 
 DOCS = ROOT / "docs"
 GENERATED = {"changes"}              # folders of docs/ whose files are parts of another page, and no pages
-# A Markdown link to a file.
+# A Markdown link, and code that is a file's path or, with its parentheses, a function's or a class's name.
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
 
 # A cimport or import line, as far as the first package's name.
@@ -162,8 +162,9 @@ def test_nothing_committed_names_a_registry_host_or_a_path_of_one_machine() -> N
 
 
 def test_every_change_note_says_what_kind_it_is() -> None:
-    for path in (ROOT / "docs" / "changes").iterdir():
-        assert re.fullmatch(r"[a-z0-9-]+\.(?:feature|bugfix|removal)\.md", path.name), path
+    for path in (DOCS / "changes").iterdir():
+        if path.name not in {"README.md", "changelog.jinja"}:
+            assert re.fullmatch(r"[a-z0-9-]+\.(?:feature|bugfix|removal)\.md", path.name), path
 
 
 # The pages ----------------------------------------------------------------------------------------------------------
@@ -202,7 +203,8 @@ def test_the_public_module_only_re_exports() -> None:
 
 @pytest.mark.parametrize("name", [
     "run", "test", "lint", "test-checked", "mutants", "bench", "bench-check", "profile", "wheel", "fuzz", "test-leaks",
-    "soak", "capacity", "demo", "bench-analytics", "test-lake-kills", "test-cluster"])
+    "soak", "capacity", "demo", "bench-analytics", "test-lake-kills", "test-cluster",
+    "changelog"])
 def test_the_makefile_has_the_targets_that_the_documentation_names(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^(?:.* )?{name}(?: .*)?:", makefile, re.MULTILINE)
