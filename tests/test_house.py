@@ -31,7 +31,8 @@ DOORS = {
 }  # fmt: skip
 TOP_LEVEL = {
     # pyspark_shoal.py: Spark looks for a source in top-level modules of this kind of name.
-    "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml", "pyspark_shoal.py", "setup.py", "shoal.py",
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "pyproject.toml",
+    "pyspark_shoal.py", "setup.py", "shoal.py",
     "analytics", "broker", "deploy", "docs", "mesh", "router", "tests",
 }  # fmt: skip
 CODE = {".py", ".pyx", ".pxd"}
@@ -41,6 +42,9 @@ DOCS = ROOT / "docs"
 GENERATED = {"changes"}              # folders of docs/ whose files are parts of another page, and no pages
 # A Markdown link, and code that is a file's path or, with its parentheses, a function's or a class's name.
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
+CODE_SPAN = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"(?:broker|mesh|router|analytics|tests)/[\w/.-]+\.(?:pyx|pxd|py|toml)")
+CALLED = re.compile(r"(?:(\w+)\.)?(\w+)\(\)")
 
 # A cimport or import line, as far as the first package's name.
 IMPORTED = re.compile(r"^\s*(?:from|import|cimport)\s+([A-Za-z_]\w*)", re.MULTILINE)
@@ -192,6 +196,61 @@ def test_every_term_is_in_the_glossary_once_and_in_order() -> None:
     terms = re.findall(r"^\*\*(.+?)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(terms) >= 50
     assert terms == sorted(set(terms), key=str.casefold)
+
+
+def defined(path: Path) -> dict[str, set[str]]:
+    """The functions and classes that a module defines, by the class that they are in; "" has all of them."""
+    found: dict[str, set[str]] = {"": set()}
+    within = ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        statement = re.match(r"(\s*)(?:async def|def|class|cdef|cpdef)\b([^=#]*)", line)
+        if statement is None:
+            continue
+        if not statement[1]:
+            within = ""
+        is_class = re.match(r"\s*(?:cdef )?class (\w+)", line)
+        name = is_class or re.match(r"[^(]*?(\w+)\s*\(", statement[2])
+        if name is not None:
+            found[""].add(name[1])
+            found.setdefault(within, set()).add(name[1])
+        if is_class is not None and not statement[1]:
+            within = is_class[1]
+    return found
+
+
+def named_in(text: str) -> list[tuple[str, str]]:
+    """The files that a text names, and what each is said to define: a `path` is that of every `name()` behind it."""
+    named: list[tuple[str, str]] = []
+    file = ""
+    for span in CODE_SPAN.findall(text):
+        if FILE.fullmatch(span):
+            file = span
+            named.append((file, ""))
+        elif CALLED.fullmatch(span):
+            named.append((file, span))
+    return named
+
+
+@pytest.mark.parametrize("page", ["walks.md", "developing.md"])
+def test_what_a_page_for_developers_names_is_where_it_says(page: str) -> None:
+    assert named_in("`a()` in `router/a.py`: `B.c()`") == [("", "a()"), ("router/a.py", ""), ("router/a.py", "B.c()")]
+    named = named_in((DOCS / page).read_text(encoding="utf-8"))
+    assert len(named) > 60, "the page is read as it was meant to be"
+    for file, name in named:
+        path = ROOT / file
+        assert path.is_file(), f"docs/{page}: {name or file}: no file {file}"
+        if name:
+            owner, function = CALLED.fullmatch(name).groups()
+            assert function in defined(path).get(owner or "", set()), f"docs/{page}: {file} defines no {name}"
+
+
+def test_the_table_of_behaviours_has_some_thirty_and_names_what_does_each() -> None:
+    page = (DOCS / "developing.md").read_text(encoding="utf-8")
+    table = page.partition("## Where is it?")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (?!behaviour|---)([^|]+) \| ([^|]+) \|", table, re.MULTILINE)
+    assert len(rows) >= 30
+    for behaviour, place in rows:
+        assert any(name for _, name in named_in(place)), f"{behaviour}: which function or class?"
 
 
 def test_the_public_module_only_re_exports() -> None:
