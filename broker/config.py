@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from router.overflow import POLICIES
 from router.topics import check_topic_filter
 
-from broker.settings import Archive, Config, Limits, Log, Mqtt, Shutdown
+from broker.settings import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
 
 __all__ = [
     "SECTIONS",
@@ -180,6 +180,9 @@ def load(
         if key in SECTIONS:
             problems.append(Problem(where, key, _shown(found), "a table"))
             continue
+        if key in RENAMED:
+            problems.append(Problem(where, key, "a setting of earlier versions", RENAMED[key]))
+            continue
         if setting is None:
             problems.append(Problem(where, key, "an unknown setting", _suggestion(key)))
             continue
@@ -293,6 +296,9 @@ def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authentic
             parse_queue_rule(text)
         except ValueError as error:
             yield problem("mqtt.queue_rules", text, str(error))
+    prefix = config.mqtt.auto_id_prefix
+    if not prefix.isprintable():
+        yield problem("mqtt.auto_id_prefix", prefix, "printable characters")
     for text in config.archive.topic_filters:
         wrong = check_topic_filter(text.encode("utf-8", "surrogatepass"))
         if wrong is None and text.split("/", 1)[0] in ("$share", "$replay", "$SYS"):
@@ -333,6 +339,8 @@ def _in_words(kind: Any, meta: Meta) -> str:
     if kind is bool:
         return "true or false"
     if kind is str:
+        if meta.max_length is not None:
+            return f"a text of up to {meta.max_length} characters"
         return "a text that is not empty"
     number = "a whole number" if kind is int else "a number"
     return f"{number} from {meta.ge} to {meta.le}"

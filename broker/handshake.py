@@ -340,12 +340,11 @@ class Handshake:
                 expiry_s or connect.will is not None or identifier in self.router.sessions):
             # Nothing that it asks for could be kept.
             return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
-        keep_alive_s = connect.keep_alive_s
+        keep_alive_s = self._keep_alive(connect)
         if connect.version == 5:
             if expiry_s != connect.properties.get("session_expiry_interval", 0):
                 properties = {**properties, "session_expiry_interval": expiry_s}
-            if self.config.mqtt.server_keep_alive_s:
-                keep_alive_s = self.config.mqtt.server_keep_alive_s
+            if keep_alive_s != connect.keep_alive_s:
                 properties = {**properties, "server_keep_alive": keep_alive_s}
             if self.config.mqtt.response_information and connect.properties.get("request_response_information"):
                 information = self.config.mqtt.response_information.replace("{client_identifier}", identifier.decode())
@@ -397,7 +396,7 @@ class Handshake:
     def _assigned_identifier(self) -> bytes:
         """Return a client identifier that nobody has; with several workers, one that is at home here."""
         while True:
-            identifier = b"auto-" + secrets.token_hex(10).encode()
+            identifier = (self.config.mqtt.auto_id_prefix + secrets.token_hex(10)).encode()
             if self.handover is None or self.handover.is_at_home(identifier):
                 return identifier
 
@@ -411,6 +410,24 @@ class Handshake:
         if will.retain and not mqtt.retain_available:
             raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "a will with RETAIN 1")
         check_topic_size(will.topic, limits.topic_levels_max, limits.topic_bytes_max)
+        payload_max = mqtt.payload_bytes_max
+        if payload_max and len(will.payload) > payload_max:
+            raise ClientError(Reason.PACKET_TOO_LARGE, "section 4.13",
+                              f"a will of {len(will.payload)} bytes, {payload_max} are allowed")
+
+    def _keep_alive(self, connect: Connect) -> int:
+        """Return the keep alive in force, seconds; 0 for none. Raises ClientError for a 3.x client's that is too long.
+
+        A client without keep alive would be silent for longer than any that has one.
+        """
+        asked, maximum = connect.keep_alive_s, self.config.mqtt.keep_alive_max_s
+        if not maximum or 0 < asked <= maximum:
+            return asked
+        if connect.version < 5:
+            # Nothing tells it of another one, so it would be disconnected for a silence that it may keep.
+            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "section 3.1.2.10",
+                              f"a keep alive of {asked} s, {maximum} s are allowed", CloseReason.KEEP_ALIVE_TOO_LONG)
+        return maximum
 
     def _take_over(self, session: Session | None) -> None:
         """Close the connection that holds a session [MQTT-3.1.4-3]."""

@@ -31,6 +31,7 @@ cdef struct Turn:
     PointerList later            # Protocol with much to read from the disk: a few in a turn, whoever waits longest
     uint64_t* verdicts           # VERDICTS entries: hash of (salt, topic name), low bit: allowed
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
+    uint32_t payload_bytes_max   # of a PUBLISH; a message with a larger payload is dropped
     uint32_t receive_maximum     # Receive Maximum that we accept
     uint32_t alias_max           # Topic Alias Maximum that we accept
     uint32_t connect_bytes_max   # largest packet before authentication has succeeded

@@ -17,7 +17,9 @@ from broker.codec cimport (
     write_acknowledgement, write_publish,
 )
 from broker.reasons import ClientError, CloseReason, Reason
-from router.ledger cimport DROP_LOG_UNAVAILABLE, DROP_NOT_AUTHORIZED, DROP_REFUSED, DROP_RETAINED_FULL
+from router.ledger cimport (
+    DROP_LOG_UNAVAILABLE, DROP_NOT_AUTHORIZED, DROP_PAYLOAD_TOO_LARGE, DROP_REFUSED, DROP_RETAINED_FULL,
+)
 from router.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
 from router.sink cimport (
     PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult,
@@ -216,6 +218,9 @@ cdef class Protocol(Sink):
                                       f"more than {turn.receive_maximum} messages without their acknowledgement")
         if not self.route_allowed:
             return self.refuse_publish(message, identifier, NOT_AUTHORIZED, DROP_NOT_AUTHORIZED)
+        if message.payload_length > turn.payload_bytes_max:
+            # PUBACK and PUBREC know no 0x95 (tables 3-4 and 3-5).
+            return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_PAYLOAD_TOO_LARGE)
         if message.retain and not self.router.retaining.may_retain(message):
             return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_RETAINED_FULL)
         if not self.router.accepting and self.router.rests_on_record(session, message, route):

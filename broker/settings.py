@@ -9,8 +9,17 @@ class Mqtt(Struct, frozen=True, kw_only=True):
     """What is negotiated with a client, and what is kept for one."""
 
     max_packet_size_bytes: Annotated[
-        int, Meta(ge=128, le=268_435_460, description="Largest packet that a client may send; 5.0 clients are told.")
+        int, Meta(ge=20, le=268_435_460, description="Largest packet that a client may send; 5.0 clients are told.")
     ] = 2_097_152
+    payload_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=268_435_455,
+            description="Largest payload that a client may publish; a message with a larger one is dropped, which 5.0 "
+            "clients are told (0x97). 0 for any that its packet may have.",
+        ),
+    ] = 0
     receive_maximum: Annotated[
         int, Meta(ge=1, le=65_535, description="QoS 1 and 2 messages that a client may have unanswered towards us.")
     ] = 1024
@@ -36,9 +45,14 @@ class Mqtt(Struct, frozen=True, kw_only=True):
             description="Longest session expiry interval granted to a client; 4294967295 never expires.",
         ),
     ] = 4_294_967_295
-    server_keep_alive_s: Annotated[
+    keep_alive_max_s: Annotated[
         int,
-        Meta(ge=0, le=65_535, description="Keep alive imposed on 5.0 clients; 0 leaves each client its own."),
+        Meta(
+            ge=0,
+            le=65_535,
+            description="Longest keep alive of a client. One that asks for more, or for none, is told this one (5.0) "
+            "or refused (3.x, 0x02). 0 leaves each client its own.",
+        ),
     ] = 0
     maximum_qos: Annotated[
         int,
@@ -66,9 +80,13 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         Meta(
             ge=23,
             le=65_535,
-            description="Characters in the client identifier of an MQTT 3.1 client; the standard allows 23.",
+            description="Characters in the client identifier of an MQTT 3.1 client; MQTT 3.1 itself allows 23.",
         ),
-    ] = 23
+    ] = 65_535
+    auto_id_prefix: Annotated[
+        str,
+        Meta(max_length=1024, description="What the client identifiers begin with that the broker assigns."),
+    ] = "auto-"
     response_information: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         Meta(
@@ -198,7 +216,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     ] = 10_000
     topic_levels_max: Annotated[
         int, Meta(ge=1, le=65_536, description="Levels that a topic name or a topic filter may have.")
-    ] = 128
+    ] = 200
     topic_bytes_max: Annotated[
         int, Meta(ge=16, le=65_535, description="Length of a topic name or a topic filter.")
     ] = 65_535
@@ -423,3 +441,9 @@ class Config(Struct, frozen=True, kw_only=True):
         Processes,
         Meta(description="How the workers of one broker are looked after; with one worker, there is nobody to do it."),
     ] = Processes()
+
+
+RENAMED: dict[str, str] = {
+    "mqtt.server_keep_alive_s": "mqtt.keep_alive_max_s, which changes only a keep alive that is longer, or none",
+}
+"""Settings that earlier versions had, and what stands in their place."""

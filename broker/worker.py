@@ -314,6 +314,7 @@ def terms(config: Config) -> dict[str, Any]:
     mqtt, limits = config.mqtt, config.limits
     return {
         "packet_bytes_max": mqtt.max_packet_size_bytes,
+        "payload_bytes_max": mqtt.payload_bytes_max or 0xFFFFFFFF,
         "receive_maximum": mqtt.receive_maximum,
         "alias_max": mqtt.topic_alias_maximum,
         "output_bytes_max": limits.output_buffer_bytes_max,

@@ -23,7 +23,8 @@ cdef enum:                       # why a message did not reach a receiver; names
     DROP_QUEUE_OLDEST = 14       # it had waited longest in a queue that was at its limit
     DROP_PEER_AWAY = 15          # QoS 0 for a peer that does not take it now
     DROP_PEER_GONE = 16          # owed to a peer that was away for too long, or is owed too much
-    DROP_REASON_COUNT = 17
+    DROP_PAYLOAD_TOO_LARGE = 17  # its publisher may not send as large a payload
+    DROP_REASON_COUNT = 18
 
 
 cdef class Ledger:

@@ -57,7 +57,7 @@ SETTINGS: tuple[dict[str, str], ...] = (
      "limits.output_buffer_bytes_max": "4096", "limits.route_cache_max": "8"},
     {"mqtt.maximum_qos": "1", "mqtt.retain_available": "false", "mqtt.wildcard_subscriptions_available": "false",
      "mqtt.subscription_identifiers_available": "false", "mqtt.shared_subscriptions_available": "false",
-     "mqtt.empty_client_identifier": "false", "mqtt.server_keep_alive_s": "10",
+     "mqtt.empty_client_identifier": "false", "mqtt.keep_alive_max_s": "10",
      "mqtt.session_expiry_interval_max_s": "20", "mqtt.response_information": "r/{client_identifier}"},
     {"mqtt.queue_qos0": "true", "mqtt.shared_subscription_strategy": "hash_topic", "limits.packet_timeout_s": "2",
      "limits.messages_per_second_max": "50", "mqtt.inflight_max": "1"},

@@ -251,6 +251,9 @@ def check(line: Line, packet: Any, version: int) -> None:
         assert packet.reason == int(arguments[0], 0), where
         if "present" in line.options:
             assert packet.session_present == (line.options["present"] == "1"), where
+        if "assigned_prefix" in line.options:
+            assigned = packet.properties["assigned_client_identifier"]
+            assert assigned.startswith(line.options["assigned_prefix"]), where
     elif isinstance(packet, (Disconnect, Auth)):
         assert packet.reason == int(arguments[0], 0), where
     if version == 5:

@@ -22,6 +22,7 @@ from broker.config import (
     parse_address,
     rendered,
 )
+from broker.settings import RENAMED
 
 DEPLOYED = Path(__file__).resolve().parents[2] / "deploy" / "shoal.toml"
 
@@ -69,6 +70,26 @@ def test_all_problems_of_all_layers_are_reported_at_once(tmp_path: Path) -> None
         "environment SHOAL_LOG__LEVL: log.levl: found an unknown setting, expected log.level perhaps",
         'flag --log-level: log.level: found "loud", expected one of debug, info, warning, error',
     ]
+
+
+def test_a_setting_of_an_earlier_version_is_told_its_new_name(tmp_path: Path) -> None:
+    file = written(tmp_path, "[mqtt]\nserver_keep_alive_s = 30\n")
+    assert problems_of(file, {"SHOAL_MQTT__SERVER_KEEP_ALIVE_S": "30"}) == [
+        f"{where}: mqtt.server_keep_alive_s: found a setting of earlier versions, expected mqtt.keep_alive_max_s, "
+        "which changes only a keep alive that is longer, or none"
+        for where in (f"file {file}", "environment SHOAL_MQTT__SERVER_KEEP_ALIVE_S")
+    ]
+
+
+def test_every_setting_of_an_earlier_version_is_gone_and_what_stands_for_it_is_there() -> None:
+    for old, new in RENAMED.items():
+        assert old not in SETTINGS
+        assert new.partition(",")[0] in SETTINGS
+
+
+def test_a_prefix_that_no_client_identifier_may_have_is_named() -> None:
+    (problem,) = problems_of(flags={"mqtt.auto_id_prefix": "a\0b"})
+    assert problem.endswith('mqtt.auto_id_prefix: found "a\\u0000b", expected printable characters')
 
 
 def test_a_name_in_the_wrong_table_is_led_to_the_right_one(tmp_path: Path) -> None:
