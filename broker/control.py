@@ -439,7 +439,7 @@ class Controller:
             self.refused[reason] += 1
         self.handshake.forget(connection)
         if session is not None:
-            self.handshake.open_connections -= 1
+            self.handshake.give_place()
             if session.replays and self.replays is not None:
                 self.replays.pause(session)
             connection.leave_session()

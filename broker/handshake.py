@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from broker.config import Config
     from broker.connection import Connection
     from broker.handover import Handover
+    from broker.places import Places
     from broker.presence import Presence
     from broker.taps import Taps
 
@@ -145,8 +146,9 @@ class Handshake:
                 ("shared_subscription_available", mqtt.shared_subscriptions_available)):
             if not available:
                 self._connack[name] = 0
-        self.open_connections = 0
+        self.open_connections = 0                   # with those that are let in and wait for their session's record
         self.connections_max = config.limits.connections_max
+        self.places: Places | None = None           # of all workers together; set where there are other workers
         self._rate = Rate(config.limits.connects_per_second_max, 2 * config.limits.connects_per_second_max or 1)
 
     def on_connect(self, connection: Connection, body: bytes) -> bool:
@@ -294,11 +296,32 @@ class Handshake:
 
     def _full(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
         """Return a refusal if all places are taken; one that takes over an open connection takes its place."""
-        if self.open_connections < self.connections_max:
+        if self._takes_over(connect) or (self.open_connections < self.connections_max and (
+                self.places is None or self.places.total() < self.config.limits.connections_max)):
             return None
+        return self._server_full()
+
+    def _takes_over(self, connect: Connect) -> bool:
         holder = self.router.sessions.get(connect.client_identifier)
-        if holder is not None and holder.connection is not None:
-            return None
+        return holder is not None and holder.connection is not None
+
+    def _take_place(self, beyond: bool) -> bool:
+        """Count a connection, unless all places are taken and it may not go beyond. Returns whether it was counted."""
+        if not beyond and self.open_connections >= self.connections_max:
+            return False
+        if self.places is not None and not self.places.take(
+                2**63 if beyond else self.config.limits.connections_max):
+            return False
+        self.open_connections += 1
+        return True
+
+    def give_place(self) -> None:
+        """A connection that was let in has ended."""
+        self.open_connections -= 1
+        if self.places is not None:
+            self.places.give()
+
+    def _server_full(self) -> tuple[Refused, CloseReason | None]:
         reference = self.config.mqtt.server_reference
         if reference is not None:
             return Refused(Reason.USE_ANOTHER_SERVER, "the server is full", reference), CloseReason.CONNECTIONS_MAX
@@ -360,6 +383,10 @@ class Handshake:
                 # Every acknowledgement is smaller: who is let in can be answered.
                 raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
                                   f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
+        # Its place is taken before it waits for its record, and the older connection's is given back only then: so no
+        # other client, here or on another worker, comes between.
+        if not self._take_place(self._takes_over(connect)):
+            return self._refuse(connection, *self._server_full())
         self._take_over(self.router.sessions.get(identifier))
         before = self.router.last_record
         session, present = self.router.open_session(
@@ -376,6 +403,7 @@ class Handshake:
             if newest:
                 del self._opening[identifier]
             if connection.is_closing:
+                self.give_place()
                 # Gone before it was accepted: the session goes on, or ends, as if this connection had ended. Unless its
                 # client has come again meanwhile: then session and will are the newer connection's.
                 if newest and session.connection is None and not session.gone:
@@ -383,6 +411,7 @@ class Handshake:
                 return
             if session.gone or not newest:
                 # Its client has come again while the record was under way, perhaps with a clean start [MQTT-3.1.4-3].
+                self.give_place()
                 _welcome(connection, present, properties)
                 _dismiss(connection)
                 return
@@ -450,7 +479,6 @@ class Handshake:
             self.acl,
             self._new_salt(),
         )
-        self.open_connections += 1
         if self.router.interest is not None and session.subscription_count:
             self.router.interest.connection_changes(True, self.router.tree.subscriptions_of(session))
         if self.taps is not None and self.taps.looks:

@@ -158,9 +158,8 @@ class Limits(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=10_000_000,
-            description="Connections open at once, of all workers together. Each worker has an equal share of them, "
-            "and at least one, for the clients that live on it: so a few clients may be refused before all shares are "
-            "full. A process's limit on open files may lower its share.",
+            description="Connections open at once, of all workers together. A process's limit on open files may lower "
+            "what a worker has of them.",
         ),
     ] = 1_000_000
     connect_timeout_s: Annotated[

@@ -30,6 +30,7 @@ from broker.control_channel import ControlChannel, ControlError, pack
 from broker.limits import memory_available_bytes
 from broker.logs import get
 from broker.place import Start
+from broker.places import clear
 from broker.startup import refusal
 from mesh.node import Node
 
@@ -286,6 +287,7 @@ class Supervisor:
                 await hung_up.wait()
             nursery.cancel_scope.cancel()
         slot.channel = None
+        clear(self.run_dir, slot.number)
         assert slot.process is not None
         assert slot.process.returncode is not None
         return slot.process.returncode

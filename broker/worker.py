@@ -137,11 +137,14 @@ class Worker:
             sockets: listening already, which the worker closes; None: the addresses of the settings are bound.
         """
         handshake = self.controller.handshake
-        handshake.connections_max = _connections_max(self.config, self.place)
+        handshake.connections_max = _connections_max(self.config)
         self.acceptor = Acceptor(
             self.reactor, bind(self.config.listen) if sockets is None else sockets,
             handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending)
         if self.place is not None:
+            from broker.places import Places
+
+            handshake.places = Places(self.place.run_dir, self.place.number, self.place.count)
             self.handover = handshake.handover = Handover(
                 self.reactor, handshake, Homes(self.place.node.key, self.place.count), self.place.number,
                 self.place.run_dir, self.config.processes.home_wait_ms)
@@ -335,20 +338,13 @@ async def _raise(error: BaseException) -> None:
     raise error
 
 
-def _connections_max(config: Config, place: Place | None) -> int:
-    """Raise the limit on open files as far as we may; returns how many connections fit here.
-
-    Of several workers each has its share, for the clients that live on it, so that all together never have more than
-    the setting says; but for one, which each has. Who lives where is a hash's choice, so some shares fill before
-    others.
-    """
+def _connections_max(config: Config) -> int:
+    """Raise the limit on open files as far as we may; returns how many connections fit into this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     reserved = 64 + CONNECTIONS_BEYOND       # listening sockets, log, epoll, trio, data folder
     limit = config.limits.connections_max
-    if place is not None:
-        limit = max(limit // place.count + (place.number < limit % place.count), 1)
     limit = min(limit, max(hard - reserved, 1))
     log.info("connections_limit", connections_max=limit, open_files_max=hard)
     return limit

@@ -12,18 +12,18 @@ CASES = [pytest.param(script, VERSIONS[version], id=f"{script.path.stem}-{versio
          for script in SCRIPTS for version in script.versions]
 SOCKET_CASES = [case for case in CASES if not case.values[0].needs_time]
 
-# Over several workers these go another way: limits are shared out (connections_max, server_reference_full) or
-# of what each knows of the others (retained_max), only publishers on the subscriber's worker are pushed back, a worker
-# that was picked for a shared subscription picks among its own members, and what comes through one is sent by itself.
+# Over several workers these go another way: limits are of what each knows of the others (retained_max), only publishers
+# on the subscriber's worker are pushed back, a worker that was picked for a shared subscription picks among its own
+# members, and what comes through one is sent by itself.
 OF_ONE_WORKER = {
-    "connections_max", "overlapping_shared", "queue_push_back_room", "retained_max", "server_reference_full",
-    "shared_too_large"}
+    "overlapping_shared", "queue_push_back_room", "retained_max", "shared_too_large"}
 # The others are in `make test-workers`.
 OF_SEVERAL_WORKERS = {
-    "acknowledgements", "behind_connect", "client_identifiers", "empty_identifier", "no_matching_subscribers", "order",
-    "overlapping", "queue_max", "reauthentication", "receive_maximum", "redelivery", "retain_options", "retained",
-    "retained_changed", "session", "shared", "shared_reconnect", "subscribe_again", "subscription_options",
-    "sys_publish", "takeover", "topic_alias", "unsubscribe", "will_acl", "will_takeover", "wills"}
+    "acknowledgements", "behind_connect", "client_identifiers", "connections_max", "empty_identifier",
+    "no_matching_subscribers", "order", "overlapping", "queue_max", "reauthentication", "receive_maximum", "redelivery",
+    "retain_options", "retained", "retained_changed", "server_reference_full", "session", "shared", "shared_reconnect",
+    "subscribe_again", "subscription_options", "sys_publish", "takeover", "topic_alias", "unsubscribe", "will_acl",
+    "will_takeover", "wills"}
 WORKERS_CASES = [case for case in SOCKET_CASES if case.values[0].path.stem not in OF_ONE_WORKER and (
     os.environ.get("SHOAL_TEST_WORKERS") == "all"
     or (case.values[0].path.stem in OF_SEVERAL_WORKERS and case.values[1] == 5))]

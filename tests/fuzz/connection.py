@@ -57,7 +57,7 @@ SETTINGS: tuple[dict[str, str], ...] = (
      "limits.output_buffer_bytes_max": "4096", "limits.route_cache_max": "8"},
     {"mqtt.maximum_qos": "1", "mqtt.retain_available": "false", "mqtt.wildcard_subscriptions_available": "false",
      "mqtt.subscription_identifiers_available": "false", "mqtt.shared_subscriptions_available": "false",
-     "mqtt.empty_client_identifier": "false", "mqtt.keep_alive_max_s": "10",
+     "mqtt.empty_client_identifier": "false", "mqtt.keep_alive_max_s": "65535",
      "mqtt.session_expiry_interval_max_s": "20", "mqtt.response_information": "r/{client_identifier}"},
     {"mqtt.queue_qos0": "true", "mqtt.shared_subscription_strategy": "hash_topic", "limits.packet_timeout_s": "2",
      "limits.messages_per_second_max": "50", "mqtt.inflight_max": "1"},
@@ -188,8 +188,8 @@ class Run:
         """Play the script between two words of the witnesses; then everybody leaves, and nothing is left."""
         chunks = chunk_counts()["in_use"]
         publisher, subscriber = self.connect(), self.connect()
-        publisher.connection.feed_bytes(encode(Connect(4, b"witness 1"), 4))
-        subscriber.connection.feed_bytes(encode(Connect(4, b"witness 2"), 4)
+        publisher.connection.feed_bytes(encode(Connect(4, b"witness 1", keep_alive_s=65_535), 4))
+        subscriber.connection.feed_bytes(encode(Connect(4, b"witness 2", keep_alive_s=65_535), 4)
                                          + encode(Subscribe(1, (WITNESS_FILTER,)), 4))
         await self.turn()
         for what, client, data in steps(self.script):
