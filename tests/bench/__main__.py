@@ -1,4 +1,4 @@
-"""`python -m tests.bench run [--rounds 15] [--seconds 0.6]` measures and writes docs/benchmarks.md and .json;
+"""`python -m tests.bench run [--rounds 15] [--seconds 0.6]` measures and writes docs/benchmarks.md, .json and .svg;
 `python -m tests.bench check` measures and compares with the committed ratios. With `--probes` either measures only what
 is no scenario of the yardstick (memory, a lone connect, bad clients) and takes the scenarios from the last run."""
 
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.bench import probes
+from tests.bench import plot, probes
 from tests.bench.machine import Run
 from tests.bench.scenarios import LONGER, OWN_CORES, ROWS, SAME_CORE, Row
 
@@ -157,7 +157,7 @@ def figure(value: Any) -> str:
 
 
 def write(table: list[dict[str, Any]], rounds: int, seconds: float, kept: bool, after: list[float], run: Run) -> None:
-    """Write docs/benchmarks.md and docs/benchmarks.json."""
+    """Write docs/benchmarks.md, docs/benchmarks.json, and the plot of these."""
     lines = [
         "# Benchmarks",
         "",
@@ -165,6 +165,8 @@ def write(table: list[dict[str, Any]], rounds: int, seconds: float, kept: bool, 
         "broker after broker. The *floor* is not a broker: it is the least work that this kernel allows for the same",
         "traffic (yardstick.c). Every delivery and acknowledgement is checked; a run that fails a check voids its row.",
         "What durable sessions, archive, replay and retained messages cost: [benchmarks-log.md](benchmarks-log.md).",
+        "",
+        f"![CPU time for each delivered message, beside floor and mosquitto]({plot.PLOT.name})",
         "",
         *run.described(),
         f"- Command: `make bench` ({rounds} rounds of {seconds:g} s, of {seconds * LONGER:g} s at 5,000 msg/s), "
@@ -186,6 +188,7 @@ def write(table: list[dict[str, Any]], rounds: int, seconds: float, kept: bool, 
               f"left, MiB: {', '.join(f'{value:.1f}' for value in after)}.", ""]
     DOCUMENT.write_text("\n".join(lines), encoding="utf-8")
     FIGURES.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    plot.write(table)
 
 
 def main() -> None:
