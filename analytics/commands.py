@@ -112,7 +112,24 @@ def data_folder(given: str | None) -> str:
 # shoal lake -----------------------------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Write the log into a lake of Parquet files.")
+class LakeCommands(click.Group):
+    """`shoal lake LAKE` writes; what is done to a lake that is there has a name: `shoal lake repair LAKE`."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        if not arguments or arguments[0] not in (*self.commands, *context.help_option_names):
+            arguments = ["write", *arguments]
+        return super().parse_args(context, arguments)
+
+
+@click.group(cls=LakeCommands, short_help="Write the log into a lake of Parquet files.")
+def lake() -> None:
+    """The broker's log as a lake of Parquet files or Delta tables.
+
+    `shoal lake LAKE` is `shoal lake write LAKE`. A lake that is called as one of the commands is written ./repair.
+    """
+
+
+@lake.command(short_help="Write the log into a lake, and go on with what comes.")
 @click.argument("path", metavar="LAKE")
 @click.option("--data-dir", metavar="DIR", help="The broker's data folder.")
 @click.option("--decoders", metavar="FILE", help="TOML file that says what payloads mean.")
@@ -139,7 +156,7 @@ def data_folder(given: str | None) -> str:
 )
 @click.option("--go-on-behind-loss", is_flag=True, help="Go on although messages were removed before they were read.")
 @spark_options
-def lake(
+def write(
     path: str, data_dir: str | None, decoders: str | None, once: bool, every_s: float, messages_max: int, layout: str,
     go_on_behind_loss: bool, master: str | None, conf: tuple[str, ...], verbose: bool,
 ) -> None:  # fmt: skip
@@ -164,6 +181,34 @@ def lake(
         else:
             written = Lake(spark, plan)
         follow(written.start(every_s=None if once else every_s))
+
+
+@lake.command(name="repair", short_help="Make a lake whole whose files were removed or damaged.")
+@click.argument("path", metavar="LAKE")
+@click.option("--data-dir", metavar="DIR", help="The broker's data folder.")
+@click.option("--forget", is_flag=True, help="Bring nothing back from the log.")
+@spark_options
+def repair_lake(
+    path: str, data_dir: str | None, forget: bool, master: str | None, conf: tuple[str, ...], verbose: bool
+) -> None:
+    """Forget files that are gone from LAKE, and bring back from the log the messages that were in them.
+
+    Nobody may be writing to LAKE.
+    """
+    with telling():
+        spark = open_session(master, conf, verbose, "shoal lake repair")
+        from analytics.payloads import MESSAGES, QUARANTINE
+        from analytics.repair import repair
+
+        done = repair(spark, path, None if forget else data_folder(data_dir))
+        for name in done.damaged:
+            click.echo(f"{name} cannot be read, and is called {name}.damaged now")
+        for table, count in sorted(done.missing.items()):
+            click.echo(f"{table}: {count} files are gone")
+        click.echo(f"{done.restored:,} messages came back from the log")
+        decoded = [table for table in done.missing if table not in (MESSAGES, QUARANTINE)]
+        if decoded:
+            click.echo(f"To decode again what is missing: shoal lake decode {path} {decoded[0]} --decoders FILE")
 
 
 def follow(query: StreamingQuery) -> None:

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Final
+import json
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
 from analytics import state as states
-from analytics.lake import Lake, Plan, nullable
+from analytics.lake import Lake, Plan, Position, nullable
 from analytics.payloads import extended
-from analytics.state import LakeError, Table
+from analytics.state import DELTA, STAGING, LakeError, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 MERGE_EVERY: Final = 32  # batches
+ROWS_PER_STEP: Final = 65_536  # that are in this process at once
 
 
 class DeltaLake(Lake):
-    """A lake whose tables are Delta tables, written by this process: a batch of a table goes through its memory.
+    """A lake whose tables are Delta tables, written by this process, from files that Spark has made of the batch.
+
+    Each table has a log of its own. So the state says first which stretch of the logs is going to be written, and a
+    stretch that was begun is finished, exactly as it was, before anything else is written.
 
     Raises LakeError, here and when a batch is written.
     """
 
-    def __init__(self, spark: SparkSession, plan: Plan) -> None:
+    layout = DELTA
+
+    def __init__(self, spark: SparkSession, plan: Plan, *, damaged: bool = False) -> None:
         if importlib.util.find_spec("deltalake") is None:
             raise LakeError("Delta tables need deltalake, which is not installed: pip install deltalake")
-        super().__init__(spark, plan)
-        self._number = -1
+        super().__init__(spark, plan, damaged=damaged)
 
-    def write(self, batch: DataFrame, number: int) -> None:
-        """Put a micro-batch into the tables, unless it is there."""
-        self._number = number
-        super().write(batch, number)
+    def start(self, *, every_s: float | None = None) -> StreamingQuery:
+        """Finish what was begun, and begin to write."""
+        pending = self.state.pending
+        if pending is not None:
+            reader = self.spark.read.format("shoal").option("behind", json.dumps(self.state.position))
+            reader = reader.option("upto", json.dumps(pending)).options(**self.plan.options)
+            self.put(reader.load(self.plan.data_dir), pending)
+        return super().start(every_s=every_s)
+
+    def put(self, batch: DataFrame, end: Position) -> None:
+        """Put all messages between the position of the lake and another one into the tables."""
+        if self.state.pending != end:
+            self.state.pending = end
+            states.commit(self.files, self.state)
+        super().put(batch, end)
 
     def _stage(self, frame: DataFrame, table: str, part: str = "0") -> None:
         import deltalake
@@ -44,24 +62,38 @@ class DeltaLake(Lake):
             schema = extended(StructType.fromJson(known.schema), schema, keep=True)
         self.state.tables[table] = Table(schema.jsonValue())
         uri = self.files.uri(table).removeprefix("file:")
-        written = f"shoal-{part}"
+        # The lake counts its batches, and not Spark, which begins anew when its checkpoint is lost.
+        written, number = f"shoal-lake-{part}", self.state.batch + 1
         if deltalake.DeltaTable.is_deltatable(uri):
             version = deltalake.DeltaTable(uri).transaction_version(written)
-            if version is not None and version >= self._number:
+            if version is not None and version >= number:
                 return
-        deltalake.write_deltalake(
-            uri, frame.toArrow(), mode="append", partition_by=["date"], schema_mode="merge",
-            commit_properties=deltalake.CommitProperties(
-                app_transactions=[deltalake.Transaction(written, self._number)]
-            ),
-        )  # fmt: skip
-        if self.plan.compact and self._number % MERGE_EVERY == MERGE_EVERY - 1:
+        self._append(frame, table, uri, deltalake.Transaction(written, number))
+        if self.plan.compact and number % MERGE_EVERY == MERGE_EVERY - 1:
             deltalake.DeltaTable(uri).optimize.compact()
 
-    def _publish(self, number: int) -> None:
-        self.state.batch = number
-        self.state.position = self._position(number)
+    def _append(self, frame: DataFrame, table: str, uri: str, transaction: Any) -> None:
+        """Append rows to a table in one commit. Memory: some steps of the rows, and not the batch."""
+        import deltalake
+        import pyarrow.dataset
+        import pyarrow.fs
+
+        folder = self.files.uri(f"{STAGING}/{table}")
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(folder)
+        system, path = pyarrow.fs.FileSystem.from_uri(folder.replace("file:", "file://", 1))
+        staged = pyarrow.dataset.dataset(path, filesystem=system, format="parquet")
+        rows = staged.scanner(batch_size=ROWS_PER_STEP, batch_readahead=1, fragment_readahead=1, use_threads=False)
+        deltalake.write_deltalake(
+            uri, rows.to_reader(), mode="append", partition_by=["date"], schema_mode="merge",
+            commit_properties=deltalake.CommitProperties(app_transactions=[transaction]),
+        )  # fmt: skip
+
+    def _publish(self, end: Position) -> None:
+        self.state.batch += 1
+        self.state.position = end
+        self.state.pending = None
         states.commit(self.files, self.state)
+        self.files.remove(STAGING)
 
     def _merge_small_files(self) -> None:
         """Leave that to the tables."""

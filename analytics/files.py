@@ -1,11 +1,21 @@
-"""Files wherever Spark can write them: a folder of this machine, HDFS, an object store."""
+"""Files wherever a lake may be: a folder of this machine, or (analytics.hadoop) whatever else Spark can write to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import errno
+import os
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from router.disk import Disk, FileLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A file system without hard links says one of these.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 class Entry(NamedTuple):
@@ -16,68 +26,139 @@ class Entry(NamedTuple):
     is_folder: bool
 
 
-class Files:
-    """What is below one folder, by names relative to it.
+class Files(ABC):
+    """What is below one folder, by names relative to it."""
 
-    Args:
-        spark: whose settings say how to get there.
-        root: of any kind that Spark can write to.
-
-    Errors of the file system are Py4JJavaError.
-    """
-
-    def __init__(self, spark: SparkSession, root: str) -> None:
-        context: Any = spark.sparkContext
-        self._hadoop = context._jvm.org.apache.hadoop
-        self._io = context._jvm.org.apache.commons.io.IOUtils
-        self._root = self._hadoop.fs.Path(root)
-        self._system = self._root.getFileSystem(context._jsc.hadoopConfiguration())
-        self.root = self._system.makeQualified(self._root).toString()
-
-    def _path(self, name: str) -> Any:
-        return self._hadoop.fs.Path(self._root, name) if name else self._root
+    root: str
 
     def uri(self, name: str) -> str:
         """Return a name as Spark's readers and writers take it."""
         return f"{self.root}/{name}"
 
+    def lock(self, name: str) -> FileLock | None:
+        """Return a lock that dies with its holder, taken; None if somebody else has it, or there are none here."""
+        return None
+
+    has_locks = False
+
+    @abstractmethod
     def entries(self, folder: str) -> list[Entry]:
         """Return what is in a folder, by name; nothing if there is none."""
-        path = self._path(folder)
-        if not self._system.exists(path):
+
+    @abstractmethod
+    def read(self, name: str) -> str:
+        """Return a file's text."""
+
+    @abstractmethod
+    def write(self, name: str, text: str) -> bool:
+        """Write a file that appears as a whole or not at all; False if there is one of this name."""
+
+    @abstractmethod
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename a file that is complete, into a folder that is made if need be. Raises FileExistsError."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it, if it is there."""
+
+
+class LocalFiles(Files):
+    """A folder of this machine. What a file that was written or renamed is made of is durable first.
+
+    Errors are OSError.
+    """
+
+    has_locks = True
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.abspath(folder)
+        self.root = f"file:{self.folder}"
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name) if name else self.folder
+
+    def lock(self, name: str) -> FileLock | None:
+        path = self._path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        lock = FileLock(path)
+        if lock.try_to_take():
+            return lock
+        lock.close()
+        return None
+
+    def entries(self, folder: str) -> list[Entry]:
+        found = []
+        try:
+            with os.scandir(self._path(folder)) as listed:
+                for each in listed:
+                    # Hadoop puts checksums beside what Spark writes.
+                    if not (each.name.startswith(".") and each.name.endswith(".crc")):
+                        is_folder = each.is_dir()
+                        found.append(Entry(each.name, 0 if is_folder else each.stat().st_size, is_folder))
+        except FileNotFoundError:
             return []
-        found = [
-            Entry(each.getPath().getName(), each.getLen(), each.isDirectory()) for each in self._system.listStatus(path)
-        ]
         return sorted(found)
 
     def read(self, name: str) -> str:
-        """Return a file's text."""
-        stream = self._system.open(self._path(name))
-        try:
-            text: str = self._io.toString(stream, "UTF-8")
-            return text
-        finally:
-            stream.close()
+        with open(self._path(name), encoding="utf-8") as file:
+            return file.read()
 
     def write(self, name: str, text: str) -> bool:
-        """Write a file that appears as a whole or not at all; False if there is one of this name."""
-        path, unfinished = self._path(name), self._path(f"{name}.new")
-        stream = self._system.create(unfinished, True)
+        path = self._path(name)
+        folder = os.path.dirname(path)
+        os.makedirs(folder, exist_ok=True)
+        # Its name is nobody else's: two writers must not write the same file before one of them loses.
+        unfinished = f"{path}.{uuid.uuid4().hex[:8]}.new"
+        with open(unfinished, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         try:
-            stream.write(bytearray(text.encode()))
-            stream.hsync()
+            # A rename would replace what somebody else has written since; a link never does.
+            os.link(unfinished, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS or os.path.exists(path):
+                raise
+            os.rename(unfinished, path)
         finally:
-            stream.close()
-        return not self._system.exists(path) and bool(self._system.rename(unfinished, path))
+            if os.path.exists(unfinished):
+                os.unlink(unfinished)
+        Disk(folder).sync_folder()
+        return True
 
     def rename(self, name: str, new_name: str) -> None:
-        """Rename a file, into a folder that is made if need be. Raises FileExistsError."""
-        path = self._path(new_name)
-        self._system.mkdirs(path.getParent())
-        if not self._system.rename(self._path(name), path):
-            raise FileExistsError(f"{self.uri(name)} cannot be renamed to {self.uri(new_name)}")
+        path, new_path = self._path(name), self._path(new_name)
+        os.makedirs(os.path.dirname(new_path), exist_ok=True)
+        if os.path.exists(new_path):
+            raise FileExistsError(errno.EEXIST, "there is a file of this name", new_path)
+        # A state that names it must not outlive what is in it.
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.rename(path, new_path)
+        Disk(os.path.dirname(new_path)).sync_folder()
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it, if it is there."""
-        self._system.delete(self._path(name), True)
+        path = self._path(name)
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+            return
+        folder, base = os.path.split(path)
+        for each in (path, os.path.join(folder, f".{base}.crc")):
+            try:
+                os.unlink(each)
+            except FileNotFoundError:
+                continue
+
+
+def open_files(spark: SparkSession, root: str) -> Files:
+    """Return the files below a folder of any kind that Spark can write to, by the settings of a session."""
+    from analytics.hadoop import HadoopFiles
+
+    files = HadoopFiles(spark, root)
+    return LocalFiles(files.local_path) if files.local_path is not None else files
+

@@ -8,7 +8,9 @@ already is passed over.
 from __future__ import annotations
 
 import json
+import threading
 import uuid
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +19,10 @@ from pyspark.sql.types import StructField, StructType
 
 from analytics import state as states
 from analytics.compaction import compact
-from analytics.files import Files
+from analytics.files import Files, open_files
+from analytics.lock import WriterLock
 from analytics.payloads import KEPT, MESSAGES, QUARANTINE, Payload, decoded, extended, filter_pattern, inferred
-from analytics.state import STAGING, LakeError, State, Table
+from analytics.state import PARQUET, STAGING, LakeError, State, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 CHECKPOINT: Final = "_shoal/checkpoint"
 INFERENCE_ROWS: Final = 10_000  # of a batch are looked at to find out a schema
 ROWS_PER_FILE_MAX: Final = 2_000_000
+
+Position = dict[str, dict[str, int]]
+# The lakes that this process writes to, by their folder.
+_WRITING: Final[weakref.WeakValueDictionary[str, Lake]] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +62,53 @@ class Plan:
 
 
 class Lake:
-    """A lake that is written to. One at a time may write.
+    """A lake that is written to. One at a time may write, until its query ends, close(), or its process ends.
+
+    Args:
+        damaged: files may be missing.
 
     Raises LakeError, here and when a batch is written.
     """
 
-    def __init__(self, spark: SparkSession, plan: Plan) -> None:
+    layout = PARQUET
+
+    def __init__(self, spark: SparkSession, plan: Plan, *, damaged: bool = False) -> None:
         self.spark = spark
         self.plan = plan
-        self.files = Files(spark, plan.path)
+        self.files = open_files(spark, plan.path)
+        self.query: StreamingQuery | None = None
+        before = _WRITING.get(self.files.root)
+        if before is not None and before.query is not None and not before.query.isActive:
+            before.close()
+        self._lock = WriterLock(self.files)
+        try:
+            self._open(damaged)
+        except BaseException:
+            self.close()
+            raise
+        _WRITING[self.files.root] = self
+
+    def _open(self, damaged: bool) -> None:
         self.state = states.load(self.files)
-        states.tidy(self.files, self.state)
-        for payload in plan.payloads:
+        if self.state.layout and self.state.layout != self.layout:
+            has, no = ("Parquet files", "Delta tables") if self.state.layout == PARQUET else ("Delta tables", "files")
+            raise LakeError(f"the lake {self.files.root} has {has}, and is no lake of {no}: see --format")
+        self.state.layout = self.layout
+        if not self.files.has_locks:
+            # Whoever was writing fails at the next commit, and until then what it wrote may be removed.
+            states.commit(self.files, self.state)
+        self.missing = states.tidy(self.files, self.state)
+        if self.missing and not damaged:
+            raise LakeError(
+                f"of the lake {self.files.root} {len(self.missing)} file{'s' * (len(self.missing) > 1)}, as"
+                f" {self.missing[0]}, is missing: `shoal lake repair` brings back what the log still has of it"
+            )
+        for payload in self.plan.payloads:
             self._schema_of(payload, ())  # what does not fit the table is told now
+
+    def close(self) -> None:
+        """Let somebody else write. Its query must be over."""
+        self._lock.close()
 
     def start(self, *, every_s: float | None = None) -> StreamingQuery:
         """Begin to write; with every_s None it ends when all that is there now is in the lake.
@@ -82,16 +123,34 @@ class Lake:
             reader.options(**self.plan.options).load(self.plan.data_dir).writeStream.queryName("shoal lake")
             .option("checkpointLocation", self.files.uri(CHECKPOINT)).foreachBatch(self.write)
         )  # fmt: skip
-        if every_s is None:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{every_s} seconds").start()
+        writer = writer.trigger(availableNow=True) if every_s is None else writer.trigger(
+            processingTime=f"{every_s} seconds")  # fmt: skip
+        self.query = writer.start()
+        threading.Thread(target=self._close_behind, args=(self.query,), daemon=True).start()
+        return self.query
+
+    def _close_behind(self, query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+        except Exception:
+            pass  # that is for whoever waits for it, too
+        self.close()
 
     def write(self, batch: DataFrame, number: int) -> None:
         """Put a micro-batch into the lake, unless it is there."""
-        query: str = json.loads(self.files.read(f"{CHECKPOINT}/metadata"))["id"]
-        if query == self.state.query and number <= self.state.batch:
+        end = self._end_of(number)
+        ends, here = states.numbers(end), states.numbers(self.state.position)
+        if all(place <= here.get(worker, (0, 0)) for worker, place in ends.items()):
             return
-        self.state.query = query
+        if number and states.numbers(self._end_of(number - 1)) != here:
+            raise LakeError(
+                f"the checkpoint {self.files.uri(CHECKPOINT)} is not of this lake as it is, but of another time: remove"
+                " it, and a new one begins where the lake ends"
+            )
+        self.put(batch, end)
+
+    def put(self, batch: DataFrame, end: Position) -> None:
+        """Put all messages between the position of the lake and another one into the lake."""
         self.files.remove(STAGING)
         messages = batch.withColumn("date", f.to_date("time"))
         if self.plan.payloads:
@@ -100,12 +159,18 @@ class Lake:
             self._stage(messages, MESSAGES)
             for payload in self.plan.payloads:
                 self._stage_decoded(messages, payload)
-            self._publish(number)
+            self._publish(end)
         finally:
             if self.plan.payloads:
                 messages.unpersist()
         if self.plan.compact:
             self._merge_small_files()
+
+    def add(self, frame: DataFrame, table: str) -> None:
+        """Put rows into a table; how far the logs are in the lake stays as it is."""
+        self.files.remove(STAGING)
+        self._stage(frame, table)
+        self._publish(self.state.position)
 
     def _merge_small_files(self) -> None:
         compact(self.spark, self.files, self.state, self.plan.file_bytes)
@@ -164,28 +229,28 @@ class Lake:
             )
         return wanted
 
-    def _publish(self, number: int) -> None:
+    def _publish(self, end: Position) -> None:
         """Give the files of a batch their names, and have the state name them."""
+        self.state.batch += 1
         for table in self.files.entries(STAGING):
             for part in self.files.entries(f"{STAGING}/{table.name}"):
-                self._take(table.name, f"{STAGING}/{table.name}/{part.name}", number)
-        self.state.batch = number
-        self.state.position = self._position(number)
+                self._take(table.name, f"{STAGING}/{table.name}/{part.name}")
+        self.state.position = end
         states.commit(self.files, self.state)
         self.files.remove(STAGING)
 
-    def _take(self, table: str, folder: str, number: int) -> None:
+    def _take(self, table: str, folder: str) -> None:
         for day in self.files.entries(folder):
             for count, entry in enumerate(self.files.entries(f"{folder}/{day.name}") if day.is_folder else []):
                 if entry.name.endswith(".parquet"):
-                    name = f"{table}/{day.name}/b{number:012d}-{count:05d}-{uuid.uuid4().hex[:8]}.parquet"
+                    name = f"{table}/{day.name}/b{self.state.batch:012d}-{count:05d}-{uuid.uuid4().hex[:8]}.parquet"
                     self.files.rename(f"{folder}/{day.name}/{entry.name}", name)
                     self.state.tables[table].files[name] = entry.size
 
-    def _position(self, number: int) -> dict[str, dict[str, int]]:
+    def _end_of(self, number: int) -> Position:
         """Return how far a batch goes, as Spark wrote it down before it began."""
         lines = self.files.read(f"{CHECKPOINT}/offsets/{number}").splitlines()
-        position: dict[str, dict[str, int]] = json.loads(lines[2])
+        position: Position = json.loads(lines[2])
         return position
 
 
@@ -219,7 +284,7 @@ def read_lake(spark: SparkSession, path: str, table: str = MESSAGES) -> DataFram
         path: of the lake.
         table: `messages`, `quarantine`, or a decoder's.
     """
-    files = Files(spark, path)
+    files = open_files(spark, path)
     state = states.load(files)
     return _frame(spark, files, state, table)
 
@@ -244,7 +309,7 @@ def read_all(spark: SparkSession, path: str, data_dir: str, **options: Any) -> D
         data_dir: the data folder of the broker.
         options: of the source.
     """
-    files = Files(spark, path)
+    files = open_files(spark, path)
     state = states.load(files)
     behind = json.dumps(state.position)
     tail = spark.read.format("shoal").options(**options).option("behind", behind).load(data_dir)

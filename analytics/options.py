@@ -22,12 +22,12 @@ BYTES_PER_BATCH: Final = 16_777_216
 _BOOLEANS: Final = {"true": True, "false": False}
 _KNOWN: Final = {
     "path", "topicfilter", "since", "until", "workers", "failondataloss", "maxmessagespertrigger", "startingposition",
-    "url", "username", "password", "clientidentifier", "behind", "table",
+    "url", "username", "password", "clientidentifier", "behind", "upto", "table",
 }  # fmt: skip
 
-_OF_FOLDERS: Final = {"until", "workers", "startingposition", "behind", "table"}
+_OF_FOLDERS: Final = {"until", "workers", "startingposition", "behind", "upto", "table"}
 _OF_BROKERS: Final = {"username", "password", "clientidentifier"}
-_OF_MESSAGES: Final = {"topicfilter", "since", "until", "behind", "maxmessagespertrigger", "startingposition"}
+_OF_MESSAGES: Final = {"topicfilter", "since", "until", "behind", "upto", "maxmessagespertrigger", "startingposition"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Options:
         messages_max: in one micro-batch of a stream.
         latest: a stream that begins, begins at the end of the log.
         behind: only what comes behind these places, {worker: {incarnation, number, segment, position}}.
+        upto: of a table, only what comes up to these places; None: to the end.
         table: one of TABLES.
         url: of a broker, tcp://HOST:PORT; empty if a folder is read.
     """
@@ -56,6 +57,7 @@ class Options:
     messages_max: int = MESSAGES_PER_TRIGGER
     latest: bool = False
     behind: dict[str, dict[str, int]] = field(default_factory=dict)
+    upto: dict[str, dict[str, int]] | None = None
     table: str = "messages"
     url: str = ""
     username: str | None = None
@@ -103,6 +105,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ),
         latest=starting == "latest",
         behind=json.loads(options.get("behind", "{}")),
+        upto=json.loads(options["upto"]) if "upto" in options else None,
         table=table,
         url=url,
         username=options.get("username"),

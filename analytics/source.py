@@ -182,8 +182,11 @@ class LogReader(_Rows, DataSourceReader):
                 continue
             log = WorkerLog(folder, worker, fail_on_loss=options.fail_on_loss)
             end = log.end()
-            if end is not None:
-                stretches = log.all_of(end, options.since_us, options.until_us, _place(options.behind, worker))
+            behind = _place(options.behind, worker)
+            if options.upto is not None:
+                parts += _parts(log.stretches(behind, _place(options.upto, worker)), node)
+            elif end is not None:
+                stretches = log.all_of(end, options.since_us, options.until_us, behind)
                 if options.table == "deliveries":
                     stretches = stretches[:1]  # one task reads a log to its end
                 parts += _parts(stretches, node)

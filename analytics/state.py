@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from analytics.files import Files
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMATS: Final = (1, 2)  # that are read
 FOLDER: Final = "_shoal/state"
 STAGING: Final = "_shoal/staging"
 STATES_KEPT: Final = 10
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
 _STATE = re.compile(r"(\d{12})\.json")
 # Names of files that a lake writes: those of others in its folders are nobody's business here.
 _DATA = re.compile(r"[bc]\d{12}-\d{5}-[0-9a-f]{8}\.parquet")
@@ -47,16 +50,19 @@ class State:
 
     Args:
         version: of the state, rising.
-        batch: the micro-batch that is in it last; -1 before the first one.
-        query: whose micro-batch: the id in Spark's checkpoint.
+        batch: the number of the batch that is in it last, counted by the lake; -1 before the first one.
         position: how far each log is in it: {worker: {incarnation, number, segment, position}}.
+        pending: how far the logs are in it once the batch that is being written is there; None: no table has a part of
+            one. Of a lake whose tables have commits of their own.
+        layout: PARQUET or DELTA; empty before the first batch.
         tables: by name.
     """
 
     version: int = 0
     batch: int = -1
-    query: str = ""
     position: dict[str, dict[str, int]] = field(default_factory=dict)
+    pending: dict[str, dict[str, int]] | None = None
+    layout: str = ""
     tables: dict[str, Table] = field(default_factory=dict)
 
 
@@ -82,32 +88,45 @@ def load(files: Files) -> State:
         content = json.loads(files.read(name))
     except ValueError as error:
         raise LakeError(f"{files.uri(name)} is damaged: {error}") from error
-    if content["format"] != FORMAT:
+    if content["format"] not in FORMATS:
         raise LakeError(f"{files.uri(name)} has format {content['format']}; this version of Shoal reads {FORMAT}")
     tables = {key: Table(value["schema"], value["files"]) for key, value in content["tables"].items()}
-    return State(known[-1], content["batch"], content["query"], content["position"], tables)
+    layout = content.get("layout")
+    if layout is None:  # format 1: a Delta table keeps its files to itself
+        layout = (PARQUET if any(table.files for table in tables.values()) else DELTA) if tables else ""
+    return State(known[-1], content["batch"], content["position"], content.get("pending"), layout, tables)
 
 
 def commit(files: Files, state: State) -> None:
     """Make a state the newest one. Raises LakeError if somebody else has written one meanwhile."""
-    state.version += 1
     content = {
         "format": FORMAT,
         "batch": state.batch,
-        "query": state.query,
         "position": state.position,
+        "pending": state.pending,
+        "layout": state.layout,
         "tables": {name: {"schema": table.schema, "files": table.files} for name, table in state.tables.items()},
     }
-    if not files.write(f"{FOLDER}/{state.version:012d}.json", json.dumps(content)):
-        raise LakeError(f"somebody else writes to the lake {files.root}")
+    if not files.write(f"{FOLDER}/{state.version + 1:012d}.json", json.dumps(content)):
+        raise LakeError(
+            f"somebody else has written to the lake {files.root} since: this writer ends, and its batch does not count"
+        )
+    state.version += 1
     for version in versions(files)[:-STATES_KEPT]:
         files.remove(f"{FOLDER}/{version:012d}.json")
 
 
-def tidy(files: Files, state: State) -> int:
-    """Remove what was never finished, or is not needed any more; return how many files of tables that was."""
+def tidy(files: Files, state: State) -> list[str]:
+    """Remove what was never finished, or is not needed any more; return the names of files that should be there and are
+    not.
+
+    Only for who may write to the lake: the files of somebody else's batch would be among them.
+    """
     files.remove(STAGING)
-    removed = 0
+    for entry in files.entries(FOLDER):
+        if entry.name.endswith(".new"):
+            files.remove(f"{FOLDER}/{entry.name}")
+    missing = {name for table in state.tables.values() for name in table.files}
     for folder in files.entries(""):
         if not folder.is_folder or not _TABLE.fullmatch(folder.name):
             continue
@@ -118,7 +137,12 @@ def tidy(files: Files, state: State) -> int:
                 continue
             for entry in files.entries(f"{folder.name}/{day.name}"):
                 name = f"{folder.name}/{day.name}/{entry.name}"
+                missing.discard(name)
                 if _DATA.fullmatch(entry.name) and name not in known:
                     files.remove(name)
-                    removed += 1
-    return removed
+    return sorted(missing)
+
+
+def numbers(position: dict[str, dict[str, int]]) -> dict[str, tuple[int, int]]:
+    """Return the records up to which a position goes: {worker: (incarnation, number)}."""
+    return {worker: (place["incarnation"], place["number"]) for worker, place in position.items()}

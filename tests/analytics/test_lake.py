@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 
 from analytics import state as states
 from analytics.compaction import tiers
-from analytics.files import Files
+from analytics.files import open_files
 from analytics.lake import Lake, Plan, read_all, read_lake
 from analytics.payloads import Payload, filter_pattern, inferred, load_payloads
 from analytics.state import LakeError
@@ -30,31 +30,30 @@ class StoppedError(Exception):
     """The driver ends here."""
 
 
-class StoppingFiles(Files):
-    """Files of a driver that is stopped before, or right after, the change of this number."""
+class StoppingFiles:
+    """Files of a driver that is stopped before, or right after, the change of this number, or the nth of one kind."""
 
-    def __init__(self, files: Files, changes: int, *, after: bool) -> None:
-        self.__dict__.update(files.__dict__)
+    def __init__(self, files: Any, changes: int, *, after: bool = False, kind: str = "") -> None:
+        self.files = files
         self.left = changes
         self.after = after
+        self.kinds = (kind,) if kind else ("write", "rename", "remove")
 
-    def _change(self, change: Any, *arguments: Any) -> Any:
-        self.left -= 1
-        if self.left == 0 and not self.after:
-            raise StoppedError
-        result = change(*arguments)
-        if self.left == 0:
-            raise StoppedError
-        return result
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.files, name)
+        if name not in self.kinds:
+            return found
 
-    def write(self, name: str, text: str) -> bool:
-        return bool(self._change(super().write, name, text))
+        def change(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                raise StoppedError
+            result = found(*arguments)
+            if self.left == 0:
+                raise StoppedError
+            return result
 
-    def rename(self, name: str, new_name: str) -> None:
-        self._change(super().rename, name, new_name)
-
-    def remove(self, name: str) -> None:
-        self._change(super().remove, name)
+        return change
 
 
 def plan(folder: Path, *payloads: Payload, **options: Any) -> Plan:
@@ -188,10 +187,10 @@ def test_small_files_are_merged_and_old_ones_go(spark: Any, tmp_path: Path) -> N
 
 
 def test_two_writers_of_one_lake_do_not_go_unnoticed(spark: Any, tmp_path: Path) -> None:
-    files = Files(spark, str(tmp_path))
+    files = open_files(spark, str(tmp_path))
     one, other = states.load(files), states.load(files)
     states.commit(files, one)
-    with pytest.raises(LakeError, match="somebody else writes"):
+    with pytest.raises(LakeError, match="somebody else has written"):
         states.commit(files, other)
 
 
@@ -271,3 +270,45 @@ def test_a_batch_is_in_a_delta_table_once_however_often_it_is_written(spark: Any
         return int(deltalake.DeltaTable(str(tmp_path / "lake" / table)).to_pyarrow_table().num_rows)
 
     assert (count("messages"), count("n"), count("quarantine")) == (2, 1, 1)
+
+
+def in_delta(folder: Path, table: str = "messages") -> list[int]:
+    import deltalake
+
+    found = deltalake.DeltaTable(str(folder / "lake" / table)).to_pyarrow_table()
+    return sorted(int(payload) for payload in found["payload"].to_pylist())
+
+
+def test_delta_tables_whose_checkpoint_is_lost_miss_nothing_and_have_nothing_twice(spark: Any, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    from analytics.delta import DeltaLake
+
+    def written(*numbers: int) -> DeltaLake:
+        write_messages(tmp_path / "data", *((number, "t", b"%d" % number) for number in numbers))
+        return DeltaLake(spark, plan(tmp_path))
+
+    fill(written(1, 2))
+    fill(written(3))
+    # The table has a batch that no state knows when the checkpoint goes.
+    lake = written(4)
+    lake.files = StoppingFiles(lake.files, 2, kind="write")
+    with pytest.raises(Exception, match="Stopped"):
+        fill(lake)
+    assert in_delta(tmp_path) == [1, 2, 3, 4]
+    shutil.rmtree(tmp_path / "lake" / "_shoal" / "checkpoint")
+    fill(written(5, 6))
+    assert in_delta(tmp_path) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_batch_that_is_larger_than_what_spark_lets_a_driver_collect_gets_into_a_delta_table(
+    spark: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("deltalake")
+    from analytics.delta import DeltaLake
+
+    write_messages(tmp_path / "data", *((number, "t", b"%d" % number) for number in range(1, 2_001)))
+    limit = spark.sparkContext._jsc.sc().conf().get("spark.driver.maxResultSize", "1g")
+    assert limit == "1m"
+    write_messages(tmp_path / "data", *((number, "t", b"%01000d" % number) for number in range(2_001, 4_001)))
+    fill(DeltaLake(spark, plan(tmp_path)))
+    assert in_delta(tmp_path) == [*range(1, 4_001)]

@@ -56,16 +56,16 @@ def write_messages(folder: Path, *messages: tuple[int, str, bytes], worker: int 
         disk = Disk(str(make_folder))
         os.close(create_segment(disk, Header(worker, 1, 7, 1, 1, 0, 1)))
         buffer = RecordBuffer(0)
-        for time_us, name, payload in messages:
-            buffer.add_accepted(time_us, 1, message(name.encode(), payload, 1), b"c", 1)
+        for number, (time_us, name, payload) in enumerate(messages, 1):
+            buffer.add_accepted(time_us, number, message(name.encode(), payload, 1), b"c", 1)
         buffer.stamp(7)
         with open(make_folder / segment_name(1), "ab") as file:
             file.write(bytes(buffer))
         return
     log, _ = open_log(Disk(str(make_folder)))
     buffer = RecordBuffer(log.appended)
-    for time_us, name, payload in messages:
-        buffer.add_accepted(time_us, 1, message(name.encode(), payload, 1), b"c", 1)
+    for number, (time_us, name, payload) in enumerate(messages, log.appended + 1):
+        buffer.add_accepted(time_us, number, message(name.encode(), payload, 1), b"c", 1)
     log.append(buffer)
     log.close()
 
