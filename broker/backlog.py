@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,68 +14,135 @@ SLICE_MESSAGES = 64             # read from the index at a time: well below a mi
 SLICE_BYTES = 65_536
 SLICE_MESSAGES_BUSY = 4         # ... while messages are published, which wait for it
 SLICE_BYTES_BUSY = 8_192
+WAITING_MAX = 262_144           # messages in memory that wait for one client: with so many, no filter asks for more
+
+
+class Asked:
+    """What one topic filter has asked for.
+
+    Attributes:
+        messages: that are here, from `at` on; those before it were given.
+        scan: reads more of them; None: they are kept in memory, and all are here.
+        qos: granted; identifier: Subscription Identifier, 0 for none.
+    """
+
+    __slots__ = ("at", "identifier", "messages", "qos", "scan")
+
+    def __init__(self, retained: list[Message] | RetainedScan, qos: int, identifier: int) -> None:
+        self.scan = None if isinstance(retained, list) else retained
+        self.messages = retained if isinstance(retained, list) else []
+        self.at = 0
+        self.qos = qos
+        self.identifier = identifier
 
 
 class Backlog:
     """The retained messages that one client's subscriptions have asked for and that it has not been given.
 
-    Those that are kept in memory are here at once; those on disk are read in slices, the next one when `messages` is
-    empty.
+    Those that are kept in memory are here at once; those on disk are read in slices, the next one when nothing is here.
+    A topic filter that asks again is given all that it asks for now, and no more what it was still to get: so there is
+    no more of this than the client has subscriptions.
 
     Attributes:
-        messages: with the granted QoS, the Subscription Identifier (0: none), and the scan they came of, if they did.
-        scans: those that are not at their end, with the same.
+        scans: by topic filter, those that are not at their end.
+        pending: messages that are here.
     """
 
     # As small as can be: when many clients come back at once, each has one of these until its turn to read comes.
-    __slots__ = ("_ended", "_router", "messages", "scans")
+    __slots__ = ("_ended", "_here", "_router", "pending", "scans")
 
     def __init__(self, router: Router) -> None:
-        self._router = router
         self._ended = False
-        self.messages: deque[tuple[Message, int, int, RetainedScan | None]] = deque()
-        self.scans: list[tuple[RetainedScan, int, int]] = []
+        self._router = router
+        self._here: dict[bytes, Asked] = {}      # those with messages that are here
+        self.scans: dict[bytes, Asked] = {}
+        self.pending = 0
 
     def __bool__(self) -> bool:
-        return bool(self.messages or self.scans)
+        return bool(self._here or self.scans)
 
-    def add(self, retained: list[Message] | RetainedScan, qos: int, identifier: int) -> None:
+    @property
+    def is_full(self) -> bool:
+        """So much waits that nothing more may be asked for."""
+        return self.pending >= WAITING_MAX
+
+    def add(self, topic_filter: bytes, retained: list[Message] | RetainedScan, qos: int, identifier: int) -> None:
         """Add what Router.subscribe() returned for a subscription."""
-        if isinstance(retained, list):
-            self.messages.extend((message, qos, identifier, None) for message in retained)
-        else:
-            self.scans.append((retained, qos, identifier))
+        self._put(topic_filter, Asked(retained, qos, identifier))
+
+    def _put(self, topic_filter: bytes, asked: Asked) -> None:
+        self.drop(topic_filter)
+        if asked.scan is not None and not asked.scan.done:
+            self.scans[topic_filter] = asked
+        if asked.at < len(asked.messages):
+            self._here[topic_filter] = asked
+            self.pending += len(asked.messages) - asked.at
+
+    def drop(self, topic_filter: bytes) -> None:
+        """A subscription has ended, or asks anew."""
+        self.scans.pop(topic_filter, None)
+        asked = self._here.pop(topic_filter, None)
+        if asked is not None:
+            self.pending -= len(asked.messages) - asked.at
+
+    def grade(self, topic_filter: bytes, qos: int, identifier: int) -> None:
+        """What a topic filter has asked for goes out under other terms."""
+        for asked in (self.scans.get(topic_filter), self._here.get(topic_filter)):
+            if asked is not None:
+                asked.qos, asked.identifier = qos, identifier
 
     def begin(self) -> None:
         """Begin to read, the SUBACK having left: now all routers have the subscriptions.
 
         What is one look-up is read at once.
         """
-        waiting, self.scans = self.scans, []
-        for scan, qos, identifier in waiting:
-            scan.begin()
-            if scan.is_exact:
-                self._read(scan, qos, identifier, busy=False)
-            else:
-                self.scans.append((scan, qos, identifier))
+        for topic_filter, asked in list(self.scans.items()):
+            assert asked.scan is not None
+            asked.scan.begin()
+            if asked.scan.is_exact:
+                self._read(topic_filter, asked, busy=False)
 
     def join(self, later: Backlog) -> None:
         """Add what another SUBSCRIBE has asked for."""
-        self.messages.extend(later.messages)
-        self.scans.extend(later.scans)
+        for topic_filter in {**later._here, **later.scans}:
+            self.drop(topic_filter)
+        self._here.update(later._here)
+        self.scans.update(later.scans)
+        self.pending += later.pending
 
     def read_on(self, busy: bool = False) -> None:
         """Read a slice of the first scan, a short one if busy; it may give nothing although there is more."""
-        scan, qos, identifier = self.scans[0]
-        self._read(scan, qos, identifier, busy)
-        if scan.done:
-            del self.scans[0]
+        topic_filter = next(iter(self.scans))
+        self._read(topic_filter, self.scans[topic_filter], busy)
 
-    def _read(self, scan: RetainedScan, qos: int, identifier: int, busy: bool) -> None:
+    def _read(self, topic_filter: bytes, asked: Asked, busy: bool) -> None:
         limit, bytes_max = (SLICE_MESSAGES_BUSY, SLICE_BYTES_BUSY) if busy else (SLICE_MESSAGES, SLICE_BYTES)
         ledger = self._router.ledger
+        scan = asked.scan
+        assert scan is not None
         messages = scan.next_slice(limit, ledger.now_us, ledger.now_ms, bytes_max)
-        self.messages.extend((message, qos, identifier, scan) for message in messages)
+        if messages:
+            asked.messages = asked.messages[asked.at:] + messages
+            asked.at = 0
+            self._here[topic_filter] = asked
+            self.pending += len(messages)
+        if scan.done:
+            del self.scans[topic_filter]
+
+    def next(self) -> tuple[Message, int, int, RetainedScan | None] | None:
+        """Return the next message that is here, with QoS, Subscription Identifier and scan; take() takes it."""
+        for asked in self._here.values():
+            return asked.messages[asked.at], asked.qos, asked.identifier, asked.scan
+        return None
+
+    def take(self) -> None:
+        """Take what next() returned."""
+        topic_filter, asked = next(iter(self._here.items()))
+        asked.at += 1
+        self.pending -= 1
+        if asked.at == len(asked.messages):
+            asked.messages, asked.at = [], 0
+            del self._here[topic_filter]
 
     def is_current(self, message: Message, scan: RetainedScan | None) -> bool:
         """Return whether a message is still its topic's; a newer one came live, and this one is passed over."""
@@ -89,5 +155,12 @@ class Backlog:
     def end(self) -> None:
         """The index will be closed: nothing more is read, and what has been read is as good as it is now."""
         self.scans.clear()
-        self.messages = deque(entry for entry in self.messages if self.is_current(entry[0], entry[3]))
+        for topic_filter, asked in list(self._here.items()):
+            messages = [message for message in asked.messages[asked.at:] if self.is_current(message, asked.scan)]
+            self.drop(topic_filter)
+            if messages:
+                kept = Asked(messages, asked.qos, asked.identifier)
+                kept.scan = asked.scan
+                self._here[topic_filter] = kept
+                self.pending += len(messages)
         self._ended = True

@@ -486,7 +486,7 @@ cdef class Connection(Protocol):
         """Break the tie to the session; the session's own side is detach()ed by the router."""
         self.session = None
         self.route = None
-        self.backlog = None
+        self.backlog = self.slices = None
 
     def close(self, reason) -> None:
         """Take note of the end: nothing more is parsed; the hub closes when the turn ends. The first reason stays."""

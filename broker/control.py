@@ -8,28 +8,24 @@ from typing import TYPE_CHECKING, Any
 from router.topics import check_topic_filter, parse_shared
 
 from broker.acl import FailClosed
-from broker.backlog import Backlog
 from broker.handshake import Handshake
 from broker.limits import topic_problem
 from broker.logs import Late, get
 from broker.packets import (
-    Auth,
     Connack,
     Disconnect,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
     decode,
-    encode,
+    decode_auth,
+    decode_disconnect,
     encode_fitting,
 )
 from broker.presence import Presence
 from broker.properties import PacketType
 from broker.reasons import BY_CLIENT, ClientError, CloseReason, Reason, disconnect_reason_to_close
 from broker.replay_filters import parse_replay
+from broker.subscribing import Slices, Subscribing, Unsubscribing
 from broker.taps import Taps
-from router.replays import REPLAY_PREFIX, ReplaySubscription, remember
+from router.replays import REPLAY_PREFIX, ReplaySubscription
 
 if TYPE_CHECKING:
     from router.router import Router
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
 
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
+    from broker.backlog import Backlog
     from broker.config import Config
     from broker.connection import Connection
     from broker.packets import Subscription
@@ -44,8 +41,7 @@ if TYPE_CHECKING:
 
 log = get("connections")
 
-KEEP_EXISTING = 0x10                    # Retain Handling 1: only if the subscription is new
-RETAIN_HANDLING_BITS = 0x30
+SUBSCRIBE, UNSUBSCRIBE = 0x82, 0xA2     # first bytes
 QOS_BITS, NO_LOCAL_BIT, RETAIN_AS_PUBLISHED_BIT = 0x03, 0x04, 0x08      # of Subscription Options (3.8.3.1)
 
 # Whoever comes to this port with another protocol is told in that protocol's words.
@@ -93,81 +89,41 @@ class Controller:
         try:
             if first == PacketType.CONNECT << 4:
                 return self.handshake.on_connect(connection, body)
-            packet = decode(first, body, connection.version)
-            if isinstance(packet, Disconnect):
-                return self._disconnect(connection, packet)
-            if isinstance(packet, Auth):
-                return self.handshake.on_auth(connection, packet)
-            if isinstance(packet, Subscribe):
-                return self._subscribe(connection, packet)
-            assert isinstance(packet, Unsubscribe), packet
-            return self._unsubscribe(connection, packet)
+            if first == SUBSCRIBE:
+                return self._begin(connection, Subscribing(self, connection, body))
+            if first == UNSUBSCRIBE:
+                return self._begin(connection, Unsubscribing(self, connection, body))
+            if first == PacketType.DISCONNECT << 4:
+                return self._disconnect(connection, decode_disconnect(body, connection.version, user_properties=False))
+            if first == PacketType.AUTH << 4:
+                return self.handshake.on_auth(
+                    connection, decode_auth(body, connection.version, user_properties=False))
+            raise AssertionError(decode(first, body, connection.version))       # it has another first byte, or raises
         except ClientError as error:
             self.fail(connection, error)
             return False
 
-    def _subscribe(self, connection: Connection, packet: Subscribe) -> bool:
-        session = connection.session
-        identifier: int = packet.properties.get("subscription_identifier", 0)
-        reasons = []
-        backlog = Backlog(self.router)
-        replays: list[ReplaySubscription] = []
-        if identifier and not self.mqtt.subscription_identifiers_available:
-            raise ClientError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "section 3.2.2.3.12",
-                              "a Subscription Identifier, and none are available")
-        in_use = session.has_incoming(packet.packet_identifier)
-        for subscription in packet.subscriptions:
-            asked: ReplaySubscription | None = None
-            if in_use:
-                reason: Reason | None = Reason.PACKET_IDENTIFIER_IN_USE
-            elif subscription.topic_filter.startswith(REPLAY_PREFIX):
-                reason, asked = self._replay(connection, subscription)
-            else:
-                reason = self._refusal(connection, subscription)
-            if asked is not None:
-                qos = min(subscription.qos, self.mqtt.maximum_qos, 1)
-                reason = Reason(qos)
-                asked.options = self._options(connection, subscription, qos)
-                asked.identifier = identifier
-                existing = (session.replays or {}).get(asked.topic_filter)
-                if existing is not None and asked.options & RETAIN_HANDLING_BITS == KEEP_EXISTING:
-                    asked.numbers, asked.since_us = existing.numbers, existing.since_us
-                remember(self.router, session, asked)
-                replays.append(asked)
-            elif reason is None:
-                qos = min(subscription.qos, self.mqtt.maximum_qos)
-                reason = Reason(qos)
-                retained = self.router.subscribe(
-                    session, subscription.topic_filter, self._options(connection, subscription, qos), identifier)
-                backlog.add(retained, qos, identifier)
-            else:
-                self.refused_subscriptions[reason.name.lower()] += 1
-                if connection.version == 4:
-                    reason = Reason.UNSPECIFIED_ERROR       # 3.1.1 knows one failure, 0x80
-                elif connection.version == 3:
-                    reason = Reason(subscription.qos)       # 3.1 knows none: what was asked for is said
-            reasons.append(reason)
-        suback = encode(Suback(packet.packet_identifier, tuple(reasons)), connection.version)
+    def _begin(self, connection: Connection, slices: Slices) -> bool:
+        """Do the first slice of a control packet. Returns whether the connection may be parsed on at once."""
+        if slices.go_on(False):
+            return slices.finish()
+        connection.slices = slices
+        connection.go_on_later()
+        return False
 
-        def answer() -> None:
-            if not connection.is_open:
+    def _go_on(self, connection: Connection, slices: Slices, busy: bool) -> None:
+        """Do the next slice of a control packet, and answer it after the last."""
+        try:
+            if not slices.go_on(busy):
+                connection.go_on_later()
                 return
-            connection.write_packet(suback)
-            for replay in replays:
-                if session.replays.get(replay.topic_filter) is replay and self.replays is not None:
-                    self.replays.start(connection, replay)
-            backlog.begin()
-            if not backlog:
-                return
-            if connection.backlog is None:
-                connection.backlog = backlog
-            else:
-                connection.backlog.join(backlog)
-            self.send_backlog(connection)
+            connection.slices = None
+            if slices.finish():
+                connection.unpark()
+        except ClientError as error:
+            self.fail(connection, error)
 
-        return self._answer_everywhere(connection, answer)
-
-    def _options(self, connection: Connection, subscription: Subscription, qos: int) -> int:
+    def options_of(self, connection: Connection, subscription: Subscription, qos: int) -> int:
         """Return the Subscription Options byte in force (3.8.3.1): at most the QoS that is available.
 
         To a bridge, messages go as they were published and never back; before 5.0 it cannot ask for it.
@@ -179,7 +135,7 @@ class Controller:
                 options |= NO_LOCAL_BIT
         return options
 
-    def _answer(self, connection: Connection, answer: Any) -> bool:
+    def answer(self, connection: Connection, answer: Any) -> bool:
         """Let an answer leave now, or when the record of what it answers is durable."""
         if self.router.recording and connection.session.durable:
             def answer_and_go_on() -> None:
@@ -191,10 +147,10 @@ class Controller:
         answer()
         return True
 
-    def _answer_everywhere(self, connection: Connection, answer: Any) -> bool:
+    def answer_everywhere(self, connection: Connection, answer: Any) -> bool:
         """_answer(), once the other workers know what is wanted: what is published there afterwards arrives."""
         if self.mesh is None:
-            return self._answer(connection, answer)
+            return self.answer(connection, answer)
         answered = parked = False
 
         def answer_and_go_on() -> None:
@@ -212,7 +168,7 @@ class Controller:
             parked = not answered
         return not parked
 
-    def _refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
+    def refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
         """Return why a subscription is refused, or None. Raises ClientError for what 3.x or 5.0 call an error."""
         topic_filter = subscription.topic_filter
         if topic_problem(topic_filter, self.limits.topic_levels_max, self.limits.topic_bytes_max) is not None:
@@ -251,7 +207,7 @@ class Controller:
         count: int = session.entry_count + len(session.replays or ())
         return count >= self.limits.subscriptions_per_client_max
 
-    def _replay(
+    def replay_of(
         self, connection: Connection, subscription: Subscription
     ) -> tuple[Reason | None, ReplaySubscription | None]:
         """Return why a subscription to stored messages is refused, or else what it asks for."""
@@ -291,13 +247,12 @@ class Controller:
         to be read from the disk is read when the connection's turn for that has come: read_on().
         """
         backlog: Backlog = connection.backlog
-        messages, is_current = backlog.messages, backlog.is_current
-        while messages:
-            message, qos, identifier, scan = messages[0]
+        while (waiting := backlog.next()) is not None:
+            message, qos, identifier, scan = waiting
             if not connection.can_take(min(qos, message.quality_of_service)):
                 return
-            messages.popleft()
-            if is_current(message, scan):
+            backlog.take()
+            if backlog.is_current(message, scan):
                 connection.send_retained(message, qos, identifier)
         if backlog.scans:
             connection.go_on_later()
@@ -305,46 +260,22 @@ class Controller:
             connection.backlog = None
 
     def read_on(self, connection: Connection, busy: bool) -> None:
-        """Read some of the retained messages for a connection from the disk, and send them. Called a few times a turn.
+        """Do the next slice for a connection: of a control packet, of the retained messages to be read from the disk.
 
-        A connection that takes nothing now has this called again after it has taken something.
+        Called a few times a turn. A connection that takes nothing now has this called again after it has taken
+        something.
 
         Args:
             busy: messages are published: only a few, so that those do not wait.
         """
+        if connection.slices is not None:
+            self._go_on(connection, connection.slices, busy)
         backlog: Backlog | None = connection.backlog
         if backlog is None or not connection.can_take(0):
             return
-        if not backlog.messages:
+        if not backlog.pending and backlog.scans:
             backlog.read_on(busy)
         self.send_backlog(connection)
-
-    def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> bool:
-        session = connection.session
-        reasons = []
-        in_use = session.has_incoming(packet.packet_identifier)
-        for topic_filter in packet.topic_filters:
-            # A start may be a time with a time zone, like +01:00.
-            is_replay = topic_filter.startswith(REPLAY_PREFIX)
-            problem = None if is_replay else check_topic_filter(topic_filter)
-            if in_use:
-                reasons.append(Reason.PACKET_IDENTIFIER_IN_USE)
-            elif problem is None:
-                removed = self.router.unsubscribe(session, topic_filter)
-                if is_replay and self.replays is not None:
-                    self.replays.stop(session, topic_filter)
-                reasons.append(Reason.SUCCESS if removed else Reason.NO_SUBSCRIPTION_EXISTED)
-            elif connection.version < 5:
-                raise ClientError(Reason.TOPIC_FILTER_INVALID, "section 4.7", problem)
-            else:
-                reasons.append(Reason.TOPIC_FILTER_INVALID)
-        unsuback = encode(Unsuback(packet.packet_identifier, tuple(reasons)), connection.version)
-
-        def answer() -> None:
-            if connection.is_open:
-                connection.write_packet(unsuback)
-
-        return self._answer(connection, answer)
 
     def _disconnect(self, connection: Connection, packet: Disconnect) -> bool:
         session = connection.session

@@ -174,7 +174,7 @@ class InProcessClient:
             raise RefusedError(f"subscribe to {topic_filter!r}", Reason.NOT_AUTHORIZED)
         identifier = subscription_identifier or 0
         retained = host.router.subscribe(self.local, encoded, options, identifier)
-        self._backlog.add(retained, qos, identifier)
+        self._backlog.add(encoded, retained, qos, identifier)
         if self._backlog:
             self._on_arrival()
         return qos
@@ -189,6 +189,7 @@ class InProcessClient:
         encoded, _ = application.check_filter(topic_filter)
         await trio.lowlevel.checkpoint()
         self._check_open()
+        self._backlog.drop(encoded)
         removed: bool = self._host.router.unsubscribe(self.local, encoded)
         return removed
 
@@ -213,10 +214,11 @@ class InProcessClient:
         host = self._host
         now_ms = host.reactor.look_at_clock()
         backlog = self._backlog
-        if not backlog.messages and backlog.scans:
+        if not backlog.pending and backlog.scans:
             backlog.read_on()
-        while backlog.messages:
-            message, granted_qos, identifier, scan = backlog.messages.popleft()
+        while (waiting := backlog.next()) is not None:
+            message, granted_qos, identifier, scan = waiting
+            backlog.take()
             if backlog.is_current(message, scan) and not self.local.expired(message, now_ms):
                 # RETAIN 1 [MQTT3-3.3.1-8], at most at the granted QoS.
                 return application.received(message, min(granted_qos, message.quality_of_service), True,

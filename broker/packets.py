@@ -12,6 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from broker.packet_parts import (
+    decode_head,
+    frame,
+    head,
+    take_packet_identifier,
+    take_subscription,
+    take_topic_filter,
+)
 from broker.packet_types import (
     Ack,
     Auth,
@@ -32,13 +40,11 @@ from broker.packet_types import (
     subscription,
 )
 from broker.properties import (
-    VARIABLE_BYTE_INTEGER_MAX,
     PacketType,
     check_utf8,
     decode_properties,
     decode_utf8,
     encode_properties,
-    encode_varint,
     malformed,
     put_binary,
     take_binary,
@@ -47,8 +53,8 @@ from broker.reasons import ClientError, ConnectReturn, Reason, connect_return
 
 __all__ = [
     "Ack", "Auth", "Connack", "Connect", "Disconnect", "Packet", "Pingreq", "Pingresp", "Properties", "Publish",
-    "Suback", "Subscribe", "Subscription", "Unsuback", "Unsubscribe", "Will", "decode", "decode_connect", "encode",
-    "encode_connack", "encode_fitting", "may_carry", "next_frame", "subscription",
+    "Suback", "Subscribe", "Subscription", "Unsuback", "Unsubscribe", "Will", "decode", "decode_auth", "decode_connect",
+    "decode_disconnect", "encode", "encode_connack", "encode_fitting", "may_carry", "next_frame", "subscription",
 ]
 
 # Which reason codes a packet may carry (the table in the section of each packet), as values.
@@ -237,7 +243,7 @@ def _decode_publish(first_byte: int, body: bytes, version: int) -> Publish:
     topic, position = take_binary(body, 0)
     packet_identifier = 0
     if qos:
-        packet_identifier, position = _take_packet_identifier(body, position)
+        packet_identifier, position = take_packet_identifier(body, position)
     properties: Properties = {}
     if version == 5:
         properties, position = decode_properties(body, position, PacketType.PUBLISH)
@@ -246,15 +252,6 @@ def _decode_publish(first_byte: int, body: bytes, version: int) -> Publish:
     elif "topic_alias" not in properties:
         raise ClientError(Reason.PROTOCOL_ERROR, "section 3.3.2.1", "neither a topic name nor a topic alias")
     return Publish(topic, body[position:], qos, first_byte & 1 != 0, dup, packet_identifier, properties)
-
-
-def _take_packet_identifier(body: bytes, position: int) -> tuple[int, int]:
-    if position + 2 > len(body):
-        raise malformed("section 2.2.1", "the packet ends before its packet identifier")
-    packet_identifier = body[position] << 8 | body[position + 1]
-    if packet_identifier == 0:
-        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-2.2.1-3", "a packet identifier of 0")
-    return packet_identifier, position + 2
 
 
 def _reason(value: int, allowed: frozenset[int], clause: str) -> Reason:
@@ -287,7 +284,7 @@ def _decode_connack(body: bytes, version: int) -> Connack:
 
 def _ack_decoder(packet_type: PacketType, allowed: frozenset[int], clause: str) -> Callable[[bytes, int], Ack]:
     def decode_ack(body: bytes, version: int) -> Ack:
-        packet_identifier, position = _take_packet_identifier(body, 0)
+        packet_identifier, position = take_packet_identifier(body, 0)
         if version != 5 or len(body) == 2:
             _at_end(body, position)
             return Ack(packet_type, packet_identifier)
@@ -302,53 +299,18 @@ def _ack_decoder(packet_type: PacketType, allowed: frozenset[int], clause: str) 
 
 
 def _decode_subscribe(body: bytes, version: int) -> Subscribe:
-    packet_identifier, position = _take_packet_identifier(body, 0)
-    properties: Properties = {}
-    if version == 5:
-        properties, position = decode_properties(body, position, PacketType.SUBSCRIBE)
+    packet_identifier, properties, position = decode_head(body, version, PacketType.SUBSCRIBE)
     subscriptions = []
     while position < len(body):
-        topic_filter, position = _take_topic_filter(body, position)
-        if position == len(body):
-            raise malformed("section 3.8.3", "the SUBSCRIBE ends before the options of a topic filter")
-        subscriptions.append(_decode_options(topic_filter, body[position], version))
-        position += 1
+        taken, position = take_subscription(body, position, version)
+        subscriptions.append(taken)
     if not subscriptions:
         raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.8.3-2", "a SUBSCRIBE without a topic filter")
     return Subscribe(packet_identifier, tuple(subscriptions), properties)
 
 
-def _take_topic_filter(body: bytes, position: int) -> tuple[bytes, int]:
-    topic_filter, position = take_binary(body, position)
-    if not topic_filter:
-        raise malformed("MQTT-4.7.3-1", "an empty topic filter")
-    return check_utf8(topic_filter), position
-
-
-def _decode_options(topic_filter: bytes, options: int, version: int) -> Subscription:
-    if version != 5:
-        if options > 2:
-            raise malformed("MQTT3-3.8.3-4", "reserved bits beside a topic filter, or QoS 3")
-        return Subscription(topic_filter, options, options)
-    if options & 0xC0:
-        raise malformed("MQTT-3.8.3-5", "reserved bits in subscription options")
-    qos = options & 3
-    if qos == 3:
-        raise ClientError(Reason.PROTOCOL_ERROR, "section 3.8.3.1", "a Maximum QoS of 3")
-    retain_handling = options >> 4
-    if retain_handling == 3:
-        raise ClientError(Reason.PROTOCOL_ERROR, "section 3.8.3.1", "a Retain Handling of 3")
-    no_local = options & 0x04 != 0
-    if no_local and topic_filter.startswith(b"$share/"):
-        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.8.3-4", "No Local on a shared subscription")
-    return Subscription(topic_filter, options, qos, no_local, options & 0x08 != 0, retain_handling)
-
-
 def _decode_suback(body: bytes, version: int) -> Suback:
-    packet_identifier, position = _take_packet_identifier(body, 0)
-    properties: Properties = {}
-    if version == 5:
-        properties, position = decode_properties(body, position, PacketType.SUBACK)
+    packet_identifier, properties, position = decode_head(body, version, PacketType.SUBACK)
     allowed = _SUBACK_CODES if version == 5 else _SUBACK_CODES_3
     reasons = tuple(_reason(value, allowed, "MQTT-3.9.3-2") for value in body[position:])
     if not reasons:
@@ -357,13 +319,10 @@ def _decode_suback(body: bytes, version: int) -> Suback:
 
 
 def _decode_unsubscribe(body: bytes, version: int) -> Unsubscribe:
-    packet_identifier, position = _take_packet_identifier(body, 0)
-    properties: Properties = {}
-    if version == 5:
-        properties, position = decode_properties(body, position, PacketType.UNSUBSCRIBE)
+    packet_identifier, properties, position = decode_head(body, version, PacketType.UNSUBSCRIBE)
     topic_filters = []
     while position < len(body):
-        topic_filter, position = _take_topic_filter(body, position)
+        topic_filter, position = take_topic_filter(body, position)
         topic_filters.append(topic_filter)
     if not topic_filters:
         raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.10.3-2", "an UNSUBSCRIBE without a topic filter")
@@ -371,7 +330,7 @@ def _decode_unsubscribe(body: bytes, version: int) -> Unsubscribe:
 
 
 def _decode_unsuback(body: bytes, version: int) -> Unsuback:
-    packet_identifier, position = _take_packet_identifier(body, 0)
+    packet_identifier, position = take_packet_identifier(body, 0)
     if version != 5:
         _at_end(body, position)
         return Unsuback(packet_identifier)
@@ -392,7 +351,8 @@ def _decode_pingresp(body: bytes, version: int) -> Pingresp:
     return Pingresp()
 
 
-def _decode_disconnect(body: bytes, version: int) -> Disconnect:
+def decode_disconnect(body: bytes, version: int, *, user_properties: bool = True) -> Disconnect:
+    """Return a DISCONNECT; its user properties may be left out where nobody reads them."""
     if version != 5:
         _at_end(body, 0)
     if not body:
@@ -400,18 +360,19 @@ def _decode_disconnect(body: bytes, version: int) -> Disconnect:
     reason = _reason(body[0], _DISCONNECT_CODES, "MQTT-3.14.2-1")
     if len(body) == 1:
         return Disconnect(reason)
-    properties, position = decode_properties(body, 1, PacketType.DISCONNECT)
+    properties, position = decode_properties(body, 1, PacketType.DISCONNECT, user_properties=user_properties)
     _at_end(body, position)
     return Disconnect(reason, properties)
 
 
-def _decode_auth(body: bytes, version: int) -> Auth:
+def decode_auth(body: bytes, version: int, *, user_properties: bool = True) -> Auth:
+    """Return an AUTH; its user properties may be left out where nobody reads them."""
     if version != 5:
         raise malformed("section 2.1.2", "a packet of type 15, reserved before 5.0")
     if not body:
         return Auth()
     reason = _reason(body[0], _AUTH_CODES, "MQTT-3.15.2-1")
-    properties, position = decode_properties(body, 1, PacketType.AUTH)
+    properties, position = decode_properties(body, 1, PacketType.AUTH, user_properties=user_properties)
     _at_end(body, position)
     if "authentication_method" not in properties:
         raise ClientError(Reason.PROTOCOL_ERROR, "section 3.15.2.2.2", "an AUTH without an authentication method")
@@ -427,8 +388,8 @@ _DECODERS: dict[int, Callable[[bytes, int], Packet]] = {       # by the only fir
     0xB0: _decode_unsuback,
     0xC0: _decode_pingreq,
     0xD0: _decode_pingresp,
-    0xE0: _decode_disconnect,
-    0xF0: _decode_auth,
+    0xE0: decode_disconnect,
+    0xF0: decode_auth,
     **{first: _ack_decoder(packet_type, codes, clause) for packet_type, (first, codes, clause) in _ACKS.items()},
 }
 
@@ -448,7 +409,7 @@ def encode_connack(
     version: int, session_present: bool, reason: Reason | ConnectReturn, properties: Mapping[str, Any]) -> bytes:
     """Return a whole CONNACK; before 5.0 with the nearest return code and without properties."""
     if version == 5:
-        return _frame(0x20, bytes((session_present, reason)) + encode_properties(properties))
+        return frame(0x20, bytes((session_present, reason)) + encode_properties(properties))
     code = reason if isinstance(reason, ConnectReturn) else connect_return(reason)
     # The byte of Session Present was reserved in 3.1.
     return bytes((0x20, 2, session_present and version == 4, code))
@@ -470,17 +431,6 @@ def encode_fitting(packet: Connack | Disconnect | Auth, version: int, packet_byt
 def may_carry(packet_type: PacketType, reason: Reason) -> bool:
     """Return whether a CONNACK or a DISCONNECT of 5.0 may carry a reason code."""
     return reason in (_CONNACK_CODES if packet_type == PacketType.CONNACK else _DISCONNECT_CODES)
-
-
-def _frame(first_byte: int, body: bytes) -> bytes:
-    assert len(body) <= VARIABLE_BYTE_INTEGER_MAX, len(body)
-    return bytes((first_byte,)) + encode_varint(len(body)) + body
-
-
-def _head(packet_identifier: int, packet_properties: Properties, version: int) -> bytes:
-    assert 1 <= packet_identifier <= 0xFFFF, packet_identifier
-    head = packet_identifier.to_bytes(2, "big")
-    return head + encode_properties(packet_properties) if version == 5 else head
 
 
 def _encode_connect(packet: Connect, version: int) -> bytes:
@@ -509,7 +459,7 @@ def _encode_connect(packet: Connect, version: int) -> bytes:
     if packet.password is not None:
         assert version == 5 or packet.user_name is not None, "a password needs a user name before 5.0"
         body += put_binary(packet.password)
-    return _frame(0x10, bytes(body))
+    return frame(0x10, bytes(body))
 
 
 def _encode_connack(packet: Connack, version: int) -> bytes:
@@ -520,25 +470,25 @@ def _encode_publish(packet: Publish, version: int) -> bytes:
     assert packet.qos in (0, 1, 2), packet.qos
     body = put_binary(packet.topic)
     if packet.qos:
-        body += _head(packet.packet_identifier, packet.properties, version)
+        body += head(packet.packet_identifier, packet.properties, version)
     elif version == 5:
         body += encode_properties(packet.properties)
-    return _frame(0x30 | packet.dup << 3 | packet.qos << 1 | packet.retain, body + packet.payload)
+    return frame(0x30 | packet.dup << 3 | packet.qos << 1 | packet.retain, body + packet.payload)
 
 
 def _encode_ack(packet: Ack, version: int) -> bytes:
     first_byte = _ACKS[packet.type][0]
     if version != 5 or (packet.reason == Reason.SUCCESS and not packet.properties):
-        return _frame(first_byte, _head(packet.packet_identifier, {}, 4))
-    body = _head(packet.packet_identifier, {}, 4) + bytes((packet.reason,))
-    return _frame(first_byte, body + encode_properties(packet.properties) if packet.properties else body)
+        return frame(first_byte, head(packet.packet_identifier, {}, 4))
+    body = head(packet.packet_identifier, {}, 4) + bytes((packet.reason,))
+    return frame(first_byte, body + encode_properties(packet.properties) if packet.properties else body)
 
 
 def _encode_subscribe(packet: Subscribe, version: int) -> bytes:
-    body = _head(packet.packet_identifier, packet.properties, version)
+    body = head(packet.packet_identifier, packet.properties, version)
     for each in packet.subscriptions:
         body += put_binary(each.topic_filter) + bytes((each.options if version == 5 else each.qos,))
-    return _frame(0x82, body)
+    return frame(0x82, body)
 
 
 def _reason_bytes(reasons: Iterable[Reason], version: int) -> bytes:
@@ -548,32 +498,32 @@ def _reason_bytes(reasons: Iterable[Reason], version: int) -> bytes:
 
 
 def _encode_suback(packet: Suback, version: int) -> bytes:
-    head = _head(packet.packet_identifier, packet.properties, version)
-    return _frame(0x90, head + _reason_bytes(packet.reasons, version))
+    body = head(packet.packet_identifier, packet.properties, version)
+    return frame(0x90, body + _reason_bytes(packet.reasons, version))
 
 
 def _encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
-    body = _head(packet.packet_identifier, packet.properties, version)
-    return _frame(0xA2, body + b"".join(map(put_binary, packet.topic_filters)))
+    body = head(packet.packet_identifier, packet.properties, version)
+    return frame(0xA2, body + b"".join(map(put_binary, packet.topic_filters)))
 
 
 def _encode_unsuback(packet: Unsuback, version: int) -> bytes:
-    head = _head(packet.packet_identifier, packet.properties, version)
-    return _frame(0xB0, head + bytes(packet.reasons) if version == 5 else head)
+    body = head(packet.packet_identifier, packet.properties, version)
+    return frame(0xB0, body + bytes(packet.reasons) if version == 5 else body)
 
 
 def _encode_disconnect(packet: Disconnect, version: int) -> bytes:
     if version != 5 or (packet.reason == Reason.NORMAL_DISCONNECTION and not packet.properties):
         return b"\xe0\0"
     properties = encode_properties(packet.properties) if packet.properties else b""
-    return _frame(0xE0, bytes((packet.reason,)) + properties)
+    return frame(0xE0, bytes((packet.reason,)) + properties)
 
 
 def _encode_auth(packet: Auth, version: int) -> bytes:
     assert version == 5, version
     if packet.reason == Reason.SUCCESS and not packet.properties:
         return b"\xf0\0"
-    return _frame(0xF0, bytes((packet.reason,)) + encode_properties(packet.properties))
+    return frame(0xF0, bytes((packet.reason,)) + encode_properties(packet.properties))
 
 
 _ENCODERS: dict[type, Callable[[Any, int], bytes]] = {

@@ -7,7 +7,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from broker.reasons import ClientError, Reason
+from broker.user_properties import put_user_properties, take_user_properties
 
+USER_PROPERTY = 0x26
 VARIABLE_BYTE_INTEGER_MAX = 268_435_455
 
 
@@ -186,11 +188,15 @@ def put_binary(data: bytes) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
-def decode_properties(data: bytes, offset: int, packet: PacketType) -> tuple[dict[str, Any], int]:
+def decode_properties(
+        data: bytes, offset: int, packet: PacketType, *, user_properties: bool = True) -> tuple[dict[str, Any], int]:
     """Return the properties that start at an offset with their length, and the offset behind them.
 
     Each property is under its name in `TABLE`. What may repeat in this packet has a list as its value, in the order
     received: user_property a list of (name, value), and subscription_identifier in a PUBLISH a list of integers.
+
+    Args:
+        user_properties: False: they are checked and left out, where nobody reads them.
 
     Raises:
         ClientError: MALFORMED_PACKET for what cannot be read or does not belong in this packet, PROTOCOL_ERROR for a
@@ -205,6 +211,11 @@ def decode_properties(data: bytes, offset: int, packet: PacketType) -> tuple[dic
     data = data[:end]                                    # so that no value reads past the properties
     properties: dict[str, Any] = {}
     while offset < end:
+        if data[offset] == USER_PROPERTY and packet in _EVERYWHERE:
+            pairs = properties.setdefault("user_property", []) if user_properties else None
+            before, offset = offset, take_user_properties(data, offset, end, pairs)
+            if offset != before:
+                continue                                 # else what is wrong with it is said below
         identifier, offset = decode_varint(data, offset)
         row = BY_IDENTIFIER.get(identifier)
         if row is None or packet not in row.packets:
@@ -257,6 +268,9 @@ def encode_properties(properties: Mapping[str, Any]) -> bytes:
     block = bytearray()
     for row in sorted((BY_NAME[name] for name in properties), key=_identifier):
         value = properties[row.name]
+        if row.identifier == USER_PROPERTY:
+            block += put_user_properties(value if isinstance(value, list) else [value])
+            continue
         for item in value if isinstance(value, list) else (value,):
             block.append(row.identifier)                 # all are below 0x80: one byte
             block += _encode_value(row.kind, item)

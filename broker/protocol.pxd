@@ -32,6 +32,8 @@ cdef struct Turn:
     uint64_t* verdicts           # VERDICTS entries: hash of (salt, topic name), low bit: allowed
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
     uint32_t payload_bytes_max   # of a PUBLISH; a message with a larger payload is dropped
+    uint32_t control_bytes_max   # largest packet but PUBLISH
+    uint32_t checked_bytes       # the smaller of both: a packet above it is looked at more closely
     uint32_t receive_maximum     # Receive Maximum that we accept
     uint32_t alias_max           # Topic Alias Maximum that we accept
     uint32_t connect_bytes_max   # largest packet before authentication has succeeded
@@ -78,6 +80,7 @@ cdef class Protocol(Sink):
     cdef dict aliases_out                 # alias by topic name; None until the first
     cdef readonly bytes parked_body       # of the control packet that waits for Python
     cdef public object backlog            # retained messages still to be sent (broker.backlog.Backlog), or None
+    cdef public object slices             # of a control packet that takes several turns (broker.subscribing), or None
     cdef public bint replays_wait         # replays that go on when it takes more
     cdef uint64_t salt                    # of this connection's verdicts
     cdef uint64_t messages_in, messages_out, bytes_in, bytes_out
@@ -104,6 +107,7 @@ cdef class Protocol(Sink):
     cdef int find_route(self, Message message) except -1
     cdef int check_available(self, Message message) except -1
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell
+    cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1
     cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1
     cdef int refuse_unlogged(self, Message message, uint16_t packet_identifier) except -1
     cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1

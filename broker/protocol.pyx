@@ -85,9 +85,8 @@ cdef class Protocol(Sink):
                 if size < 0 or <uint32_t>size != varint_length(remaining):
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-1.5.5-1", "Remaining Length of too many bytes")
             packet_length = 1 + size + remaining
-            if packet_length > self.turn.packet_bytes_max:
-                raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.2.2-15",
-                                  f"a packet of {packet_length} bytes, {self.turn.packet_bytes_max} are allowed")
+            if packet_length > self.turn.checked_bytes:
+                self.check_length(packet_type, packet_length)
             if self.state != OPEN:
                 self.check_before_open(packet_type, packet_length)
             if length - offset < packet_length:
@@ -111,6 +110,18 @@ cdef class Protocol(Sink):
                 memset(data + offset, POISON, packet_length)
             offset += packet_length
         return offset
+
+    cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1:
+        """A large packet: what has no payload of an application message may be less large."""
+        if packet_length > self.turn.packet_bytes_max:
+            raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.2.2-15",
+                              f"a packet of {packet_length} bytes, {self.turn.packet_bytes_max} are allowed")
+        # Before authentication connect_bytes_max holds.
+        if packet_type != PUBLISH and packet_length > self.turn.control_bytes_max and self.state == OPEN:
+            raise ClientError(
+                Reason.PACKET_TOO_LARGE, "section 4.13",
+                f"{packet_length} bytes that are no PUBLISH, {self.turn.control_bytes_max} are allowed")
+        return 0
 
     cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1:
         """What a client may send before its CONNECT is accepted is less, and smaller."""

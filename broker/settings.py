@@ -175,6 +175,15 @@ class Limits(Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=256, le=268_435_460, description="Largest packet that a client may send before it is authenticated."),
     ] = 65_536
+    control_packet_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=256,
+            le=268_435_460,
+            description="Largest packet, but PUBLISH, that a client may send once it is authenticated: a SUBSCRIBE of "
+            "many topic filters, above all.",
+        ),
+    ] = 524_288
     connects_per_second_max: Annotated[
         int,
         Meta(

@@ -318,6 +318,7 @@ def terms(config: Config) -> dict[str, Any]:
     return {
         "packet_bytes_max": mqtt.max_packet_size_bytes,
         "payload_bytes_max": mqtt.payload_bytes_max or 0xFFFFFFFF,
+        "control_bytes_max": limits.control_packet_bytes_max,
         "receive_maximum": mqtt.receive_maximum,
         "alias_max": mqtt.topic_alias_maximum,
         "output_bytes_max": limits.output_buffer_bytes_max,

@@ -503,13 +503,15 @@ cdef class Router:
                 self.end_session(session)
         return 0
 
-    def subscribe(self, Receiver receiver not None, bytes topic_filter not None, options: int, identifier: int = 0):
+    def subscribe(self, Receiver receiver not None, bytes topic_filter not None, options: int, identifier: int = 0,
+                  *, bint asks_retained=True):
         """Subscribe, or replace an identical subscription in place [MQTT-3.8.4-3].
 
         Args:
             receiver: a Session, or an in-process client, which is never durable.
             topic_filter: valid, perhaps `$share/name/filter`.
             options: Subscription Options byte (3.8.3.1).
+            asks_retained: False: retained messages are not looked for, whatever the options say.
 
         Returns the retained messages to send now, by Retain Handling [MQTT-3.3.1-9..11]; none for a shared one: a list,
         or a RetainedScan that reads them, where there is an index.
@@ -525,7 +527,8 @@ cdef class Router:
             self.ledger.records.add("subscribe", self.ledger.now_us, (<Session?>receiver).client_identifier,
                                     topic_filter, options, identifier)
         handling = options & RETAIN_HANDLING_MASK
-        if topic_filter.startswith(b"$share/") or handling == 0x20 or (handling == 0x10 and not is_new):
+        if not asks_retained or topic_filter.startswith(b"$share/") or handling == 0x20 or (
+                handling == 0x10 and not is_new):
             return []
         if is_sys:
             return self.sys_topics.match(topic_filter) if self.sys_topics is not None else []
