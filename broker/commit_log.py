@@ -21,7 +21,7 @@ from broker.left_logs import trim_left_logs
 from broker.logs import get
 from broker.read_ahead import ReadAheadDisk
 from broker.settings import Archive
-from router.commit_log import begin, open_log, remove_snapshots
+from router.commit_log import begin, open_log, remove_snapshots, start_deadlines
 from router.retention import archive_needs
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class CommitLog:
         self.workers = workers
         self.home = worker_folder(folder, worker)
         self.home.mkdir(mode=0o700, exist_ok=True)
+        self.deadlines_run = False
         started_s = time.monotonic()
         disk = ReadAheadDisk(str(self.home))
         try:
@@ -110,7 +111,7 @@ class CommitLog:
                  seconds=round(time.monotonic() - started_s, 3), incarnation=self.log.incarnation)
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """The router records now: let the log be written, and what fell due while nobody was there happen.
+        """The router records now: let the log be written.
 
         Args:
             wake: is called from another thread when the log has got further.
@@ -131,6 +132,15 @@ class CommitLog:
             # Others see a retained message when the index has it, and its publisher is told then.
             index.on_applied = wake
         index.start()
+
+    def start_deadlines(self) -> None:
+        """Let sessions end and delayed wills be published in their time, and what fell due while nobody was there now.
+
+        Once, when it is known who wants them. The router has been told the time.
+        """
+        assert not self.deadlines_run, "deadlines are started once"
+        self.deadlines_run = True
+        start_deadlines(self.router, self.opened)
         self.router.expire()
 
     async def watch(self) -> None:

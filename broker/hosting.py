@@ -44,6 +44,7 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None], folder: P
         SegmentError (of router.segments): what is in the folder cannot be used.
     """
     worker = Worker(config, folder=folder, accept_loss=accept_loss)
+    worker.publish_due_wills()
     worker.listen()
     window = open_window(worker, folder) if folder is not None else None
 

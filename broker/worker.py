@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from broker.auth import Admission, Authenticator
     from broker.config import Address, Config
     from broker.place import Links, Place
+    from router.retained_index import RetainedIndex
 
 log = get("worker")
 
@@ -73,30 +74,22 @@ class Worker:
                  transform: Callable[[], Any] | None = None, log_store: Any = None, durability: Any = None,
                  mesh: Any = None, folder: Path | None = None, accept_loss: bool = False,
                  place: Place | None = None, links: Links | None = None) -> None:
-        mqtt, limits = config.mqtt, config.limits
         self.config = config
         self.place = place
-        index = None
-        if folder is not None:
-            index = open_index(folder) if place is None else open_index(folder, place.number, place.count)
+        self.mesh: Any = None
+        self.acceptor: Acceptor | None = None
+        self.handover: Handover | None = None
+        self.sys_topics: SysTopics | None = None
+        self.store: CommitLog | None = None
+        self._stop = trio.Event()
+        mqtt, limits = config.mqtt, config.limits
+        acl = acl or AllowAll()
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
-            routes_max=limits.route_cache_max, index=index)
-        acl = acl or AllowAll()
+            routes_max=limits.route_cache_max, index=None if folder is None else self._open_index(folder))
         self.controller = Controller(config, self.router, authenticator or Anonymous(), acl, admission)
-        self.store: CommitLog | None = None
         if folder is not None:
-            filters = [text.encode() for text in config.archive.topic_filters]
-            if filters:
-                self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
-            try:
-                self.store = CommitLog(config.storage, self.router, self.controller.acl, folder,
-                                       worker=0 if place is None else place.number,
-                                       workers=1 if place is None else place.count, accept_loss=accept_loss,
-                                       archive=config.archive)
-            except BaseException:
-                self.router.retaining.index.close()
-                raise
+            self.store = self._recover(folder, accept_loss)
             log_store = self.store.log
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
@@ -109,26 +102,63 @@ class Worker:
         elif log_store is not None:
             log_store.on_durable = self.reactor.wake
         self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
-        self.mesh: Any = None
-        # Imported here, because it takes ZeroMQ along, which nobody needs who is alone.
-        if links is None and place is not None and place.count > 1 and folder is not None:
-            from broker.neighbours import links_of
-
-            links = links_of(place)
-        if links is not None:
-            from broker.neighbours import join
-
-            self.router.ledger.peer_bytes_max = config.mesh.owed_bytes_max
-            self.mesh = join(self, links)
+        self._join(links, folder)
         if self.store is not None:
             logs = ReplayLogs(self.store.log, 0 if place is None else place.number, folder, self.mesh)
             self.reactor.replays = self.controller.replays = Replays(self.router, logs)
-        self.acceptor: Acceptor | None = None
-        self.handover: Handover | None = None
-        self.sys_topics: SysTopics | None = None
         if mqtt.sys_interval_s:
             self.sys_topics = SysTopics(self.router, self.metrics, mqtt.sys_interval_s, self.mesh)
-        self._stop = trio.Event()
+
+    # A start, step by step: recover, join, publish the wills that are due, listen -----------------------------------
+
+    def _open_index(self, folder: Path) -> RetainedIndex:
+        return open_index(folder) if self.place is None else open_index(folder, self.place.number, self.place.count)
+
+    def _recover(self, folder: Path, accept_loss: bool) -> CommitLog:
+        """Bring back what the folder holds; nothing follows from it yet."""
+        filters = [text.encode() for text in self.config.archive.topic_filters]
+        if filters:
+            self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
+        place = self.place
+        try:
+            return CommitLog(self.config.storage, self.router, self.controller.acl, folder,
+                             worker=0 if place is None else place.number, workers=1 if place is None else place.count,
+                             accept_loss=accept_loss, archive=self.config.archive)
+        except BaseException:
+            self.router.retaining.index.close()
+            raise
+
+    def _join(self, links: Links | None, folder: Path | None) -> None:
+        """Bind, and connect to the peers, if there are any; they need not be there yet."""
+        # Imported here, because it takes ZeroMQ along, which nobody needs who is alone.
+        if links is None and self.place is not None and self.place.count > 1 and folder is not None:
+            from broker.neighbours import links_of
+
+            links = links_of(self.place)
+        if links is not None:
+            from broker.neighbours import join
+
+            self.router.ledger.peer_bytes_max = self.config.mesh.owed_bytes_max
+            self.mesh = join(self, links)
+
+    async def hear_peers(self) -> None:
+        """Wait until the peers, if there are any, have said what they want; bounded, and no longer than to stop().
+
+        The reactor turns meanwhile.
+        """
+        if self.mesh is not None:
+            from broker.neighbours import ready
+
+            await ready(self)
+
+    def publish_due_wills(self) -> None:
+        """Publish the wills, and end the sessions, whose time came while nobody was there; deadlines run from now on.
+
+        Once, when the peers were heard: a will goes to those only whose wish is known.
+        """
+        if self.store is not None:
+            self.reactor.look_at_clock()
+            self.store.start_deadlines()
 
     def listen(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept, and let the other workers send clients here. Raises OSError if an address cannot be bound.
@@ -136,6 +166,7 @@ class Worker:
         Args:
             sockets: listening already, which the worker closes; None: the addresses of the settings are bound.
         """
+        assert self.store is None or self.store.deadlines_run, "due wills are published before clients are let in"
         handshake = self.controller.handshake
         handshake.connections_max = _connections_max(self.config)
         self.acceptor = Acceptor(
@@ -370,6 +401,11 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
     worker = Worker(config, **seams)
     failure: Exception | None = None
     try:
+        async with trio.open_nursery() as driving:       # of its own: what listen() raises is in no group
+            driving.start_soon(drive, worker.reactor)
+            await worker.hear_peers()
+            driving.cancel_scope.cancel()
+        worker.publish_due_wills()
         worker.listen()
         async with trio.open_nursery() as driving:
             driving.start_soon(drive, worker.reactor)

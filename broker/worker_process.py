@@ -136,11 +136,9 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.s
         nursery.start_soon(stop_waiting)
         channel.tell("joined", {"incarnation": worker.store.log.incarnation})
         await asked.wait()
-        if worker.mesh is not None and not worker.stopping:
-            from broker.neighbours import ready
-
-            await ready(worker)
+        await worker.hear_peers()
         if not worker.stopping:          # else nobody listens on these sockets, nor ever will
+            worker.publish_due_wills()
             worker.listen(sockets)
             await worker.serve(started)
         nursery.cancel_scope.cancel()

@@ -161,9 +161,9 @@ def open_log(
 ) -> Opened:
     """Feed a router with everything that a worker's log holds, and return the log for what comes.
 
-    The router is empty, and records nothing until its pump has got the log. Sessions have no connection and no running
-    deadline then: begin() is for that. The router's index of retained messages, if it has one, is brought up to what
-    the log says.
+    The router is empty, and records nothing until its pump has got the log. Sessions have no connection then, and no
+    deadline: begin() and start_deadlines() are for that, and who only reads a log calls neither. The router's index of
+    retained messages, if it has one, is brought up to what the log says.
 
     Args:
         disk: the worker's folder.
@@ -213,16 +213,10 @@ def open_log(
     if index is not None:
         index.rewind(log.appended)
         index.incarnation = incarnation
-    opened = Opened(
+    return Opened(
         log, recovery.fed, segments.damages, recovery.problems, recovery.problem_count, lost_connections,
         durability_before != "fsync", recovery.detached_us,
     )  # fmt: skip
-    # Deadlines count from the router's present, and nobody has told it yet.
-    router.ledger.now_us, router.ledger.now_ms = now_us, now_ms
-    for client_identifier, session in router.sessions.items():
-        gone_us = recovery.detached_us.get(client_identifier, now_us)
-        router.start_deadlines(session, max(0, (now_us - gone_us) // 1000))
-    return opened
 
 
 def remove_snapshots(disk: Storage, before: int) -> None:
@@ -234,10 +228,7 @@ def remove_snapshots(disk: Storage, before: int) -> None:
 
 
 def begin(router: Router, opened: Opened) -> None:
-    """Tell the log, which the router records into now, of the connections that were lost, once and for all.
-
-    What has fallen due by now, wills and ends of sessions, is the router's expire()'s, as ever.
-    """
+    """Tell the log, which the router records into now, of the connections that were lost, once and for all."""
     records: RecordBuffer = router.ledger.records
     for client_identifier in opened.lost_connections:
         session = router.sessions[client_identifier]
@@ -247,3 +238,15 @@ def begin(router: Router, opened: Opened) -> None:
         # What comes is not to be taken for a repeat of what the log has lost, in neither direction.
         if session.durable:
             records.add("shifted", router.ledger.now_us, client_identifier, *session.doubt_identifiers())
+
+
+def start_deadlines(router: Router, opened: Opened) -> None:
+    """Let sessions end in their time, and wills be published; what has fallen due by now is the router's expire()'s.
+
+    To be called once, when whoever may want these wills is known: a will goes to those that the router knows of.
+    """
+    now_us = router.ledger.now_us
+    for client_identifier, session in router.sessions.items():
+        gone_us = opened.detached_us.get(client_identifier, now_us)
+        router.start_deadlines(session, max(0, (now_us - gone_us) // 1000))
+    opened.detached_us.clear()

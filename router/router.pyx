@@ -478,6 +478,7 @@ cdef class Router:
         elif session.logged:
             # One record is both: it has been published, and there is no will any more.
             self._publish_recorded(session, message, self.tree.route(message.topic, message.topic_length), 0, True)
+            self.effects.awaited_count = 0       # nobody is acknowledged
         else:
             self.publish_message(message, session)
 

@@ -79,6 +79,7 @@ def main(clients: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))
     with TemporaryDirectory() as folder:
         worker = Worker(CONFIG, folder=Path(folder))
+        worker.publish_due_wills()
         worker.listen()
         worker.controller.handshake.connections_max = clients        # they have no descriptors
         guest = worker.reactor.guest = Measured(worker.reactor)

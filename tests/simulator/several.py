@@ -16,7 +16,7 @@ from broker.config import Config, Limits, Mqtt
 from broker.control import Controller
 from broker.packets import Disconnect, Publish, encode
 from broker.worker import ledger, terms
-from router.commit_log import begin
+from router.commit_log import begin, start_deadlines
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.network import Network, SimulatedCarrier
@@ -66,6 +66,7 @@ class Worker:
         pump, opened = self.machine.start(self.router, self.controller, world.now_ms)
         self.hub = Hub(self.router, self.controller, pump, now_ms=world.now_ms, **terms(config))
         begin(self.router, opened)
+        self.opened = opened
         incarnation = opened.log.incarnation
         self.carrier = SimulatedCarrier(world.network, self.number, self.name, incarnation, self.machine.death)
         others = {b"%b/%d" % (NODE, other): other for other in range(world.count) if other != self.number}
@@ -79,17 +80,14 @@ class Worker:
         """One turn, at whose beginning and end it may die."""
         self.machine.death.at("match")
         self.hub.run_turn(self.world.now_ms)
-        self.is_ready = self.is_ready or self.mesh.ready
+        if not self.is_ready and self.mesh.ready:
+            start_deadlines(self.router, self.opened)
+            self.router.expire()
+            self.is_ready = True
         for name, neighbour in self.mesh.neighbours.items():
             if neighbour.link.state != "up":
                 self.silent_steps[int(name.rpartition(b"/")[2])] = self.world.steps
         self.machine.death.at("flush")
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether all that it has decided is on its disk."""
-        log = self.machine.log
-        return self.is_up and log.durable == log.appended and not self.router.ledger.records.count
 
     def die(self) -> None:
         """The process is gone."""
@@ -171,9 +169,6 @@ class SeveralWorld(Promises):
         silent_steps = self.workers[client.home].silent_steps
         self.unsure[client.identifier] = {
             number for number, step in silent_steps.items() if step >= client.asked_step}
-        # Installed is not yet durable: who dies now comes back without it, and publishes wills before it is told again.
-        self.unsure[client.identifier] |= {
-            worker.number for worker in self.workers if worker.number != client.home and not worker.is_durable}
 
     def is_promised(self, publisher: Client, client: Subscriber) -> bool:
         """Return whether what a client publishes now must come to a subscriber that it matches."""
@@ -184,17 +179,18 @@ class SeveralWorld(Promises):
             return True
         options = here.router.tree.options_of(here.peer_session(home), client.full_filter)
         if options >= 0 and options & 3:
-            if here.is_durable:
-                self.unsure[client.identifier].discard(here.number)
+            self.unsure[client.identifier].discard(here.number)
             return True
         self.check(here.number in self.unsure[client.identifier],
                    f"worker {here.number} does not know that {client.identifier} wants {client.topic_filter}")
         return False
 
     def will_owed(self, client: Client, payload: bytes) -> None:
-        """A worker that comes back publishes wills before it hears of anybody: it must know the watcher from before."""
-        if client.home not in self.unsure.get(self.watcher.identifier, ()):
+        """A worker that comes back hears of everybody before it publishes the wills of those that it had lost."""
+        if self.workers[client.home].is_up:
             super().will_owed(client, payload)
+        elif self.watcher.subscribed:
+            self.wills_owed.add(payload)
 
     def delivered(self, client: Client, packet: Publish) -> None:
         """A group gets a message of QoS 2 once, too."""

@@ -16,7 +16,7 @@ from broker.auth import Anonymous
 from broker.config import Config, Limits, Mqtt
 from broker.control import Controller
 from broker.worker import ledger, terms
-from router.commit_log import begin
+from router.commit_log import begin, start_deadlines
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.promises import Promises, ViolationError
@@ -87,6 +87,7 @@ class World(Promises):
         self.hub = Hub(self.router, self.controller, pump, now_ms=self.now_ms, **terms(config))
         if opened is not None:
             begin(self.router, opened)
+            start_deadlines(self.router, opened)
 
     # Checks ---------------------------------------------------------------------------------------------------------
 

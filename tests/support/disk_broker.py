@@ -12,7 +12,7 @@ from broker.control import Controller
 from broker.packets import Ack, Connect, Publish, Will, decode, encode, next_frame
 from broker.properties import PacketType
 from broker.worker import ledger, terms
-from router.commit_log import begin
+from router.commit_log import begin, start_deadlines
 from router.storage import Durability
 from tests.simulator.machine import Machine
 from tests.support.disk import SimulatedDisk
@@ -33,6 +33,7 @@ class Broker:
         pump, opened = self.machine.start(self.router, controller, NOW_MS)
         self.hub = Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(config))
         begin(self.router, opened)
+        start_deadlines(self.router, opened)
 
     def turn(self) -> None:
         """A turn, what it has recorded made durable, and another one in which that leaves."""

@@ -34,6 +34,7 @@ def as_task(run: Run, **seams: Any) -> None:
 def as_guest(run: Run, **seams: Any) -> None:
     """As `shoal serve` has it: trio is the reactor's guest."""
     worker = Worker(CONFIG, **seams)
+    worker.publish_due_wills()
     worker.listen()
     guest = worker.reactor.guest = Guest(worker.reactor)
 

@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Any, Self
 
-from broker.packets import Connack, Connect, Packet, decode, encode, next_frame
+from broker.packets import Connack, Connect, Packet, Will, decode, encode, next_frame
 
 TIMEOUT_S = 20.0
 
@@ -25,15 +25,15 @@ class RawClient:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def connect_bytes(self, identifier: str, *, keep: bool = False) -> bytes:
+    def connect_bytes(self, identifier: str, *, keep: bool = False, will: Will | None = None) -> bytes:
         """Return a CONNECT; `keep` asks for a session that outlives the connection, and for the one that there is."""
         properties: dict[str, Any] = {"session_expiry_interval": 3600} if keep and self.version == 5 else {}
         return encode(
-            Connect(self.version, identifier.encode(), not keep, 0, None, None, None, properties), self.version)
+            Connect(self.version, identifier.encode(), not keep, 0, will, None, None, properties), self.version)
 
-    def connect(self, identifier: str, *, keep: bool = False) -> Connack:
+    def connect(self, identifier: str, *, keep: bool = False, will: Will | None = None) -> Connack:
         """Say CONNECT and return the answer."""
-        self.socket.sendall(self.connect_bytes(identifier, keep=keep))
+        self.socket.sendall(self.connect_bytes(identifier, keep=keep, will=will))
         answer = self.read()
         assert isinstance(answer, Connack), answer
         return answer

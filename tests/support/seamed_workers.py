@@ -16,7 +16,6 @@ from typing import Any, Self
 import trio
 
 from broker.config import Config
-from broker.neighbours import ready
 from broker.place import Place
 from broker.worker import Worker, drive
 from mesh.node import node_of
@@ -110,7 +109,8 @@ def run_worker(config: Config, folder: Path, place: Place | None, seams: Seams, 
     async def main() -> None:
         async with trio.open_nursery() as driving:
             driving.start_soon(drive, worker.reactor)
-            await ready(worker)
+            await worker.hear_peers()
+            worker.publish_due_wills()
             worker.listen()
             pipe.send(worker.addresses[0].port)
             async with trio.open_nursery() as answering:

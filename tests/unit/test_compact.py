@@ -11,7 +11,7 @@ from router.message import message
 from router.records import RecordBuffer
 from router.router import Router
 
-from router.commit_log import Opened, open_log, snapshot_of
+from router.commit_log import Opened, open_log, snapshot_of, start_deadlines
 from router.compact import compact
 from router.segments import segment_of
 from router.storage import Log
@@ -71,6 +71,7 @@ def reopen(disk: SimulatedDisk) -> tuple[Router, Opened]:
     router = Router(Ledger())
     opened = open_log(disk, router, worker=0, make_will=lambda *fields: Will(*fields), make_mark=lambda: 77,
                       now_us=1000 * SECOND_US, now_ms=1_000_000, segment_bytes_max=4800)
+    start_deadlines(router, opened)
     return router, opened
 
 

@@ -7,6 +7,7 @@ from router.records import RecordBuffer
 from router.router import Router
 
 from router.commit_log import open_log as open_commit_log
+from router.commit_log import start_deadlines
 from tests.support.commit_logs import open_log
 from tests.support.disk import SimulatedDisk
 
@@ -21,8 +22,10 @@ def test_a_session_outlives_a_start_on_a_machine_that_has_been_up_for_longer_tha
     log.close()
     up_ms = 36_000_000
     router = Router(Ledger())
-    open_commit_log(disk, router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 9,
+    opened = open_commit_log(disk, router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 9,
                     now_us=62_000_000, now_ms=up_ms)  # fmt: skip
+    assert router.expire() == 0          # nobody waits for anything yet
+    start_deadlines(router, opened)
     # A minute of the hour has passed since its connection was gone.
     assert router.expire() == up_ms + 3540 * 1000
     assert list(router.sessions) == [b"c"]
