@@ -6,9 +6,11 @@ No worker runs meanwhile. Every worker's log is opened, and what is done is writ
 2. Each session that is not at home is written into its home's log: what it is, and the messages that wait for it as
    copies, which keep their ids. When that is durable, the session is ended where it was.
 
-It may be killed at any step: begun anew, it knows what was delivered by its id, and a session that is in two logs
-counts where it is not at home. Workers beyond the new number keep their folders, with their archives, and have no
-session: a snapshot says so, and what is before it is the archive's (broker.left_logs).
+It may be killed at any step, and begun anew with this number or another: it knows what was delivered by its id, and a
+session that is in two logs counts where it was not at home under the number that was begun with. What is wrong with a
+log is found before that number is noted, so a start with the number before is possible then. Workers beyond the new
+number keep their folders, with their archives, and have no session: a snapshot says so, and what is before it is the
+archive's (broker.left_logs).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import secrets
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +36,7 @@ from broker.commit_log import CommitLog, open_index, worker_folder
 from broker.left_logs import compact_left_logs
 from broker.logs import get
 from broker.place import Start, router_name
-from broker.startup import note_spread
+from broker.startup import StartError, note_spread, spread_of
 from broker.worker import ledger
 from mesh.home import Homes
 from router.commit_log import Opened, begin, open_log
@@ -43,7 +46,12 @@ if TYPE_CHECKING:
     from router.cursor import Cursor
     from router.session import Session
 
+    from broker.config import Config
+    from router.disk import Storage
+
 log = get("adoption")
+
+HomeOf = Callable[[bytes], int]
 
 FLUSH_BYTES: Final = 4_194_304
 DELIVERIES_PER_RECORD: Final = 500
@@ -57,19 +65,20 @@ class AdoptionError(Exception):
 class Books:
     """One worker's log, open, and the router that came out of it."""
 
-    def __init__(self, start: Start, number: int) -> None:
-        storage = start.config.storage
-        folder = worker_folder(start.folder_path, number)
-        folder.mkdir(mode=0o700, exist_ok=True)
+    def __init__(self, config: Config, disk: Storage, name: bytes, number: int, now_us: int, now_ms: int,
+                 accept_loss: bool = False, flush_bytes: int = FLUSH_BYTES) -> None:
+        storage = config.storage
+        self.flush_bytes = flush_bytes
         self.number = number
-        self.name = router_name(start.node, number)
-        self.disk = Disk(str(folder))
-        self.router = Router(ledger(start.config), retains=False)       # those are in the index, which all share
-        self.now_us, self.now_ms = time.time_ns() // 1000, time.monotonic_ns() // 1_000_000
+        self.name = name
+        self.disk = disk
+        self.router = Router(ledger(config), retains=False)       # those are in the index, which all share
+        self.now_us, self.now_ms = now_us, now_ms
+        # Nothing falls due here, so a will is no more than the fields of its record.
         self.opened: Opened = open_log(
-            self.disk, self.router, worker=number, make_will=lambda *fields: fields,
-            make_mark=lambda: secrets.randbits(32), now_us=self.now_us, now_ms=self.now_ms,
-            accept_loss=start.accept_loss, durability=storage.durability, segment_bytes_max=storage.segment_bytes_max)
+            disk, self.router, worker=number, make_will=lambda *fields: fields,
+            make_mark=lambda: secrets.randbits(32), now_us=now_us, now_ms=now_ms,
+            accept_loss=accept_loss, durability=storage.durability, segment_bytes_max=storage.segment_bytes_max)
         self.log = self.opened.log
         self.router.ledger.bodies = self.log
         self.router.record_into(RecordBuffer(self.log.appended))
@@ -77,14 +86,30 @@ class Books:
         self.forwarding = Forwarding(self.router)
         begin(self.router, self.opened)
 
-    def flush(self, at_least: int = 0) -> None:
-        """Make durable what was recorded, if it is so many bytes, and let happen what rests on it."""
-        if self.records.count and self.records.size >= at_least:
+    def flush_some(self) -> None:
+        """Make durable what was recorded, if it has become much."""
+        if self.records.size >= self.flush_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make durable what was recorded, and let happen what rests on it."""
+        if self.records.count:
             self.log.append(self.records)
             while self.log.backlog_bytes:
                 if not self.log.commit() and self.log.trouble is not None:
-                    raise AdoptionError(f"The log in {self.disk.folder} cannot be written: {self.log.trouble}.")
+                    raise AdoptionError(f"The log of worker {self.number} cannot be written: {self.log.trouble}.")
             self.router.settle(self.log.durable)
+
+    def close(self) -> None:
+        """Make everything durable that was recorded, and close the log."""
+        self.flush()
+        if not self.log.close():
+            raise AdoptionError(f"The log of worker {self.number} cannot be written: {self.log.trouble}.")
+
+    def forget(self, client_identifier: bytes) -> None:
+        """End a session, of which nothing follows."""
+        self.router.remove_receiver(self.router.sessions.pop(client_identifier))
+        self.records.add("ended", self.now_us, client_identifier)
 
     def cursors(self, wanted: set[int]) -> Iterator[tuple[int, Cursor, int]]:
         """Yield (number, cursor that stands there, the segment's incarnation) of these records, if they are there."""
@@ -107,31 +132,51 @@ class Books:
 
 
 class Adoption:
-    """Spreads the sessions of a data folder over `start.count` workers. Raises SegmentError, AdoptionError, OSError."""
+    """Spreads the sessions in some logs over workers.
 
-    def __init__(self, start: Start) -> None:
-        self.folder = start.folder_path
-        self.count = start.count
-        self.homes = Homes(start.node.key, start.count)
-        existing = set(workers_of(start.folder_path))
-        for number in sorted(existing - set(range(start.count))):
-            _apply_retained(start, number)
-        self.books = {number: Books(start, number) for number in sorted(existing | set(range(start.count)))}
-        self._by_name = {books.name: books for books in self.books.values()}
+    Args:
+        books: of all workers that there were or are to be.
+        count: workers that there are to be, 1 or more.
+        home_of: the worker of these that a client identifier is at home on.
+        begun_home_of: the same in an adoption that was interrupted; None: nothing was.
+        begins: called when all logs have been read and what was interrupted is undone: from here on sessions move.
+
+    Raises AdoptionError, OSError.
+    """
+
+    def __init__(self, books: dict[int, Books], count: int, home_of: HomeOf, begun_home_of: HomeOf | None,
+                 begins: Callable[[], None]) -> None:
+        self.books = books
+        self.count = count
+        self.home_of = home_of
+        self.begun_home_of = begun_home_of
+        self._begins = begins
+        self._by_name = {each.name: each for each in books.values()}
         self.delivered = self.moved = self.messages = self.lost = 0
 
     def run(self) -> None:
         """Do it all; it is durable when this returns."""
+        if self.begun_home_of is not None:
+            self._undo_copies(self.begun_home_of)
         for books in self.books.values():
             self._deliver_owed(books)
+        self._begins()
         for books in self.books.values():
             self._move_sessions(books)
             self._forget_leavers(books)
             books.flush()
         for books in self.books.values():
-            if not books.log.close():
-                raise AdoptionError(f"The log in {books.disk.folder} cannot be written: {books.log.trouble}.")
-        compact_left_logs(self.folder, self.count)
+            books.close()
+
+    def _undo_copies(self, begun_home_of: HomeOf) -> None:
+        """End what was copied of sessions that are still where they were."""
+        there = Counter(name for books in self.books.values() for name in books.router.sessions)
+        for client_identifier in sorted(name for name, count in there.items() if count > 1):
+            home = self.books.get(begun_home_of(client_identifier))
+            if home is not None and client_identifier in home.router.sessions:
+                home.forget(client_identifier)
+        for books in self.books.values():
+            books.flush()
 
     # What workers owe one another -----------------------------------------------------------------------------------
 
@@ -150,7 +195,7 @@ class Adoption:
                     continue
                 self.delivered += there.forwarding.receive_message(
                     sender, message, 1 + number, books.log.incarnation, record, identifiers)
-                there.flush(FLUSH_BYTES)
+                there.flush_some()
             there.flush()
             books.records.add("peer_acknowledged", books.now_us, peer.number, max(delivery[1] for delivery in owed))
         books.flush()
@@ -160,7 +205,7 @@ class Adoption:
     def _move_sessions(self, books: Books) -> None:
         leaving = {client_identifier: self.books[number]
                    for client_identifier in sorted(books.router.sessions)
-                   if (number := self.homes.home_of(client_identifier)) != books.number}
+                   if (number := self.home_of(client_identifier)) != books.number}
         if not leaving:
             return
         copies = self._copy_messages(books, leaving)
@@ -193,7 +238,7 @@ class Adoption:
                 copies[number, home.number] = home.records.add_copy(
                     cursor, home.now_us, origins[0], incarnation, origins)
                 self.messages += 1
-                home.flush(FLUSH_BYTES)
+                home.flush_some()
         return copies
 
     def _forget_leavers(self, books: Books) -> None:
@@ -213,7 +258,7 @@ def _write_session(home: Books, router: Router, session: Session) -> None:
     """Record what a session is in its home's log."""
     add, now_us, client_identifier = home.records.add, home.now_us, session.client_identifier
     if client_identifier in home.router.sessions:
-        add("ended", now_us, client_identifier)          # of an adoption that was interrupted
+        add("ended", now_us, client_identifier)          # whatever it is of: it is not the one that counts
     add("session", now_us, client_identifier, session.expiry_interval_s)
     for topic_filter, options, identifier in router.tree.subscriptions_of(session):
         add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
@@ -247,7 +292,7 @@ def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[
         add("shifted", now_us, client_identifier, first_number, amount)
     gone_us = books.opened.detached_us.get(client_identifier, now_us)
     add("detached", gone_us, client_identifier, session.expiry_interval_s, next_number)
-    home.flush(FLUSH_BYTES)
+    home.flush_some()
 
 
 def _apply_retained(start: Start, number: int) -> None:
@@ -258,6 +303,31 @@ def _apply_retained(start: Start, number: int) -> None:
     store.close()
 
 
+def adopt(start: Start) -> Adoption:
+    """Spread the sessions of a data folder over `start.count` workers.
+
+    Raises SegmentError, StartError, AdoptionError, OSError.
+    """
+    folder, count, key = start.folder_path, start.count, start.node.key
+    existing = set(workers_of(folder))
+    for number in sorted(existing - set(range(count))):
+        _apply_retained(start, number)
+    now_us, now_ms = time.time_ns() // 1000, time.monotonic_ns() // 1_000_000
+    books = {}
+    for number in sorted(existing | set(range(count))):
+        path = worker_folder(folder, number)
+        path.mkdir(mode=0o700, exist_ok=True)
+        books[number] = Books(start.config, Disk(str(path)), router_name(start.node, number), number, now_us, now_ms,
+                              start.accept_loss)
+    begun = -(spread_of(folder) or 0)
+    adoption = Adoption(books, count, Homes(key, count).home_of, Homes(key, begun).home_of if begun > 0 else None,
+                        lambda: note_spread(folder, -count))
+    adoption.run()
+    compact_left_logs(folder, count)
+    note_spread(folder, count)
+    return adoption
+
+
 def main() -> int:
     """Spread what standard input says, a Start as JSON; returns the exit code, after the reason as the last line."""
     from router.segments import SegmentError
@@ -266,10 +336,8 @@ def main() -> int:
     logs.configure(start.config.log)
     started_s = time.monotonic()
     try:
-        adoption = Adoption(start)
-        adoption.run()
-        note_spread(start.folder_path, start.count)
-    except (SegmentError, AdoptionError, OSError) as error:
+        adoption = adopt(start)
+    except (SegmentError, StartError, AdoptionError, OSError) as error:
         logs.flush()
         print(error, file=sys.stderr)
         return 3

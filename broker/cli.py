@@ -140,10 +140,9 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
         if spread is not None:
             from broker.spreading import spread_over
 
-            if spread < 0:
-                spread_over(-spread, config, folder, node, accept_loss)
             spread_over(config.workers, config, folder, node, accept_loss)
-        note_spread(folder, config.workers)
+        else:
+            note_spread(folder, config.workers)
     except (NodeError, OSError) as error:
         raise StartError(str(error)) from error
 

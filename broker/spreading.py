@@ -11,16 +11,15 @@ import msgspec
 
 from broker.config import Config
 from broker.place import Start
-from broker.startup import StartError, note_spread
+from broker.startup import StartError, spread_of
 from mesh.node import Node
 
 
 def spread_over(count: int, config: Config, folder: Path, node: Node, accept_loss: bool) -> None:
-    """Have broker.adoption spread the sessions over `count` workers; that it was begun is durable before it begins.
+    """Have broker.adoption spread the sessions over `count` workers, whether or not that was begun before.
 
-    Raises StartError with what it said last, OSError.
+    Raises StartError with what it said last and what can be done, OSError.
     """
-    note_spread(folder, -count)
     start = Start(config=config, folder=str(folder), accept_loss=accept_loss, number=0, count=count, node=node,
                   run_dir="", listeners=[])
     package = Path(__file__).parents[1]
@@ -31,5 +30,8 @@ def spread_over(count: int, config: Config, folder: Path, node: Node, accept_los
     if done.returncode:
         lines, _, last = said.strip().rpartition("\n")
         sys.stderr.write(lines + "\n" if lines else "")
-        raise StartError(f"The sessions cannot be spread over {count} workers: {last}")
+        spread = spread_of(folder) or 0
+        raise StartError(f"The sessions cannot be spread over {count} workers: {last} " + (
+            f"Nothing has moved: --workers {spread} starts the broker with as many as before." if spread > 0 else
+            "The next start goes on from here, with any number of --workers."))
     sys.stderr.write(said)

@@ -61,4 +61,5 @@ def test_nothing_acknowledged_is_lost_and_a_run_is_the_same_under_every_hash_see
 
 def test_several_workers_keep_what_one_promises_over_deaths_and_broken_links() -> None:
     said = run_twice("--several", "--seeds", SEEDS_OF_SEVERAL)
+    assert int(re.search(r"(\d+) times another number of workers", said)[1]) > 5      # type: ignore[index]
     assert steps_of_death(said) >= {*PUMP_STEPS, *PEER_STEPS, *DISK_STEPS}, "there is a step at which nobody died"

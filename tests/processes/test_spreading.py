@@ -180,3 +180,39 @@ def test_the_archive_of_a_worker_that_is_no_more_is_kept_within_its_limits(tmp_p
     with Workers(tmp_path, 2, **archiving) as broker, RawClient(broker.port) as client:
         assert replayed(client) == found
         assert broker.events("log_damaged") == broker.events("log_record_unfit") == []
+
+
+def test_what_prevents_a_number_of_workers_leaves_the_one_before(tmp_path: Path) -> None:
+    with Workers(tmp_path, 2) as broker:
+        subscribe_all(broker.port)
+        publish(broker.port, 0)
+    in_the_way = tmp_path / "data" / "worker-2"
+    in_the_way.write_text("no folder")
+    broker = Workers(tmp_path, 3)
+    with pytest.raises(AssertionError, match="did not start"):
+        broker.start()
+    assert broker.process.returncode == 3
+    said = broker.errors.read_text().splitlines()[-1]
+    assert said.startswith("The sessions cannot be spread over 3 workers: ")
+    assert "worker-2" in said
+    assert said.endswith("Nothing has moved: --workers 2 starts the broker with as many as before.")
+    with Workers(tmp_path, 2) as broker, RawClient(broker.port) as client:
+        assert client.connect(NAMES[0], keep=True).session_present
+        assert {payload for _, payload in take(client, 2)} == {b"0"}
+    in_the_way.unlink()
+    with Workers(tmp_path, 3) as broker, RawClient(broker.port) as client:
+        assert client.connect(NAMES[1], keep=True).session_present
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_spreading_that_was_interrupted_goes_on_with_any_number_of_workers(tmp_path: Path, count: int) -> None:
+    with Workers(tmp_path, 2) as broker:
+        subscribe_all(broker.port)
+        publish(broker.port, 0)
+    (tmp_path / "data" / "workers").write_text("-3\n")       # as one that was killed leaves it
+    with Workers(tmp_path, count) as broker:
+        assert len(broker.events("sessions_spread")) == 1
+        for name in NAMES:
+            with RawClient(broker.port) as client:
+                assert client.connect(name, keep=True).session_present
+                assert len(take(client, 2)) == 2

@@ -26,7 +26,7 @@ def main() -> None:
     logs.configure(Log(level="error"))
     run_seed: Callable[[int, int], World | SeveralWorld] = several.run_seed if arguments.several else world.run_seed
     steps = arguments.steps or (600 if arguments.several else 1500)
-    failed = acknowledged = recoveries = 0
+    failed = acknowledged = recoveries = reshards = 0
     deaths: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for seed in range(arguments.start, arguments.start + arguments.seeds):
@@ -39,6 +39,7 @@ def main() -> None:
             continue
         acknowledged += run.acknowledged_count
         recoveries += run.recoveries
+        reshards += getattr(run, "reshards", 0)
         for machine in run.machines:
             deaths += machine.death.deaths
             errors += machine.storage.errors
@@ -48,7 +49,7 @@ def main() -> None:
             print(f"seed {seed}: {failed} failed so far", file=sys.stderr)
     print(f"died at: {', '.join(f'{step} {count}' for step, count in sorted(deaths.items()))}")
     print(f"the disk refused: {', '.join(f'{what} {count}' for what, count in sorted(errors.items()))}")
-    print(f"{acknowledged} messages acknowledged, {recoveries} recoveries")
+    print(f"{acknowledged} messages acknowledged, {recoveries} recoveries, {reshards} times another number of workers")
     print(f"{arguments.seeds - failed} seeds held, {failed} failed")
     sys.exit(1 if failed else 0)
 

@@ -48,7 +48,9 @@ class Client:
     buffer: bytearray = field(default_factory=bytearray)
     connected: bool = False                     # CONNACK came
     established: bool = False                   # CONNACK came at any time: there is a session to come back to
-    has_will: bool = False                      # of every connection, without delay
+    has_will: bool = False                      # of every connection
+    will_delay_s: int = 0                       # of it
+    waiting_will: tuple[bytes, int] | None = None       # one that is delayed, and until when: nobody has cancelled it
     connections: int = 0
     # Towards us
     unanswered: dict[int, int] = field(default_factory=dict)    # packet identifier -> QoS, delivered and not finished
@@ -68,7 +70,9 @@ class Client:
         self.connections += 1
         will = None
         if self.has_will:
-            will = Will(b"w/" + self.identifier.encode(), self.will_payload, 1 + self.connections % 2)
+            will = Will(b"w/" + self.identifier.encode(), self.will_payload, 1 + self.connections % 2,
+                        delay_interval_s=self.will_delay_s)
+        self.waiting_will = None
         connect = Connect(self.version, self.identifier.encode(), not self.durable or self.forgot, 0, will,
                           None, None, properties)
         self.send(encode(connect, self.version))
@@ -80,7 +84,9 @@ class Client:
 
     def cut_quietly(self) -> None:
         """Forget the connection without telling the broker: it finds out by a takeover, or by cut()."""
-        if self.connected and self.has_will:
+        if self.connected and self.has_will and self.will_delay_s:
+            self.waiting_will = self.will_payload, self.world.now_ms + self.will_delay_s * 1000
+        elif self.connected and self.has_will:
             self.world.will_owed(self, self.will_payload)
         self.connection = None
         self.connected = False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from random import Random
 from typing import Any
 
 from broker.hub import Hub
@@ -11,6 +13,7 @@ from router.router import Router
 from router.topics import matches
 
 from broker.acl import AllowAll
+from broker.adoption import FLUSH_BYTES, Adoption, AdoptionError, Books
 from broker.auth import Anonymous
 from broker.config import Config, Limits, Mqtt
 from broker.control import Controller
@@ -130,7 +133,8 @@ class SeveralWorld(Promises):
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
         self.unsure: dict[str, set[int]] = {}           # client -> workers that were not told when it subscribed
         self.group_got: dict[bytes, int] = {}
-        self.workers = [Worker(self, number) for number in range(self.count)]
+        self.deaths_in_adoption = 0
+        self.all_workers = [Worker(self, number) for number in range(self.count)]      # those that are left, too
         self.introduce(
             [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))],
             [Subscriber(self, f"s{i}", draw.choice((4, 5)), durable=draw.random() < 0.6,
@@ -139,9 +143,15 @@ class SeveralWorld(Promises):
             [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)), group="g")
              for i in range(draw.choice((0, 2, 3)))],
             Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2))
+        self.resharding = Random(f"resharding of {seed}")
+        self.reshards_likely = self.resharding.choice((0.0, 0.0, 0.003))
+        self.reshards = 0
         for client in self.clients:
             client.home = draw.randrange(self.count)
             client.has_will = client is not self.watcher and client.durable and draw.random() < 0.2
+            if self.reshards_likely and client is not self.watcher and client.durable and client.version == 5:
+                client.has_will = client.has_will or self.resharding.random() < 0.5
+                client.will_delay_s = self.resharding.choice((0, 2))
         for worker in self.workers:
             worker.boot()
         if draw.random() < 0.8:
@@ -150,9 +160,14 @@ class SeveralWorld(Promises):
                 worker.machine.death.likelihood = likelihood
 
     @property
+    def workers(self) -> list[Worker]:
+        """Return those of the present number."""
+        return self.all_workers[:self.count]
+
+    @property
     def machines(self) -> list[Machine]:
         """Those under the workers."""
-        return [worker.machine for worker in self.workers]
+        return [worker.machine for worker in self.all_workers]
 
     # Promises -------------------------------------------------------------------------------------------------------
 
@@ -292,6 +307,61 @@ class SeveralWorld(Promises):
                 if "group" in audience:
                     audience.remove("group")
 
+    # Another number of workers --------------------------------------------------------------------------------------
+
+    def reshard(self) -> None:
+        """All workers end, and others go on with what these had; whoever spreads the sessions may die of it, too."""
+        draw = self.resharding
+        self.reshards += 1
+        died_ms = self.now_ms
+        likelihood = self.workers[0].machine.death.likelihood
+        flush_bytes = draw.choice((1, 300, FLUSH_BYTES))
+        for worker in self.workers:
+            self.bury(worker)
+        begun: dict[bytes, int] | None = None
+        while True:
+            count = draw.choice((1, 2, 3))
+            while len(self.all_workers) < count:
+                self.all_workers.append(Worker(self, len(self.all_workers)))
+            homes = {client.identifier.encode(): draw.randrange(count) for client in self.clients}
+            begins: list[dict[bytes, int]] = []
+            try:
+                self.risk_death(draw.choice((0.0, likelihood)))         # else it hardly ever comes to move anything
+                books = {worker.number: Books(self.config, worker.machine.disk, worker.name, worker.number,
+                                              self.now_ms * 1000, self.now_ms, flush_bytes=flush_bytes)
+                         for worker in self.all_workers}
+                self.risk_death(draw.choice((likelihood, min(10 * likelihood, 0.02))))
+                Adoption(books, count, homes.__getitem__, None if begun is None else begun.__getitem__,
+                         partial(begins.append, homes)).run()
+                break
+            except (Killed, PowerLoss):
+                self.deaths_in_adoption += 1
+            except (AdoptionError, OSError):
+                for machine in self.machines:
+                    machine.heal()
+            if begins:
+                begun = homes
+            for machine in self.machines:
+                machine.die()
+        self.risk_death(likelihood)
+        self.count = count
+        for client in self.clients:
+            client.home = homes[client.identifier.encode()]
+        self.unsure = {identifier: set() for identifier in self.unsure}
+        for worker in self.workers:
+            worker.silent_steps.clear()
+        self.now_ms += draw.choice((0, 3000))
+        for client in self.clients:
+            # Its delay counts from when it was known that its connection was lost: that was now, if not before.
+            payload, due_ms = client.waiting_will or (b"", 0)
+            if payload and due_ms > died_ms and self.watcher.subscribed and self.now_ms > max(due_ms, died_ms + 2000):
+                self.wills_owed.add(payload)
+
+    def risk_death(self, likelihood: float) -> None:
+        """From here on every step of a worker is so dangerous."""
+        for machine in self.machines:
+            machine.death.likelihood = likelihood
+
     # Running --------------------------------------------------------------------------------------------------------
 
     def while_syncing(self, worker: Worker) -> None:
@@ -309,6 +379,8 @@ class SeveralWorld(Promises):
         """Let one thing happen."""
         self.steps += 1
         draw = self.random
+        if self.reshards_likely and self.resharding.random() < self.reshards_likely:
+            self.reshard()
         for _ in range(draw.randint(1, 15)):
             self.act()
         self.now_ms += draw.randint(0, 60)
