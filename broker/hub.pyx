@@ -24,11 +24,11 @@ cdef extern from "<malloc.h>" nogil:
 
 cdef enum:
     ROUNDS_MAX = 64
-    LATER_PER_TURN = 4                   # a slice of the disk each: some two milliseconds in all,
-    LATER_PER_TURN_BUSY = 1              # or some 15 microseconds in a turn of a worker
-    BUSY_MS = 100                        # in which so long ago or less a message was published
-    GATHER_BYTES = 8192                  # of such slices are sent at once: a send() takes as long as a slice,
-    GATHER_MS = 2                        # and it wakes who reads; or what was read in so long
+    LATER_PER_TURN = 4                   # connections that read a slice of the disk in a turn: some two ms in all
+    LATER_PER_TURN_BUSY = 1              # the same while messages are published, with a short slice: some 15 us
+    BUSY_MS = 100                        # since the last publish, for which a worker counts as busy
+    GATHER_BYTES = 8192                  # of short slices that are sent at once: a send() takes as long as a slice
+    GATHER_MS = 2                        # for which a short slice is kept back at most
     MEMORY_CHECK_BYTES = 16777216        # received between two looks at the memory that is used
 
 PHASES = ("input", "control", "pump", "flush", "guest")

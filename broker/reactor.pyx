@@ -56,10 +56,10 @@ cdef extern from "<netinet/tcp.h>" nogil:
 
 
 cdef enum:
-    GATHER_EVENTS = 4            # a turn that read at least so many sockets looks for more before it flushes,
-    GATHER_ROUNDS = 1            # so often;
-    GATHER_OUTPUTS = 16          # a turn with at least so many connections to flush looks, as long as there is more,
-    GATHER_ROUNDS_WIDE = 8       # so often at most
+    GATHER_EVENTS = 4            # sockets read in a turn, from which on it looks for more input before it flushes
+    GATHER_ROUNDS = 1            # looks of such a turn
+    GATHER_OUTPUTS = 16          # connections to flush, from which on a turn looks again as long as it finds input
+    GATHER_ROUNDS_WIDE = 8       # looks of such a turn at most
     WAITED_NS = 5000             # since the end of the last turn: what blocked was away for longer
 
 cdef epoll_event[EVENTS_MAX] events

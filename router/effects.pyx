@@ -1,7 +1,7 @@
 """What a router has decided and what may not leave before its record is durable.
 
-Only what rests on a record comes here; everything else leaves at once (DESIGN, the pump). Effects settle in the order
-in which they were pushed, so one publisher's acknowledgements keep the order of acceptance [MQTT-4.6.0-2].
+Only what rests on a record comes here; everything else leaves at once (docs/ARCHITECTURE.md, The seams). Effects settle
+in the order in which they were pushed, so one publisher's acknowledgements keep the order of acceptance [MQTT-4.6.0-2].
 """
 
 cimport cython

@@ -15,12 +15,12 @@ cdef struct Held:
     uint8_t reason
 
 cdef struct Waiter:
-    uint64_t sequence            # the peer's delivery that is to be acknowledged
+    uint64_t sequence            # of the peer's delivery, or the number of the record that the index is to have
     Held* held
 
 
 cdef class Waiters:
-    # What waits for one peer: a ring in the order of deliveries.
+    # What waits for one peer, or for the index of retained messages: a ring in the order of deliveries or records.
     cdef Waiter* ring
     cdef uint32_t capacity       # a power of two, or 0
     cdef uint64_t head

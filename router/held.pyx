@@ -1,8 +1,8 @@
 """Acknowledgements that wait for peers, and for those before them.
 
 A QoS 1 message that only ephemeral sessions of other routers want rests on no record: its publisher is acknowledged when
-those routers have it (DESIGN, the pump). Acknowledgements of one session leave in the order of its publishes
-[MQTT-4.6.0-2], so what comes behind one that waits, waits too; another session's do not.
+those routers have it. Acknowledgements of one session leave in the order of its publishes [MQTT-4.6.0-2], so what comes
+behind one that waits, waits too; another session's do not.
 """
 
 cimport cython

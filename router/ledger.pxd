@@ -30,7 +30,7 @@ cdef enum:                       # why a message did not reach a receiver; names
 cdef class Ledger:
     cdef public int64_t now_ms           # monotonic ms; set by the host at the start of every turn
     cdef public int64_t now_us           # the same moment, µs since 1970; moved only while there are records or peers
-    cdef public int64_t stamp_us         # of the newest retained message: a hybrid logical clock (DESIGN, retained)
+    cdef public int64_t stamp_us         # of the newest retained message: a hybrid logical clock (docs/glossary.md, stamp)
     cdef public RecordBuffer records     # what the log must hold and has not got yet; None: nothing rests on a record
     cdef public uint32_t incarnation     # of this worker, in the ids of its messages
     cdef public object bodies            # fetch(record number, now_us, now_ms): reads a message back from the log; None without one

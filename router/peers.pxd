@@ -13,8 +13,8 @@ cdef class Peer:
     cdef public bint shares_node         # its data folder is ours: the index of retained messages, and the logs to replay
     cdef readonly uint32_t number        # of its `peer` record, 1 or more
     cdef readonly Waiters waiters        # acknowledgements that wait for it
-    # What its link had under way, in no record, when nothing was heard of it any more: it keeps its place in the session,
-    # and its message, and in the log is a copy.
+    # When the link falls silent, deliveries that are in no record get a copy in the log, for the next process. In this
+    # one they keep their message and their place in the session.
     cdef uint64_t copied_below           # deliveries without a record, and below this number, have a copy
     cdef uint64_t last_copy              # record of the newest copy that is still owed; 0: there is none
     cdef uint64_t copies_end             # all copies are done with when the deliveries below this number are

@@ -1,8 +1,8 @@
 """Recovery: records of the commit log, fed to the router that they came from.
 
-The router is a function of what is logged (DESIGN, the commit log): its inputs, and every decision that they do not
-imply. What is fed here goes to the same sessions, tree and queues that the running router has, and nothing is decided
-again: what was dropped, picked or published then stands in the log as such.
+The router is a function of what is logged (docs/ARCHITECTURE.md, The commit log): its inputs, and every decision that
+they do not imply. What is fed here goes to the same sessions, tree and queues that the running router has, and nothing
+is decided again: what was dropped, picked or published then stands in the log as such.
 
 Only what outlives its connection is in the log, so the router that comes out of it has durable sessions, all without a
 connection, wills that are still to be published, and retained messages.

@@ -29,7 +29,7 @@ cdef class Router:
     cdef readonly Effects effects
     cdef readonly dict sessions          # client identifier (bytes) -> Session
     cdef readonly dict peers             # "\0peer/node/worker" (bytes) -> Peer
-    cdef public object interest          # what is wanted here, told to peers: changed(); None without a mesh
+    cdef public object interest          # hears what is wanted here, for peers (mesh.interest.Interest); None: no mesh
     cdef public object sys_topics        # the broker's own topics, $SYS: match(), message_of(), bring_up_to_date(); or None
     cdef readonly Waiters indexing       # acknowledgements that wait for the index that other workers read
     cdef readonly bint recording         # a log is attached: what rests on a record waits for it in effects

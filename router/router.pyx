@@ -1,8 +1,8 @@
 """The router: what one worker owes its clients.
 
-Events in, effects out: no packet, socket, clock or chance is known here. `ledger.now_ms` is the only time there is.
-Messages go to receivers at once unless they rest on a record (`recording`); then they wait in `effects` until whoever
-drives the router says how far the log is durable.
+Events in, effects out: no socket, clock or chance is known here, and of packets no more than types and identifiers.
+`ledger.now_ms` is the only time there is. Messages go to receivers at once unless they rest on a record (`recording`);
+then they wait in `effects` until the pump says how far the log is durable.
 """
 
 cimport cython

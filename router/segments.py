@@ -23,7 +23,7 @@ WINDOW_BYTES: Final = 1_048_576
 MARK_AT: Final = 8  # in a record
 NUMBER_AT: Final = 12
 
-# CursorStatus of records.pxd.
+# CursorStatus of cursor.pxd.
 OPEN, END, SHORT, BAD, SEALED, LIMIT = range(6)
 
 _NAME = re.compile(r"segment-(\d{12})\.log")

@@ -149,6 +149,12 @@ def test_every_module_and_every_public_name_in_our_packages_says_what_it_is() ->
         assert re.match(r'(?:#[^\n]*\n)*\s*"""', path.read_text(encoding="utf-8")), f"{path}: no docstring"
 
 
+def test_no_source_cites_a_text_that_is_not_in_this_tree() -> None:
+    # There was a design before there was code; what holds of it is in docs/ARCHITECTURE.md and docs/decisions.
+    for path in sources(*CODE):
+        assert re.search(r"\bDESIGN\b", path.read_text(encoding="utf-8")) is None, path
+
+
 def test_the_top_level_is_what_was_agreed() -> None:
     entries = {path.relative_to(ROOT).parts[0] for path in tracked()}
     assert {entry for entry in entries if not entry.startswith(".")} == TOP_LEVEL
