@@ -216,7 +216,7 @@ def outliers(source: Source) -> DataFrame:
     source_options=(*_LOG_OPTIONS, *_LAKE_OPTIONS),
 )  # fmt: skip
 def affected(source: Source, gone: str) -> DataFrame:
-    """Who publishes on topics, and whose subscriptions match them."""
+    """The clients that publish on topics, and those whose subscriptions match them."""
     from analytics import jobs
 
     return jobs.affected(source.messages(), source.other("events"), topic_filter=gone)

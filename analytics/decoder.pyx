@@ -28,7 +28,7 @@ STRETCH, FULL, LAST = FED_STRETCH, FED_FULL, FED_LAST
 
 @cython.final
 cdef class Buffer:
-    """Bytes that grow, until somebody looks at them: then they stay as they are."""
+    """Bytes that grow until a caller takes a view of them: then they stay as they are."""
 
     def __dealloc__(self):
         free(self.data)

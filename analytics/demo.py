@@ -148,7 +148,7 @@ class Fleet(threading.Thread):
 
 
 class Dashboard(threading.Thread):
-    """Somebody who looks at all of it, and whose session outlives the connection."""
+    """A client that subscribes to all of it, and whose session outlives its connection."""
 
     def __init__(self, url: str) -> None:
         super().__init__(name="dashboard", daemon=True)

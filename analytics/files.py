@@ -36,7 +36,7 @@ class Files(ABC):
         return f"{self.root}/{name}"
 
     def lock(self, name: str) -> FileLock | None:
-        """Return a lock that dies with its holder, taken; None if somebody else has it, or there are none here."""
+        """Return a lock that dies with its holder, taken; None if another process has it, or there are none here."""
         return None
 
     has_locks = False

@@ -107,7 +107,7 @@ class Lake:
             self._schema_of(payload, ())  # what does not fit the table is told now
 
     def close(self) -> None:
-        """Let somebody else write. Its query must be over."""
+        """Let another job write. Its query must be over."""
         self._lock.close()
 
     def start(self, *, every_s: float | None = None) -> StreamingQuery:
@@ -278,7 +278,7 @@ def _check_additive(table: str, had: StructType, wanted: StructType) -> None:
 
 
 def read_lake(spark: SparkSession, path: str, table: str = MESSAGES) -> DataFrame:
-    """Return a table of a lake as it is now, whether or not somebody is writing to it. Raises LakeError.
+    """Return a table of a lake as it is now, whether or not a job is writing to it. Raises LakeError.
 
     Args:
         path: of the lake.

@@ -1,4 +1,4 @@
-"""Who may write to a lake: one at a time."""
+"""Which job may write to a lake: one at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NAME: Final = "_shoal/lock"
 
 
 class WriterLock:
-    """The right to write to a lake. On a folder of this machine it dies with its holder; elsewhere it holds nobody
-    back, and whoever is overtaken finds that out at its next commit.
+    """The right to write to a lake. On a folder of this machine it dies with its holder; elsewhere it holds no job
+    back, and one that is overtaken finds that out at its next commit.
 
     Raises LakeError if somebody else has it.
     """

@@ -1,4 +1,4 @@
-"""The logs of a data folder, to be read in stretches by whoever wants to: what there is, from where to where.
+"""The logs of a data folder, to be read in stretches by any process: what there is, from where to where.
 
 Nothing here writes. A broker may be writing and removing files meanwhile. What is read is made durable first, so nobody
 learns of a message that a loss of power takes back.
@@ -50,7 +50,7 @@ BEGINNING: Final = Place()
 
 
 class End(NamedTuple):
-    """Where a log ended when somebody looked: so many bytes of a segment, all of them durable."""
+    """Where a log ended when a reader looked: so many bytes of a segment, all of them durable."""
 
     segment: int
     size: int
@@ -95,7 +95,7 @@ class Stretch:
 
 
 class _Clipped(Disk):
-    """A folder in which every file ends at a certain byte, if not before: what comes behind is somebody else's."""
+    """A folder in which every file ends at a certain byte, if not before: what comes behind is for a later read."""
 
     def __init__(self, folder: str, end: int) -> None:
         super().__init__(folder)

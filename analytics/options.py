@@ -32,7 +32,7 @@ _OF_MESSAGES: Final = {"topicfilter", "since", "until", "behind", "upto", "maxme
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What somebody wants of a data folder.
+    """What a query wants of a data folder.
 
     Args:
         path: the folder; empty if a broker is to be asked over the network.

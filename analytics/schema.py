@@ -44,7 +44,7 @@ ID: Final = ("worker", "incarnation", "n")
 
 
 def checked(schema: StructType, table: StructType = MESSAGES) -> StructType:
-    """Return a schema that somebody asked for, with columns of a table. Raises ValueError for others."""
+    """Return the schema that a caller asked for, of columns of a table. Raises ValueError for others."""
     known = {field.name: field for field in table}
     wrong = [field.name for field in schema if field.name not in known]
     if wrong:

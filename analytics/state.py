@@ -98,7 +98,7 @@ def load(files: Files) -> State:
 
 
 def commit(files: Files, state: State) -> None:
-    """Make a state the newest one. Raises LakeError if somebody else has written one meanwhile."""
+    """Make a state the newest one. Raises LakeError if another job has written one meanwhile."""
     content = {
         "format": FORMAT,
         "batch": state.batch,
