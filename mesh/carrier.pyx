@@ -64,7 +64,7 @@ cdef class Carrier:
         return []
 
     def on_answer(self, identity: bytes, frame: bytes) -> bool:
-        """Send a frame back to the process of an identity; False: nobody of that name is there."""
+        """Send a frame back to the process of an identity; False: no peer of that identity is connected."""
         raise TypeError(f"{type(self).__name__} does not answer")
 
     def mark_readable(self, fd: int) -> None:
@@ -85,7 +85,7 @@ cdef class Carrier:
         lane.send(<const uint8_t*>PyBytes_AS_STRING(frame), len(frame))
 
     def answer_frame(self, bytes identity not None, bytes frame not None) -> bool:
-        """Send a frame back to the process of an identity; False: nobody of that name is there."""
+        """Send a frame back to the process of an identity; False: no peer of that identity is connected."""
         return self.answer(identity, <const uint8_t*>PyBytes_AS_STRING(frame), len(frame)) == 0
 
     def receive_frames(self, FrameHandler handler not None) -> int:

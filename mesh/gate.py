@@ -1,4 +1,4 @@
-"""Who is let in where links are encrypted: ZeroMQ asks over ZAP (RFC 27), once per connection."""
+"""Which peers are let in where links are encrypted: ZeroMQ asks over ZAP (RFC 27), once per connection."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ class Gate:
         return [VERSION, request, b"200", b"OK", name, b""]
 
     def close(self) -> None:
-        """Ask nobody any more: the context's connections are refused from here on."""
+        """Answer ZAP no more: the context's connections are refused from here on."""
         self.socket.close()

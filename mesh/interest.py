@@ -91,7 +91,7 @@ class Interest:
         self.changed[topic_filter] = None
 
     def wish(self, topic_filter: bytes) -> Wish | None:
-        """Return how a filter is wanted now, None if nobody wants it."""
+        """Return how a filter is wanted now, None if no receiver wants it."""
         counts = self._counts.get(topic_filter)
         if counts is None:
             return None

@@ -1,4 +1,4 @@
-"""One link to one peer: what is on its way, what has arrived, and whether anybody is there.
+"""One link to one peer: what is on its way, what has arrived, and whether the peer answers.
 
 Nothing here knows a socket or a clock: frames go out by the owner and come in by receive(), time is what the ledger and
 tick() say. docs/mesh.md tells the rules and why they are so.
@@ -55,7 +55,7 @@ cdef class LinkOwner:
         raise TypeError(f"{type(self).__name__} does not send")
 
     def on_answer(self, link: PeerLink, frame: bytes) -> None:
-        """Send a frame back to the peer's DEALER; nobody may be there."""
+        """Send a frame back to the peer's DEALER, which may not be there."""
         raise TypeError(f"{type(self).__name__} does not answer")
 
     def on_message(self, link: PeerLink, entry: FrameReader) -> None:
@@ -427,7 +427,7 @@ cdef class PeerLink(Sink):
     # Time ------------------------------------------------------------------------------------------------------------
 
     cdef int tick(self, int64_t now_ms) except -1:
-        """Send a heartbeat if one is due; find that nobody answers. At least four times a second."""
+        """Send a heartbeat if one is due; find that the peer does not answer. At least four times a second."""
         cdef int64_t passed_ms = min(max(now_ms - self.ticked_ms, 0), TICK_MS_MAX)
         cdef uint8_t[HEADER_ROOM] frame
         cdef uint64_t[3] numbers

@@ -76,7 +76,7 @@ cdef class Owner(LinkOwner):
         return self.mesh.forwarding.acknowledged((<Neighbour>link.place).peer, end - 1) if end else 0
 
     def changed(self, link: PeerLink, before: str) -> None:
-        """A link came up, or nobody answers any more."""
+        """A link came up, or its peer does not answer any more."""
         cdef Neighbour neighbour = <Neighbour>link.place
         self.mesh.log.info(
             "peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
@@ -244,7 +244,7 @@ cdef class Mesh(MeshSeam):
         return 0
 
     cdef int heard(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1:
-        """A frame of a peer. What is no frame is counted, said, and hurts nobody else."""
+        """A frame of a peer. What is no frame is counted, said, and hurts no other peer."""
         cdef Neighbour neighbour
         if answer:
             neighbour = self.neighbours.get(identity)
@@ -267,7 +267,7 @@ cdef class Mesh(MeshSeam):
         return 0
 
     cdef Neighbour new_process(self, bytes identity):
-        """Return the peer that an identity is of, which has not been heard yet; None: nobody's, or of an older process."""
+        """Return the peer that a new identity is of; None: no peer's, or an older process's."""
         cdef Neighbour neighbour
         name, _, number = identity.rpartition(b"/")
         neighbour = self.neighbours.get(name)
@@ -466,7 +466,7 @@ cdef class Mesh(MeshSeam):
         return self.question
 
     def unfollow(self) -> None:
-        """Nobody here reads the peers' logs any more."""
+        """No replay here reads the peers' logs any more."""
         self.following = False
         self.gossip()
 
@@ -526,6 +526,6 @@ cdef class Mesh(MeshSeam):
             self.say_reach(neighbour)
 
     def say_reach(self, Neighbour neighbour not None) -> None:
-        """Tell whoever reads a peer's log that there is something to know."""
+        """Tell the replays here how far a peer's log can be read now."""
         if self.on_reach is not None:
             self.on_reach(neighbour)

@@ -22,7 +22,7 @@ class NodeError(Exception):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """What the file `node` in the data folder holds, as JSON; whoever has it can choose a client identifier's home.
+    """What the file `node` in the data folder holds, as JSON; a reader of its secret can choose a client's home.
 
     Attributes:
         version: of this format.
