@@ -1,4 +1,4 @@
-"""Which topics are archived: logged whoever wants them."""
+"""Which topics are archived: logged whether or not a session wants them."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING

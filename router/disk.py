@@ -55,7 +55,7 @@ class Storage(Protocol):
         ...
 
     def sync(self, file: int) -> None:
-        """Make the file's bytes and length durable (fdatasync). After an error, nobody knows which are."""
+        """Make the file's bytes and length durable (fdatasync). After an error it cannot be known which are."""
         ...
 
     def truncate(self, file: int, length: int) -> None:
@@ -134,7 +134,7 @@ class Disk:
                     done += os.pwrite(file, rest, offset + done)
 
     def sync(self, file: int) -> None:
-        """Make the file's bytes and length durable (fdatasync). After an error, nobody knows which are."""
+        """Make the file's bytes and length durable (fdatasync). After an error it cannot be known which are."""
         os.fdatasync(file)
 
     def truncate(self, file: int, length: int) -> None:
@@ -203,7 +203,7 @@ class FileLock:
         return True
 
     def share(self) -> None:
-        """Have it together with others; waits for whoever has it alone."""
+        """Have it together with other processes; waits for one that has it alone."""
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def free(self) -> None:

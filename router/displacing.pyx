@@ -76,7 +76,7 @@ cdef uint64_t gap_start(Outgoing outgoing) noexcept:
 
 
 cdef int close_gap(Outgoing outgoing, uint64_t first_number, uint64_t amount) except -1:
-    """Give so many numbers again, from a number on, that nobody has: what waits behind them moves up.
+    """Give so many numbers again, from a number on, that no delivery has: what waits behind them moves up.
 
     Else one delivery that is never acknowledged would pin a ring that grows with everything dropped behind it.
     """

@@ -149,7 +149,7 @@ cdef class Effects:
         return self.withdraw(gone) if gone.promised else 0
 
     cdef int withdraw(self, Session gone) except -1:
-        """Pass on what waits here for a session that ends: after a crash, nobody would do it once the end is recorded."""
+        """Pass on what waits here for a session that ends: recovery would not, once its end is recorded."""
         cdef Effect* effect
         cdef uint64_t number, tail = self.tail
         for number in range(self.head, tail):

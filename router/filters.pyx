@@ -64,7 +64,7 @@ cdef class FilterTree:
             at = separator + 1
 
     cdef int prune(self, Node* node) noexcept:
-        """Free a node that nobody needs any more, and its parents likewise."""
+        """Free a node without entries, groups and children, and its parents likewise."""
         cdef Node* parent
         while node != &self.root and not (node.entry_count or node.level.children or node.groups != NULL):
             parent = <Node*>node.level.parent

@@ -72,7 +72,7 @@ class FollowedLog(Places):
         self.is_behind = False
 
     def finish(self) -> None:
-        """Take the log for one that nobody writes any more: all of it may be read. Raises OSError."""
+        """Take the log for one that no worker writes any more: all of it may be read. Raises OSError."""
         self._look()
         if self.headers:
             reader = self.reader()

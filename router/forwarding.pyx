@@ -84,7 +84,7 @@ cdef class Forwarding:
     # Messages in -----------------------------------------------------------------------------------------------------
 
     cdef int pass_on(self, Message message) except -1:
-        """Take a message that goes to everybody here who wants its topic, at QoS 0, without RETAIN: nothing is decided."""
+        """Take a message for all receivers here of its topic, at QoS 0, without RETAIN: nothing is decided."""
         cdef Route route
         cdef Target* target
         cdef uint32_t index
@@ -138,7 +138,7 @@ cdef class Forwarding:
 
     cdef int receive_recorded(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
                               Route route) except -1:
-        """Record a message and deliver it when the record is durable; who has no room for it is skipped, in the log, too."""
+        """Record a message and deliver it when that is durable; receivers without room are skipped, and logged so."""
         cdef Ledger ledger = self.router.ledger
         cdef Target* target
         cdef Receiver receiver
@@ -219,7 +219,7 @@ cdef class Forwarding:
                             <uint32_t>len(ids), publisher_key)
 
     def acknowledge(self, Peer peer not None, sequence: int) -> None:
-        """A peer has all deliveries up to this one: they are owed no more, and who waited for that is acknowledged."""
+        """A peer has all deliveries up to this one: they are owed no more; publishers that waited are answered."""
         self.acknowledged(peer, sequence)
 
     cdef bint rests_on_record(self, Message message, Route route) except -1:

@@ -13,7 +13,7 @@ assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
 
 
 cdef class Ledger:
-    """Shared by a router and all its sessions; whoever hosts the router moves `now_ms` and sets `memory_full`.
+    """Shared by a router and all its sessions; the router's host moves `now_ms` and sets `memory_full`.
 
     A limit that is not given is as large as its field holds: the broker's own are its settings.
     """

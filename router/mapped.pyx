@@ -22,7 +22,7 @@ cdef enum:
 
 
 cdef class MappedPages:
-    """The pages of a file that somebody has mapped for reading only, shared: giving them back loses nothing.
+    """The pages of a file that LMDB has mapped for reading only, shared: giving them back loses nothing.
 
     Args:
         path: of the file. Raises OSError if it is not there.
@@ -54,7 +54,7 @@ cdef class MappedPages:
             self.statm = -1
 
     def touched(self, uint64_t pages) -> None:
-        """Take notice that so many pages were read; look() now and then. What holds there for the caller holds here."""
+        """Count pages that were read; every few of them, look() at a part of the file, which must stay mapped."""
         cdef uint64_t times
         self.touches += pages
         if self.touches >= TOUCHES:

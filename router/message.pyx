@@ -28,7 +28,7 @@ cdef class Message:
         return self.kept
 
     cdef Message twin(self):
-        """Return an owned copy that nobody else has: what gets a record of its own."""
+        """Return a new owned copy, which no other receiver shares: what gets a record of its own."""
         cdef Message copy = Message.__new__(Message)
         cdef uint8_t* block
         cdef size_t size

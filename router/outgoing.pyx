@@ -96,7 +96,7 @@ cdef class Outgoing:
 
     cdef int _hold(self, Delivery* delivery, Message message, const uint8_t* ids, uint32_t ids_length,
                    void* group) except -1:
-        """It may have to be sent again, or to somebody else. The message is None if it is in the log only."""
+        """It may have to be sent again, or to another member. The message is None if it is in the log only."""
         cdef Message owned
         if message is not None:
             owned = message.keep()
@@ -176,7 +176,7 @@ cdef class Outgoing:
         return QUEUED                    # whoever called makes room, if that is too many (router.displacing)
 
     cdef int push_back(self, Sink sink, Message message) except -1:
-        """The queue has no room: let the message in, and have its client wait, if that is the policy. Nobody waits for
+        """The queue has no room: let the message in, and its publisher wait, if that is the policy. It never waits for
         itself, or for a session without a connection."""
         if (self.ledger.publisher == NULL or self.ledger.publisher == <void*>self or sink is None
                 or self.ledger.policy_of(message) != PUSH_BACK):
@@ -195,12 +195,12 @@ cdef class Outgoing:
             self.queued_count >= self.ledger.queue_messages_max or self.queued_bytes >= self.ledger.queue_bytes_max)
 
     cdef int end_push_back(self) noexcept:
-        """There is room again, or nobody who could make any."""
+        """There is room again, or no connection that could make any."""
         self.push_back_until_ms = self.pushed_count = self.pushed_bytes = 0
         return 0
 
     cdef int _use_up(self, uint64_t number) except -1:
-        """The number at the end is nobody's."""
+        """Use up the next delivery number without a delivery, as recovery does when it counts the numbers again."""
         self.append()
         memset(self.slot(number), 0, sizeof(Delivery))
         self.end_number = number + 1

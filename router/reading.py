@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 def no_progress(length: int) -> None:
-    """Tell nobody how many bytes have been read."""
+    """Take how many bytes have been read, and show nothing."""
 
 
 def file_size(disk: Storage, name: str) -> int:
@@ -66,7 +66,7 @@ def open_segments(disk: Storage, worker: int) -> Segments:
 
 
 class Reader:
-    """The records of one log that somebody wants, in the order in which they were written.
+    """The records of one log that a caller wants, in the order in which they were written.
 
     Args:
         scan: which ones.

@@ -4,7 +4,7 @@ from libc.stdlib cimport free, realloc
 
 
 cdef class Receiver:
-    """Somebody who may subscribe: a Session, a link to a peer, an in-process client. Abstract."""
+    """What may subscribe: a session of a client or of a peer, an in-process client. Abstract."""
 
     def __dealloc__(self):
         if self.tree != NULL:

@@ -189,7 +189,7 @@ cdef class Recovery:
         return 0
 
     cdef int owe_copies(self, MessageFields* fields, uint64_t size) except -1:
-        """Peers that were picked for groups are owed the copies before the record, before anybody is owed the record.
+        """Peers that were picked for groups are owed the copies before the record, and that before sessions are.
 
         What a group is wanted for there need not be known here any more: it may have been a wish of its process's.
         """
@@ -434,7 +434,7 @@ cdef class Recovery:
                     <uint32_t>len(identifiers), <void*>shared if shared is not None else NULL)
 
     def finish(self) -> list[bytes]:
-        """Everything has been fed: whoever had a connection has none now.
+        """Everything has been fed: no session has a connection now.
 
         Returns the client identifiers of those whose connection the log knows no end of: what they were sent last is in
         doubt, and a `detached` record is due for them.

@@ -79,7 +79,7 @@ class RetainedEnvironment:
             raise
 
     def _open_shared(self) -> bool:
-        """Open it, and set it aside if it is damaged and nobody else's; returns False if it is and somebody's."""
+        """Open it, and set it aside if it is damaged and no other process has it open; returns False if one has."""
         alone = self._users.try_to_take()
         if not alone:
             # Waits for whoever looks at it first.

@@ -41,7 +41,7 @@ class Forwarded:
         self._front = _Table()
 
     def look(self, transaction: lmdb.Transaction[bytes], meta: Any) -> tuple[int, int, int] | None:
-        """Forget what LMDB has, and return its totals; None if nobody has written since the last time."""
+        """Forget what LMDB has, and return its totals; None if no worker has written since the last time."""
         newest = transaction.id()
         if newest == self._seen:
             return None

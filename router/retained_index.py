@@ -175,7 +175,7 @@ class RetainedIndex:
                 self.last_stamp_us = max(self.last_stamp_us, stamp_us)
 
     def forwarded(self, message: Message, *, stamp_us: int, origin: int, incarnation: int, record: int) -> None:
-        """Take notice of a retained message that has come from another worker, before anybody here gets it.
+        """Take notice of a retained message that has come from another worker, before any receiver here gets it.
 
         It is that worker who stores it, perhaps later; until then it is what readers here find. Messages of one origin
         come in the order of their numbers. More than 2 x 32,768 are not remembered: until they are in LMDB, a new

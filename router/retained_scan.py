@@ -1,4 +1,4 @@
-"""Reading what a topic filter matches of the retained messages, in slices, beside whoever writes."""
+"""Reading what a topic filter matches of the retained messages, in slices, beside the threads that write."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class RetainedScan:
         return value is not None and not is_tombstone(value) and self._is_older(value)
 
     def _is_older(self, value: bytes) -> bool:
-        """Return whether a message was there before what came live to whoever subscribed."""
+        """Return whether a message was there before what came live to the subscriber."""
         stamp_us: int = stamp_of(value)
         if stamp_us <= self._own_stamp_us:
             return True

@@ -48,7 +48,7 @@ def archive_needs(
     age_s: float = 0,
     bytes_max: int = 0,
 ) -> int:
-    """Return the first segment that the archive needs; whoever removes others removes none from there on.
+    """Return the first segment that the archive needs; segments from there on must not be removed.
 
     Args:
         archiving: whether there is an archive; without one, only the newest segment is needed.

@@ -61,7 +61,7 @@ cdef class Router:
     # Publishing ----------------------------------------------------------------------------------------------------
 
     cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1:
-        """Give a message to everybody who wants it, now or when its record is durable.
+        """Give a message to every receiver that wants it, now or when its record is durable.
 
         Args:
             publisher: who published, for No Local and hashing; None for the broker's own.
@@ -188,7 +188,7 @@ cdef class Router:
 
     cdef int _publish_recorded(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier,
                                bint will) except -1:
-        """QoS 0 copies leave at once; the others, and whoever is acknowledged after them, wait for the record."""
+        """QoS 0 copies leave at once; the others, and then the publisher's acknowledgement, wait for the record."""
         cdef Message owned = message.keep()
         cdef Ledger ledger = self.ledger
         cdef uint32_t index, ids_length = 0
@@ -339,7 +339,7 @@ cdef class Router:
         return reached
 
     def announce(self, Message message not None) -> int:
-        """Give a message of $SYS to whoever is connected now, at QoS 0; returns how many. For others nothing is counted."""
+        """Give a message of $SYS to receivers online now, at QoS 0; returns how many. For others nothing is counted."""
         cdef Route route = self.tree.route(message.topic, message.topic_length)
         cdef Receiver receiver
         cdef Target* target

@@ -13,7 +13,7 @@ cdef enum:
 @cython.no_gc
 @cython.freelist(64)
 cdef class Route:
-    """Who receives a topic. A route that somebody holds never changes; it is only replaced."""
+    """The receivers of a topic. A route that a connection holds never changes; it is only replaced."""
 
     def __dealloc__(self):
         free(self.block)
@@ -104,7 +104,7 @@ cdef class RouteCache:
         return victim
 
     cdef int evict(self, RouteSlot* slot) noexcept:
-        """Let go of a slot's route; whoever holds it would not hear of later changes."""
+        """Let go of a slot's route, and mark it: a connection that holds it would not hear of later changes."""
         cdef Route route = <Route>slot.route
         slot.route = NULL
         self.count -= 1

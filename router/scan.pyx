@@ -58,7 +58,7 @@ def matches(bytes topic_filter not None, bytes topic_name not None) -> bool:
 
 @cython.final
 cdef class Scan:
-    """What somebody wants of a log.
+    """What a caller wants of a log.
 
     Args:
         topic_filter: only messages that it matches; checked, without $share. None: records without a topic too.

@@ -160,7 +160,7 @@ def create_segment(disk: Storage, header: Header) -> int:
 
 
 def read_header(disk: Storage, name: str) -> Header | None:
-    """Return the header of a segment in a folder that somebody writes; None of what is none or is still being made.
+    """Return the header of a segment in a folder that a worker writes; None of what is none or is still being made.
 
     Raises FileNotFoundError, OSError.
     """
@@ -312,7 +312,7 @@ class Segments:
     def segment_cursors(
         self, index: int, start: Position | None = None, window_bytes: int = WINDOW_BYTES
     ) -> Iterator[Cursor]:
-        """As cursors(), for the segment of `headers[index]` alone: for those who know which ones they need."""
+        """As cursors(), for the segment of `headers[index]` alone: for a caller that knows which ones it needs."""
         header = self.headers[index]
         offset, number = (RECORDS_AT, header.first_number) if start is None else (start.offset, start.number)
         limit = self.headers[index + 1].first_number if index + 1 < len(self.headers) else 0

@@ -206,7 +206,7 @@ cdef class SharedGroup:
         return (<Receiver>self.members[index].partner).deliver(message, qos, retain, ids, ids_length, <void*>self)
 
     cpdef int publish(self, Receiver publisher, Message message) except -1:
-        """Deliver to one member; 1 delivered or queued, 0 nobody. The publisher may be None.
+        """Deliver to one member; 1 delivered or queued, 0 no member took it. The publisher may be None.
 
         If it is too large for the first, another member may get it (3.1.2.11.4).
         """
@@ -222,7 +222,7 @@ cdef class SharedGroup:
         return verdict <= QUEUED
 
     cpdef int redispatch(self, Receiver gone, Message message) except -1:
-        """Deliver an owned message to another member than one whose session ends; 0: nobody is left."""
+        """Deliver an owned message to another member than one whose session ends; 0: no member is left."""
         assert message.owned
         cdef int index = self.pick(None, gone, message)
         return index >= 0 and self.hand_over(index, message) <= QUEUED

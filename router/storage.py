@@ -132,7 +132,7 @@ class Log(Places):
         return self.trouble is None and self._gathering.size + self._writing.size <= self.backlog_bytes_max
 
     def reach(self) -> Reach:
-        """Return how far this log can be read: what whoever reads it from another process must know."""
+        """Return how far this log can be read: what a reader in another process must know."""
         # The number first: what it counts is in the segments that are there then.
         readable = min(self.durable, self.written)
         headers = self.headers

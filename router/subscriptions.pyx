@@ -363,7 +363,7 @@ cdef class SubscriptionTree:
     # Routes
 
     cdef Route route(self, const uint8_t* topic, uint16_t topic_length):
-        """Return who receives a topic. Cost: tens of nanoseconds if cached, else a walk of the matching branches."""
+        """Return a topic's receivers. Cost: tens of nanoseconds if cached, else a walk of the matching branches."""
         cdef uint64_t hash = topic_hash(topic, topic_length)
         cdef RouteSlot* slot = self.cache.find(hash, topic, topic_length)
         cdef Route route
@@ -385,7 +385,7 @@ cdef class SubscriptionTree:
         return route
 
     def sweep_routes(self, limit: int) -> int:
-        """Forget routes that are stale, or that nobody used since the last sweep came by.
+        """Forget routes that are stale, or that were not used since the last sweep came by.
 
         Looks at up to `limit` places of the cache and goes on there the next time. Returns how many it forgot.
         """
@@ -572,7 +572,7 @@ cdef class SubscriptionTree:
         return [<SharedGroup>route.groups[index] for index in range(route.group_count)]
 
     def has_branch(self, bytes first_levels not None) -> bool:
-        """Return whether anybody subscribes to a filter that begins with these levels, shared or not; O(levels)."""
+        """Return whether a receiver subscribes to a filter that begins with these levels, shared or not; O(levels)."""
         return self.filters.find(first_levels) != NULL
 
     @property
