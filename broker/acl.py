@@ -21,7 +21,7 @@ class Acl(Protocol):
 
 
 class AllowAll:
-    """Everybody may do everything. The default: anonymous on loopback."""
+    """Every client may do everything. The default: anonymous on loopback."""
 
     def may_publish(self, identity: object, topic_name: bytes) -> bool:
         """Return True."""

@@ -1,4 +1,4 @@
-"""The admin socket: HTTP/1.1 with JSON over a Unix socket in the data folder, for whoever may open it.
+"""The admin socket: HTTP/1.1 with JSON over a Unix socket in the data folder, for every operator who may open it.
 
 What is asked goes to the workers by one call, `backend.ask`; what several of them answer is put together here. With one
 worker the backend is that worker itself, with more the supervisor, which asks them over their control channels.
@@ -25,7 +25,7 @@ NO_ANSWER: Final = frozenset({"worker_silent", "worker_away"})       # errors th
 
 
 class Backend(Protocol):
-    """Whom the admin socket asks."""
+    """What the admin socket asks: one worker, or a supervisor of several."""
 
     def workers(self) -> list[int]:
         """Return the numbers of the workers that can be asked, ascending."""
@@ -61,7 +61,7 @@ Handler = Callable[[Request], Awaitable["Row | Streamed | tuple[int, Row]"]]
 
 
 class Route(NamedTuple):
-    """A method and a path, `*` standing for one part, with the arguments that it takes and who answers."""
+    """A method and a path, `*` standing for one part, with the arguments that it takes and its handler."""
 
     method: str
     path: tuple[str, ...]
@@ -196,7 +196,7 @@ class Admin:
         }  # fmt: skip
 
     def _rows_of(self, query: str) -> Handler:
-        """Return who answers with the rows of all workers."""
+        """Return a handler that answers with the rows of all workers."""
         async def handle(request: Request) -> Row:
             rows: list[Row] = []
             for worker, answer in (await self._ask_all(query, request.arguments)).items():
@@ -236,7 +236,7 @@ class Admin:
     # Listings -------------------------------------------------------------------------------------------------------
 
     def _paged(self, query: str) -> Handler:
-        """Return who answers with one page of the listings of all workers, one worker after the other."""
+        """Return a handler that answers with one page of the listings of all workers, one worker after the other."""
         async def handle(request: Request) -> Row:
             return await self._page(query, request.arguments)
 
@@ -311,7 +311,7 @@ class Admin:
     # Clients --------------------------------------------------------------------------------------------------------
 
     def _of_client(self, query: str) -> Handler:
-        """Return who answers a question about the client in the path."""
+        """Return a handler that answers a question about the client in the path."""
         async def handle(request: Request) -> Row:
             return await self._ask_who_knows(query, {**request.arguments, "client": request.path[0]})
 
@@ -342,7 +342,7 @@ class Admin:
         return Streamed(self._look({"client": request.path[0]}))
 
     async def _look(self, arguments: Row) -> AsyncIterator[Row]:
-        """Yield what all workers see of a client, until whoever asked has gone."""
+        """Yield what all workers see of a client, until the caller has gone."""
         answers = await self._ask_all("look", arguments)
         looks = {worker: answer["look"] for worker, answer in answers.items() if not isinstance(answer, QueryError)}
         if not looks:

@@ -234,7 +234,7 @@ def routes(
     context: click.Context, topic: str, qos: int, retain: bool, publisher: str | None, limit: int | None,
     as_json: bool,
 ) -> None:
-    """Show whom a publish on TOPIC would reach now: matching topic filters, clients, and what would become of it there.
+    """Show which clients a publish on TOPIC would reach now: matching topic filters, and what would become of it there.
 
     Nothing is published, and nobody's turn in a shared subscription is used up.
     """

@@ -291,7 +291,7 @@ class Queries:
     # Subscriptions, routes, retained messages -----------------------------------------------------------------------
 
     def name_of(self, receiver: Any) -> Row:
-        """Return who a receiver is: a client, an in-process client or a peer."""
+        """Return what a receiver is, and its name: a client, an in-process client or a peer."""
         identifier: bytes = receiver.client_identifier
         if identifier.startswith(PEER_PREFIX):
             return {"peer": text_of(identifier[len(PEER_PREFIX):])}

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on the admin socket: requests are read, answered one after the other, and nobody waits for anybody else."""
+"""HTTP/1.1 on the admin socket: requests of a connection are answered one by one, those of others beside them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def serve(
 
 
 class Window:
-    """The admin socket of a broker, opened, and who answers there. Raises OSError if it cannot be opened.
+    """The admin socket of a broker, opened and answered by a backend. Raises OSError if it cannot be opened.
 
     Args:
         backend: whom it asks.
@@ -165,7 +165,7 @@ class _Conversation:
         await self._send(h11.EndOfMessage())
 
     async def _stream(self, answer: Streamed) -> None:
-        """Send lines as they come, until they end or whoever asked goes; an empty one shows that we are here."""
+        """Send lines as they come, until they end or the caller goes; an empty one shows that we are here."""
         begun = False
         async with _Closing(answer.lines) as lines, trio.open_nursery() as nursery:
             nursery.start_soon(self._until_gone, nursery.cancel_scope)

@@ -102,7 +102,7 @@ def build(topic_name: bytes, payload: bytes, qos: int, retain: bool, properties:
 
 def check_message(topic_name: str, payload: bytes | bytearray | memoryview, qos: int,
                   properties: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
-    """Check what is to be published. Returns the topic name as UTF-8, and the payload as nobody can change it."""
+    """Check what is to be published. Returns the topic name as UTF-8, and the payload as bytes of our own."""
     topic = check_topic_name("topic_name", topic_name)
     check_number("qos", qos, 0, 2)
     size = len(topic) + HEADER_BYTES_MAX

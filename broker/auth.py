@@ -81,7 +81,7 @@ class Authenticator(Protocol):
 
 
 class Anonymous:
-    """Lets everybody in under the user name they give, unchecked."""
+    """Lets every client in under the user name that it gives, unchecked."""
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome:
         """Accept; refuse enhanced authentication, since no method is known here [MQTT-4.12.0-1]."""

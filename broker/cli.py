@@ -213,7 +213,7 @@ def _fail(code: int, *lines: str) -> NoReturn:
 
 
 def _say(text: str) -> None:
-    """Print to whoever started us; that nobody reads it is no reason to end."""
+    """Print to standard output; that it is closed or not read is no reason to end."""
     try:
         click.echo(text)
     except OSError:

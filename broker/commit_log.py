@@ -134,7 +134,7 @@ class CommitLog:
         index.start()
 
     def start_deadlines(self) -> None:
-        """Let sessions end and delayed wills be published in their time, and what fell due while nobody was there now.
+        """Let sessions end and delayed wills be published in their time, and what fell due while no process ran now.
 
         Once, when it is known who wants them. The router has been told the time.
         """

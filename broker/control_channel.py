@@ -118,7 +118,7 @@ class ControlChannel:
         self._handlers[kind] = handler
 
     async def ask(self, kind: str, payload: Any = None) -> Any:
-        """Ask the other end and return its answer. Who must not wait long sets a deadline around it.
+        """Ask the other end and return its answer. A caller that must not wait long sets a deadline around it.
 
         Cost: some 100 microseconds of both ends' time.
 
@@ -158,7 +158,7 @@ class ControlChannel:
         self._unsent.set()
 
     async def run(self) -> None:
-        """Send and receive until the other end is gone or sends what is no message; then whoever waits is told."""
+        """Send and receive until the other end is gone or sends what is no message; then waiting callers are told."""
         try:
             async with self._stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._send)

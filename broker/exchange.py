@@ -141,6 +141,6 @@ class Exchange:
         return None
 
     def abandon(self) -> None:
-        """The connection ended: nobody waits for its client any more."""
+        """The connection ended: no authenticator waits for its client any more."""
         if self._scope is not None:
             self._scope.cancel()

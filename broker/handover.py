@@ -43,7 +43,7 @@ RIGHTS_SIZE = socket.CMSG_LEN(CLIENTS_PER_MESSAGE * DESCRIPTOR_BYTES)
 
 
 class Handover:
-    """Passes clients on to their homes, and takes in those who are at home here.
+    """Passes clients on to their homes, and takes in those that are at home here.
 
     Args:
         reactor, handshake: the worker's.
@@ -77,7 +77,7 @@ class Handover:
     # Clients that leave ---------------------------------------------------------------------------------------------
 
     def sends_home(self, connection: Connection, body: bytes) -> bool:
-        """Send the client of a CONNECT to its home. Returns False if that is here, or if the CONNECT names nobody."""
+        """Send the client of a CONNECT to its home. Returns False if that is here, or it names no client."""
         if connection.came_home:
             return False
         identifier = client_identifier_of(body)
@@ -117,7 +117,7 @@ class Handover:
                 self.reactor.watch(descriptor, self._on_arrivals)
 
     def close(self) -> None:
-        """Hang up on all workers, and let nobody in any more. Clients that wait for their home are still there."""
+        """Hang up on all workers, and take no client in any more. Clients that wait for their home are still there."""
         if self._listener is not None:
             self.reactor.unwatch(self._listener.fileno())
             self._listener.close()

@@ -275,7 +275,7 @@ class Handshake:
         return False
 
     def forget(self, connection: Connection) -> None:
-        """The connection ended: whoever decides on it is told."""
+        """The connection ended: an authenticator that still decides on it is told."""
         if self.exchanges:
             exchange = self.exchanges.pop(id(connection), None)
             if exchange is not None:
@@ -423,7 +423,7 @@ class Handshake:
         return False
 
     def _assigned_identifier(self) -> bytes:
-        """Return a client identifier that nobody has; with several workers, one that is at home here."""
+        """Return a client identifier that no client has; with several workers, one that is at home here."""
         while True:
             identifier = (self.config.mqtt.auto_id_prefix + secrets.token_hex(10)).encode()
             if self.handover is None or self.handover.is_at_home(identifier):

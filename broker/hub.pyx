@@ -292,7 +292,7 @@ cdef class Hub:
         return self.replays is not None and self.replays.more
 
     cdef int take_up_later(self) except -1:
-        """Let the first few of those that have much to read go on; who has not come to its end lines up again.
+        """Let the first few connections that have much to read go on; one that has not come to its end lines up again.
 
         Only one, with a short slice, while messages are published: the next one may come while it reads, and waits.
         """

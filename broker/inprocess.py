@@ -267,7 +267,7 @@ class InProcessClient:
         self._host.after()
 
     def end(self) -> None:
-        """The host has forgotten it: whoever waits hears of it."""
+        """The host has forgotten it: a task that waits for a message hears of it."""
         self._ended = True
         self._backlog.end()
         for settlement in self._settlements.values():

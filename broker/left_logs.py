@@ -1,4 +1,4 @@
-"""The logs of workers beyond the number that there are: nobody writes them, and the archive's limits hold for them too.
+"""The logs of workers beyond the number that there are: no worker writes them; the archive's limits hold for them.
 
 Their sessions have gone to others (broker.adoption), so what a start with more workers needs of them is a snapshot
 without sessions and the segment behind it.

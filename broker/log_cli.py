@@ -80,7 +80,7 @@ def worker_folders(folder: Path, worker: int | None = None) -> dict[int, Path]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Say in one sentence what went wrong with files; end quietly when nobody reads our output, or at Ctrl-C."""
+    """Say in one sentence what went wrong with files; end quietly when our output is closed, or at Ctrl-C."""
     try:
         yield
         sys.stdout.flush()

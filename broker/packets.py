@@ -352,7 +352,7 @@ def _decode_pingresp(body: bytes, version: int) -> Pingresp:
 
 
 def decode_disconnect(body: bytes, version: int, *, user_properties: bool = True) -> Disconnect:
-    """Return a DISCONNECT; its user properties may be left out where nobody reads them."""
+    """Return a DISCONNECT; its user properties may be left out where no caller reads them."""
     if version != 5:
         _at_end(body, 0)
     if not body:
@@ -366,7 +366,7 @@ def decode_disconnect(body: bytes, version: int, *, user_properties: bool = True
 
 
 def decode_auth(body: bytes, version: int, *, user_properties: bool = True) -> Auth:
-    """Return an AUTH; its user properties may be left out where nobody reads them."""
+    """Return an AUTH; its user properties may be left out where no caller reads them."""
     if version != 5:
         raise malformed("section 2.1.2", "a packet of type 15, reserved before 5.0")
     if not body:

@@ -1,4 +1,4 @@
-"""Who is connected: descriptions of clients, and watchers who hear of their coming and going."""
+"""Which clients are connected: descriptions of them, and watchers that hear of their coming and going."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Presence:
         self.tell(Disconnected(connection.session.client_identifier.decode(), connection.close_reason))
 
     def tell(self, event: Event) -> None:
-        """Give an event to all who listen."""
+        """Give an event to all watchers."""
         for watch in self.watches:
             self.dropped += watch.put(event)
 

@@ -60,7 +60,7 @@ class ReadAheadDisk(Disk):
         return found
 
     def _forget(self) -> None:
-        """What was read ahead is not wanted. What is wrong with it shows when somebody wants it."""
+        """What was read ahead is not wanted. What is wrong with it shows when a reader wants it."""
         if self._begun is not None:
             try:
                 self._end()

@@ -1,4 +1,4 @@
-"""Replays: what is stored in the log is given to those who subscribed to $replay, and what is logged from then on.
+"""Replays: clients that subscribed to $replay are given what is stored in the log, and what is logged from then on.
 
 A replay reads the logs of all workers and nothing else, also when it has caught up: it never joins the live path, so
 nothing is missed or comes twice where stored messages end. It sends as far as its client takes what it is sent; nothing
@@ -148,7 +148,7 @@ cdef class Replays:
         self.leave()
 
     def leave(self) -> None:
-        """Whoever replayed may have been the last one."""
+        """A replay ended, and may have been the last one."""
         if not self.of_sessions:
             self.logs.leave()
 
@@ -174,7 +174,7 @@ cdef class Replays:
     # A turn ---------------------------------------------------------------------------------------------------------
 
     cdef bint waits(self) except -1:
-        """Somebody replays, or waits to."""
+        """Return whether a client replays, or waits to."""
         return len(self.ready) != 0 or len(self.following) != 0 or len(self.beginning) != 0 or len(self.failed) != 0
 
     cdef int run(self, bint busy) except -1:
@@ -237,7 +237,7 @@ cdef class Replays:
         return 0
 
     cdef int begin_replays(self) except -1:
-        """Take in how far the logs reach, and let begin who has waited for that."""
+        """Take in how far the logs reach, and begin the replays that have waited for that."""
         cdef Replay replay
         try:
             if not self.logs.is_ready():

@@ -63,14 +63,14 @@ class ReplayLogs:
         return sum([windows.readable for windows in self.windows.values()])
 
     def ask(self) -> None:
-        """Somebody begins a replay: have the others say how far their logs have come by now."""
+        """A client begins a replay: have the other workers say how far their logs have come by now."""
         if self._mesh is not None:
             self._question = self._mesh.follow()
             self._unanswered = set(self._followed)
             self._look_for_silent()
 
     def leave(self) -> None:
-        """Nobody replays any more."""
+        """No client replays any more."""
         if self._mesh is not None:
             self._mesh.unfollow()
             self._unanswered.clear()

@@ -1,4 +1,4 @@
-"""Where a publish would go: the filters that match, who is behind them, and what would become of it for each."""
+"""Where a publish would go: the filters that match, their receivers, and what would become of it for each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _known(asked: Asked, tree: Any, topic_filter: bytes) -> int:
 
 
 async def describe_route(queries: Queries, arguments: Row) -> Row:
-    """Return one page of who a publish on a topic would reach, without members of shared subscriptions.
+    """Return one page of the receivers of a publish on a topic, without members of shared subscriptions.
 
     Args:
         arguments: as of Asked; limit and cursor.
@@ -115,7 +115,7 @@ class Joined(Sequence[tuple[bytes, Any]]):
 
 
 async def subscribers(tree: Any, topic_filter: bytes) -> list[Any]:
-    """Return who subscribes to exactly this topic filter.
+    """Return the receivers that subscribe to exactly this topic filter.
 
     Whoever comes or goes meanwhile may be in it or not, and who takes the place of one that goes may be in it twice.
     """

@@ -273,7 +273,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Archive(Struct, frozen=True, kw_only=True):
-    """What is logged whoever wants it, so that it can be replayed, and for how long it is kept."""
+    """What is logged whether or not a session wants it, so that it can be replayed, and for how long it is kept."""
 
     topic_filters: Annotated[
         tuple[str, ...],
@@ -378,7 +378,7 @@ class Shutdown(Struct, frozen=True, kw_only=True):
 
 
 class Processes(Struct, frozen=True, kw_only=True):
-    """How the workers of one broker are looked after; with one worker, there is nobody to do it."""
+    """How the supervisor looks after the workers of a broker; with one worker there is no supervisor."""
 
     home_wait_ms: Annotated[
         int,

@@ -198,7 +198,7 @@ def refusal(address: Address, error: OSError) -> str:
 
 
 def _user_of(port: int) -> str:
-    """Return " by NAME (process id N)" for whoever listens on a port, "" if that is not ours to see."""
+    """Return " by NAME (process id N)" for the process that listens on a port, "" if that is not ours to see."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

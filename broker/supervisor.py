@@ -164,7 +164,7 @@ class Supervisor:
         return dict(totals)
 
     def stop(self) -> None:
-        """Accept no more, and ask the workers to end; who has not after a while is killed."""
+        """Accept no more, and ask the workers to end; one that has not after a while is killed."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -214,7 +214,7 @@ class Supervisor:
                 slot.channel.tell(kind)
 
     def _reap(self) -> None:
-        """Learn which children have ended: workers, and if we are process 1 whoever else had no parent left."""
+        """Learn which children have ended: workers, and if we are process 1 every orphan of the container."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -332,7 +332,7 @@ class Supervisor:
         return channel
 
     def _start_listening(self) -> None:
-        """All have joined: clients may queue up at the addresses, unless somebody listens there since we bound them."""
+        """All have joined: clients may queue up at the addresses, unless another process has come to listen there."""
         for slot in self.slots:
             for address, listener in zip(self.addresses, slot.listeners, strict=True):
                 try:

@@ -121,7 +121,7 @@ def groups_of(SubscriptionTree tree not None, bytes topic_name not None) -> tupl
 
 
 def subscribers_below(SubscriptionTree tree not None, bytes topic_filter not None, end: int, limit: int) -> tuple:
-    """Return up to `limit` of those who subscribe to exactly this topic filter, and where to go on.
+    """Return up to `limit` receivers that subscribe to exactly this topic filter, and where to go on.
 
     The filter may be $share/name/filter. Order and meaning of `end` are those of subscriptions_below(). Some 10 ns each.
     """
@@ -157,7 +157,7 @@ def subscription_to(SubscriptionTree tree not None, Receiver receiver not None, 
 
 def group_picks(SharedGroup group not None, Receiver publisher, Message message not None, limit: int,
                 local: bool = False) -> dict:
-    """Return who is in a shared group and who would get this message now; that it was asked changes nothing.
+    """Return the members of a shared group and which would get this message now; asking changes nothing.
 
     With `local` it is chosen among the members here, as if another worker had picked this one. Members beyond `limit`
     are only counted. With the random strategy the next message may find another member.

@@ -1,4 +1,4 @@
-"""The topics under $SYS: what the broker says about itself, to whoever subscribes.
+"""The topics under $SYS: what the broker says about itself, to every client that subscribes.
 
 The names that mosquitto publishes stand here with its meanings, so that dashboards made for it work; ours are below
 $SYS/broker/shoal. `python -m broker.sys_topics` prints docs/sys-topics.md.
@@ -250,7 +250,7 @@ class SysTopics:
         return self._values.message_of(topic_name)
 
     def bring_up_to_date(self) -> None:
-        """Somebody is about to subscribe: measure, unless that was done within the last interval."""
+        """A client is about to subscribe: measure, unless that was done within the last interval."""
         now_ms = self.router.ledger.now_ms
         if self._measured_ms is not None and now_ms - self._measured_ms < self.interval_s * 1000:
             return
@@ -273,7 +273,7 @@ class SysTopics:
                 await trio.lowlevel.checkpoint()
 
     def tick(self) -> None:
-        """An interval is over: the load averages go on, and if anybody subscribes, find out what changed."""
+        """An interval is over: the load averages go on, and if a client subscribes, find out what changed."""
         metrics = self._measure()
         self.loads.take(metrics)
         if self._mesh is not None:

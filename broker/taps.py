@@ -149,7 +149,7 @@ def _events_of(seen: Seen, frames: bytearray) -> Iterator[dict[str, Any]]:
 
 
 class Tap:
-    """What a connection and its session tell while somebody looks at their client."""
+    """What a connection and its session tell while an operator looks at their client."""
 
     def __init__(self, client_identifier: bytes, version: int, looks: list[Look], aligned: bool) -> None:
         self.client_identifier = client_identifier
@@ -269,7 +269,7 @@ class Taps:
         return new
 
     def end(self, look: Look) -> None:
-        """End a look; who nobody looks at any more is left alone."""
+        """End a look; a client without any other look is no longer tapped."""
         looks = self.looks.get(look.client_identifier, [])
         if look in looks:
             looks.remove(look)
@@ -286,7 +286,7 @@ class Taps:
             self.router.ledger.refusals = None
 
     def end_unused(self) -> None:
-        """End looks that nobody has taken anything from for a while."""
+        """End looks from which no caller has taken anything for a while."""
         now_s = time.monotonic()
         for looks in list(self.looks.values()):
             for look in list(looks):
@@ -314,7 +314,7 @@ class Taps:
         connection.tap.event("connection_ended", reason=str(connection.close_reason))
 
     def refused(self, publisher: bytes, topic: bytes, qos: int, reason: int) -> None:
-        """A client's publish was refused, so it reached nobody. Called within a turn."""
+        """A client's publish was refused, so it reached no receiver. Called within a turn."""
         seen = Seen(time.time_ns() // 1000, "publish_refused", b"", 0, {
             "topic": text_of(topic), "qos": qos, "publisher": text_of(publisher), "reason": DROP_REASONS[reason]})
         for looks in self.looks.values():

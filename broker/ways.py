@@ -54,7 +54,7 @@ def client_identifier_of(body: bytes) -> bytes:
 
 
 class Way:
-    """The way to one home: what is sent there, and who waits for it. Those who come in one turn travel together."""
+    """The way to one home: clients that are sent there, and that wait for it. Those of a turn travel together."""
 
     def __init__(self, handover: Handover, path: str) -> None:
         self.handover = handover
@@ -94,7 +94,7 @@ class Way:
             self.handover.handshake.spawn(self._catch_up)
 
     async def _catch_up(self) -> None:
-        """Send those who wait as their home takes them; who waited too long is told that it is unavailable."""
+        """Send the waiting clients as their home takes them; one that waited too long hears that it is unavailable."""
         left = -1
         try:
             while self._flush():

@@ -152,7 +152,7 @@ class Worker:
             await ready(self)
 
     def publish_due_wills(self) -> None:
-        """Publish the wills, and end the sessions, whose time came while nobody was there; deadlines run from now on.
+        """Publish the wills, and end the sessions, whose time came while no process ran; deadlines run from now on.
 
         Once, when the peers were heard: a will goes to those only whose wish is known.
         """
@@ -274,7 +274,7 @@ class Worker:
 
     async def connect(self, client_identifier: str, *, identity: object = None,
                       inbox_max: int = INBOX_MAX) -> InProcessClient:
-        """Connect a client inside this process. Whoever calls this disconnects it, or takes client() instead.
+        """Connect a client inside this process. The caller disconnects it, or takes client() instead.
 
         Its name belongs to in-process clients alone: it shares no session with a network client of the same client
         identifier, and neither takes over the other. Its subscriptions end with it.
@@ -384,7 +384,7 @@ def _connections_max(config: Config) -> int:
 
 @asynccontextmanager
 async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
-    """Run one worker inside somebody else's trio program; the block gets it once clients can connect.
+    """Run one worker inside the caller's trio program; the block gets it once clients can connect.
 
     Installs no signal handler, freezes nothing, sets nothing process-wide but the limit on open files. At the end of
     the block, or when it is cancelled, connections are told and closed. An exception out of the block leaves as it is;
