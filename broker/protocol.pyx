@@ -217,11 +217,17 @@ cdef class Protocol(Sink):
                         turn.in_router = False
                     return 0
             elif session.incoming_count and session.incoming_state(identifier):
-                if self.version < 5:
+                if session.incoming_doubtful(identifier):
+                    session.incoming_remove(identifier)      # likewise: its client has done with that exchange
+                    if self.router.recording and session.durable:
+                        self.router.ledger.records.released(
+                            self.router.ledger.now_us, session.client_identifier, identifier)
+                elif self.version < 5:
                     raise ClientError(Reason.PACKET_IDENTIFIER_IN_USE, "MQTT3-2.3.1-2",
                                       f"packet identifier {identifier} belongs to a QoS 2 message under way")
-                self.acknowledge(PUBACK, identifier, PACKET_IDENTIFIER_IN_USE)
-                return 0
+                else:
+                    self.acknowledge(PUBACK, identifier, PACKET_IDENTIFIER_IN_USE)
+                    return 0
             if self.version == 5:
                 # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
                 if session.incoming_count + session.waiting_answers >= turn.receive_maximum:

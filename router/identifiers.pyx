@@ -47,7 +47,8 @@ cdef class ShiftedIdentifiers:
         if gone:                         # nothing is open before the later one begins
             self.count -= gone
             memmove(&self.shifts[0], &self.shifts[gone], self.count * sizeof(Shift))
-        if self.count and self.shifts[self.count - 1].first_number == first_number:
+        # Nothing is owed from this number on: what a log says of later ones was lost with them.
+        while self.count and self.shifts[self.count - 1].first_number >= first_number:
             self.count -= 1
         if self.count < SHIFTS_MAX:      # beyond, what was owed at the first of them is still owed
             self.shifts[self.count].first_number = first_number
@@ -58,9 +59,22 @@ cdef class ShiftedIdentifiers:
     cdef uint64_t last_first_number(self) noexcept:
         return self.shifts[self.count - 1].first_number if self.count else 0
 
-    def further(self) -> int:
-        """Return the amount of the shift that comes next."""
-        return ((self.shifts[self.count - 1].amount if self.count else 0) + STEP) % PACKET_IDENTIFIERS
+    def of_run(self, incarnation: int) -> int:
+        """Return by how much a run of the worker shifts: another amount than any run before it.
+
+        So it does where the log has lost the shift before this one, too, with what was sent under it.
+        """
+        cdef uint32_t amount = <uint32_t>(<uint64_t>incarnation * STEP % PACKET_IDENTIFIERS)
+        cdef uint32_t index = 0
+        cdef uint32_t apart, tries = 0
+        while index < self.count and tries < 4 * SHIFTS_MAX:
+            apart = (amount + PACKET_IDENTIFIERS - self.shifts[index].amount) % PACKET_IDENTIFIERS
+            index += 1
+            if apart <= SHIFTED_WINDOW or PACKET_IDENTIFIERS - apart <= SHIFTED_WINDOW:
+                amount = (amount + STEP) % PACKET_IDENTIFIERS
+                index = 0
+                tries += 1
+        return amount
 
     def listed(self) -> list[tuple[int, int]]:
         """Return (first number, amount) of each shift."""

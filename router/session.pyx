@@ -296,8 +296,8 @@ cdef class Session(Receiver):
         return 0
 
     def has_incoming(self, packet_identifier: int) -> bool:
-        """Whether a QoS 2 message of the client's is under way with this packet identifier."""
-        return self.incoming_state(packet_identifier) != 0
+        """Whether a QoS 2 message of the client's is under way with this packet identifier, as far as is certain."""
+        return self.incoming_state(packet_identifier) != 0 and not self.incoming_doubtful(packet_identifier)
 
     def doubt_identifiers(self) -> tuple[int, int]:
         """The log may have lost what the client knows: take new packet identifiers, and no new message for an old one.
@@ -307,7 +307,7 @@ cdef class Session(Receiver):
         self.make_outgoing()
         self.mark_incoming()
         first_number = self.outgoing.end_number
-        amount = (self.outgoing.identifiers or ShiftedIdentifiers()).further()
+        amount = (self.outgoing.identifiers or ShiftedIdentifiers()).of_run(self.ledger.incarnation)
         self.outgoing.shift(first_number, amount)
         return first_number, amount
 

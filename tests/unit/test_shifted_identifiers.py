@@ -1,0 +1,61 @@
+"""Packet identifiers of sessions whose log may have lost its end."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from broker.pump import Pump
+from router.ledger import Ledger
+from router.router import Router
+
+from broker.packets import Publish, Suback, Subscribe, subscription
+from broker.properties import PacketType
+from broker.reasons import Reason
+from router.commit_log import begin, open_log
+from tests.support.disk import SimulatedDisk
+from tests.unit.test_incoming_model import Talk
+
+NEVER = 0xFFFFFFFF
+STEP = 40_503
+
+
+def test_two_runs_shift_by_other_amounts_also_if_the_log_has_lost_the_first_shift() -> None:
+    amounts = []
+    for incarnation in range(1, 40):
+        router = Router(Ledger())
+        router.ledger.incarnation = incarnation
+        session, _ = router.open_session(b"c", False, NEVER)
+        amounts.append(session.doubt_identifiers()[1])
+    for window in (amounts, sorted(amounts)):
+        assert all(abs(one - other) > 500 for one, other in pairwise(window))
+    assert amounts[:2] == [STEP, 2 * STEP % 65_535]
+
+
+def test_a_shift_of_deliveries_that_the_log_has_lost_gives_way_to_the_one_of_today() -> None:
+    disk = SimulatedDisk()
+    for run in (1, 2):
+        router = Router(Ledger())
+        opened = open_log(disk, router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 7, now_us=0,
+                          now_ms=0, durability="os")
+        Pump(router, opened.log)
+        begin(router, opened)
+        if run == 1:
+            router.open_session(b"c", False, NEVER)
+            # As behind a hole that has taken thirty deliveries.
+            router.ledger.records.add("shifted", 0, b"c", 30, STEP)
+        opened.log.append(router.ledger.records)
+        while opened.log.commit():
+            pass
+        disk.process_killed()
+    assert router.sessions[b"c"].shifts == [(0, 2 * STEP % 65_535)]
+
+
+def test_an_identifier_whose_release_the_log_may_have_lost_is_free_for_any_new_exchange() -> None:
+    talk = Talk()
+    assert talk.say(Publish(b"t", b"x", 2, packet_identifier=7))[-1].type == PacketType.PUBREC
+    talk.router.sessions[b"c"].doubt_identifiers()
+    assert [(packet.type, packet.reason) for packet in talk.say(Publish(b"u", b"x", 1, packet_identifier=7))] == [
+        (PacketType.PUBACK, Reason.NO_MATCHING_SUBSCRIBERS)]
+    assert talk.say(Publish(b"t", b"x", 2, packet_identifier=7))[-1].type == PacketType.PUBREC
+    talk.router.sessions[b"c"].doubt_identifiers()
+    assert talk.say(Subscribe(7, (subscription(b"v", 0),))) == [Suback(7, (Reason.SUCCESS,))]
