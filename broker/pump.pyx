@@ -1,4 +1,4 @@
-"""The one place where effects become actions, in one order: append, tell, settle.
+"""The one place where effects become actions, in one order: tell, append, settle.
 
 What rests on no record never comes here: it left during the turn. Without a log nothing rests on a record.
 """
@@ -42,7 +42,7 @@ cdef class Pump:
         log: takes records (`append`), says which of them survive a crash (`durable`) and whether it takes more
             (`accepting`), and gives messages back (`fetch`): router.storage.Log; None: nothing is recorded.
         durability: when effects may leave; None: when the log is durable.
-        mesh: tells other routers.
+        mesh: is told all records, in order, before the log takes them: `tell(records)` copies what it is to keep.
     """
 
     def __init__(self, Router router not None, log=None, durability=None, mesh=None):
@@ -64,9 +64,7 @@ cdef class Pump:
             if len(self.router.effects) == 0 and not self.router.ledger.starved:
                 return False
         if records.count:
-            self.log.append(records)
-            if self.mesh is not None:
-                self.mesh.tell(records)
+            self.append(records)
         self.router.accepting = self.log.accepting
         self.durable = self.durability.durable()
         if self.durable < records.last_number:
@@ -74,5 +72,12 @@ cdef class Pump:
                 sched_yield()                # a turn under load never blocks, and the log's thread needs the GIL
         self.router.settle(self.durable)
         if records.count:
-            self.log.append(records)         # what settling has decided rests on no turn to come
+            self.append(records)             # what settling has decided rests on no turn to come
         return True
+
+    cdef int append(self, RecordBuffer records) except -1:
+        """Tell and append; the log takes the records out of the buffer, so whoever is to see them comes first."""
+        if self.mesh is not None:
+            self.mesh.tell(records)
+        self.log.append(records)
+        return 0
