@@ -44,6 +44,7 @@ def join(worker: Worker, links: Links) -> Mesh:
     settings: Any = worker.config.mesh
     transport = Transport(b"%b/%d" % (links.name, incarnation), links.endpoint, keys=links.keys, names=links.nodes)
     mesh = Mesh(worker.router, transport, links.name, incarnation, dict(links.peers), worker.reactor.wake, log,
+                began_after=worker.store.log.started_after,
                 interest_timeout_ms=int(settings.interest_timeout_s * 1000), silence_ms=int(settings.silence_s * 1000),
                 window_bytes=settings.window_bytes,
                 absent_ms=int(settings.absent_peer_age_s * 1000))

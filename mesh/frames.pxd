@@ -4,11 +4,11 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.message cimport Message
 
 cdef enum:
-    FRAME_VERSION = 1
+    FRAME_VERSION = 2
     NUMBERS_MAX = 8              # numbers of a header that are kept; more are passed over
 
 cdef enum FrameKind:             # names in frames.KINDS
-    FRAME_DATA = 1               # epoch, index, perhaps epoch, index, sequence of an ack; then entries
+    FRAME_DATA = 1               # epoch, index, perhaps epoch, index, sequence of an ack, perhaps began after; then entries
     FRAME_ACK = 2                # epoch, index, sequence, stamp, incarnation
     FRAME_GAP = 3                # epoch, sequence, incarnation
     FRAME_HEARTBEAT = 4          # epoch, index, stamp

@@ -37,6 +37,7 @@ cdef class PeerLink(Sink):
     cdef readonly Session session        # the peer's, which is attached exactly while the link is up
     cdef readonly LinkState link_state
     cdef readonly uint32_t incarnation       # ours
+    cdef uint64_t began_after            # the newest record of our log before this incarnation; said in front of each epoch
     cdef readonly uint32_t peer_incarnation  # the highest heard of; 0: none. What an older one says is passed over
     cdef LinkOwner owner
     cdef public object place             # the owner's: what the link belongs to there, so that it need not be looked for

@@ -73,6 +73,9 @@ cdef class LinkOwner:
     def changed(self, link: PeerLink, before: str) -> None:
         """The link's state is another than before, and its session has been attached or detached."""
 
+    def began(self, link: PeerLink, after: int) -> None:
+        """The peer's process, of `link.peer_incarnation`, began after this record of its log; before anything it sends."""
+
     def restarted(self, link: PeerLink, incarnation: int) -> None:
         """The peer is heard in a higher incarnation; before anything that it said is acted on."""
 
@@ -85,6 +88,7 @@ cdef class PeerLink(Sink):
         peer: its name, node/worker.
         session: the peer's: durable, and all its deliveries are of QoS 1. The link attaches and detaches it.
         incarnation: ours, 1 or more; higher than that of any process before us under our name.
+        began_after: the newest record of our log that is older than this process.
         peer_incarnation: the highest of the peer that is known; 0 for none.
         window_bytes: at most about so much is on its way, 1 MiB or more; a frame beyond is not begun.
         heartbeat_ms: between two heartbeats while all is well.
@@ -92,7 +96,7 @@ cdef class PeerLink(Sink):
     """
 
     def __init__(self, bytes peer not None, LinkOwner owner not None, Session session not None, incarnation: int, *,
-                 peer_incarnation: int = 0, window_bytes: int = 8388608, heartbeat_ms: int = 1000,
+                 began_after: int = 0, peer_incarnation: int = 0, window_bytes: int = 8388608, heartbeat_ms: int = 1000,
                  silence_ms: int = 5000):
         assert incarnation > 0 and window_bytes >= WINDOW_MIN, (incarnation, window_bytes)
         self.peer = peer
@@ -100,6 +104,7 @@ cdef class PeerLink(Sink):
         self.session = session
         self.ledger = session.ledger
         self.incarnation = incarnation
+        self.began_after = began_after
         self.peer_incarnation = peer_incarnation
         self.window_bytes = window_bytes
         self.heartbeat_ms = heartbeat_ms
@@ -171,14 +176,15 @@ cdef class PeerLink(Sink):
 
     cdef int send_batch(self) except -1:
         """Send what the turn has gathered, and with it the ACK that is due."""
-        cdef uint64_t[5] numbers
+        cdef uint64_t[6] numbers
         cdef int count = 2
         if self.batch.count == 0:
             return 0
         numbers[0], numbers[1] = self.epoch, self.index
-        if self.owes_ack():
+        if self.index == 0 or self.owes_ack():
             numbers[2], numbers[3], numbers[4] = self.received_epoch, self.settled_index, self.settled_sequence
-            count = 5
+            numbers[5] = self.began_after
+            count = 5 + (self.index == 0)
             self.told()
         self.batch.seal(FRAME_DATA, numbers, count)
         self.push(self.batch.end - HEADER_ROOM)
@@ -358,6 +364,8 @@ cdef class PeerLink(Sink):
             self.send_gap(epoch)
         if order != 1:
             return 0
+        if frame.number_count >= 6:
+            self.owner.began(self, frame.numbers[5])
         while frame.next(self.ledger.now_us, self.ledger.now_ms):
             if frame.sequence:
                 if frame.sequence <= self.received_sequence:

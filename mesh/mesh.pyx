@@ -88,6 +88,10 @@ cdef class Owner(LinkOwner):
             self.mesh.call_ready()
             self.mesh.say_reach(neighbour)
 
+    def began(self, link: PeerLink, after: int) -> None:
+        """A process of a peer says where its log was when it began."""
+        self.mesh.forwarding.began((<Neighbour>link.place).peer, link.peer_incarnation, after)
+
     def restarted(self, link: PeerLink, incarnation: int) -> None:
         """Another process than before: it knows nothing of what we want, and wants what it will tell."""
         cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
@@ -128,13 +132,14 @@ cdef class Mesh(MeshSeam):
             encrypted.
         wake: makes the reactor turn; from this thread.
         log: where links are told of, a structlog logger.
+        began_after: the newest record of our log that is older than this process; 0 where there is no log.
         interest_timeout_ms: how long a SUBACK waits for peers at most.
         absent_ms: how long a peer may be away; then it is forgotten.
         link_options: heartbeat_ms, silence_ms, window_bytes of mesh.link.PeerLink.
     """
 
     def __init__(self, Router router not None, Carrier transport not None, bytes name not None, incarnation: int,
-                 peers: dict, wake, log, *, interest_timeout_ms: int = 1000, absent_ms: int = 86_400_000,
+                 peers: dict, wake, log, *, began_after: int = 0, interest_timeout_ms: int = 1000, absent_ms: int = 86_400_000,
                  **link_options):
         cdef Neighbour neighbour
         cdef Owner owner = Owner()
@@ -174,7 +179,8 @@ cdef class Mesh(MeshSeam):
             neighbour.peer.shares_node = peer.rpartition(b"/")[0] == name.rpartition(b"/")[0]
             neighbour.channel = transport.connect(peer, endpoint, key)
             neighbour.there_ms = router.ledger.now_ms
-            neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, **link_options)
+            neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, began_after=began_after,
+                                      **link_options)
             neighbour.link.place = neighbour
             self.neighbours[peer] = neighbour
             self.links.append(neighbour.link)

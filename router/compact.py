@@ -140,6 +140,8 @@ def _write_sessions(writer: _Writer, router: Router, recovery: Recovery, now_us:
     add = writer.records.add
     for peer in sorted(router.peers.values(), key=lambda peer: peer.number):
         add("peer", now_us, peer.number, peer.router_identifier, peer.heard)
+        if peer.heard_incarnation:
+            add("peer_heard", now_us, peer.number, peer.heard_incarnation, peer.heard)
     sessions: list[tuple[bytes, Session]] = sorted(router.sessions.items())
     sessions += [(identifier, peer.session) for identifier, peer in sorted(router.peers.items())]
     # Subscriptions first: a delivery may name a group, which is there once its first member is.

@@ -83,6 +83,14 @@ cdef class Forwarding:
 
     # Messages in -----------------------------------------------------------------------------------------------------
 
+    def began(self, Peer peer not None, incarnation: int, after: int) -> None:
+        """A peer's process says after which record of its log it began.
+
+        What a log has lost has numbers that are given again: `os` or `none` and a loss of power, a folder that comes from
+        a backup. So the numbers that its earlier processes sent count up to that one only.
+        """
+        peer.began(incarnation, after)
+
     cdef int pass_on(self, Message message) except -1:
         """Take a message for all receivers here of its topic, at QoS 0, without RETAIN: nothing is decided."""
         cdef Route route

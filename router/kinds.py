@@ -77,6 +77,7 @@ KINDS: Final = (
         33, "replay_in_logs", False,
         "client_identifier:bin topic_filter:bin options:int identifier:int since_us:int positions:array",
     ),
+    _kind(34, "peer_heard", False, "peer:int incarnation:int heard:int"),
     _kind(40, "snapshot", False, "first_number:int stamp_us:int"),
     _kind(41, "deliveries", False, "client_identifier:bin next_number:int end_number:int deliveries:array"),
     _kind(42, "incoming", False, "client_identifier:bin packet_identifiers:array"),

@@ -19,10 +19,15 @@ cdef class Peer:
     cdef uint64_t last_copy              # record of the newest copy that is still owed; 0: there is none
     cdef uint64_t copies_end             # all copies are done with when the deliveries below this number are
     # What it sent to us, so that a repeat is known as one.
-    cdef readonly uint32_t heard_incarnation     # the newest that sent anything
+    cdef readonly uint32_t heard_incarnation     # the newest that is known to have sent anything; `heard` is as it counts
     cdef readonly uint64_t heard_sequence        # the last delivery of that incarnation
-    cdef readonly uint64_t heard         # the highest record of its log that came here
+    cdef readonly uint64_t heard         # the highest record of its log that came here, of those that it still has
     cdef readonly uint64_t repeats       # that came and were dropped, since the start
+
+    # A process of it says after which record it began: later numbers, which the one before may have given, are given anew.
+    cdef int began(self, uint32_t incarnation, uint64_t after) noexcept
+    # The log says that a message of a process came, with its record there.
+    cdef int recovered(self, uint32_t incarnation, uint64_t n) noexcept
 
 
 # Write the numbers of the peers that a recorded message of QoS 1 or 2 is owed to; how many. `decided` has those without

@@ -21,18 +21,29 @@ cdef class Peer:
     Args:
         router_identifier: "node/worker": the same over its restarts; worker is a number.
         number: of its `peer` record.
-        heard: the highest record of its log that is known to have come here.
     """
 
-    def __init__(self, Ledger ledger not None, bytes router_identifier not None, number: int, heard: int = 0):
+    def __init__(self, Ledger ledger not None, bytes router_identifier not None, number: int):
         self.router_identifier = router_identifier
         self.worker = int(router_identifier.rpartition(b"/")[2])
         self.shares_node = True
         self.number = number
-        self.heard = heard
         self.waiters = Waiters()
         self.session = Session(PEER_PREFIX + router_identifier, ledger, <uint32_t>EXPIRY_NEVER)
         self.session.stand_for_peer(self)
+
+    cdef int began(self, uint32_t incarnation, uint64_t after) noexcept:
+        if incarnation > self.heard_incarnation:
+            self.heard_incarnation = incarnation
+            self.heard_sequence = 0
+            self.heard = min(self.heard, after)
+        return 0
+
+    cdef int recovered(self, uint32_t incarnation, uint64_t n) noexcept:
+        # The first that came of a process was none of those that came before, so it was the last that counted then.
+        self.heard = n if incarnation > self.heard_incarnation else max(self.heard, n)
+        self.heard_incarnation = max(self.heard_incarnation, incarnation)
+        return 0
 
     def state(self) -> dict:
         """Return what is owed to it and what was heard of it, for admin and tests."""

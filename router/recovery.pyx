@@ -180,7 +180,7 @@ cdef class Recovery:
         if peer is None:
             self._note(f"record {cursor.number}: no peer {fields.origin}")
         else:
-            peer.heard = max(peer.heard, fields.n)
+            peer.recovered(fields.incarnation, fields.n)
         size = <uint64_t>fields.topic_length + fields.properties_length + fields.payload_length
         if self.copies:
             self.owe_copies(&fields, size)
@@ -357,6 +357,9 @@ cdef class Recovery:
                 peer = Peer(self.router.ledger, fields["router_identifier"], fields["peer"])
                 self.peers[peer.number] = self.router.peers[peer.session.client_identifier] = peer
             peer.heard = max(peer.heard, fields["heard"])
+        elif kind == "peer_heard":
+            peer = self.peers[fields["peer"]]
+            peer.recovered(fields["incarnation"], fields["heard"])
         elif kind == "peer_acknowledged":
             peer = self.peers[fields["peer"]]
             if peer.session.outgoing is not None:

@@ -15,7 +15,7 @@ from tests.simulator.world import run_seed
 ROOT = Path(__file__).resolve().parents[1]
 # Seeds that once failed stay here with the fix, as (seed, steps).
 FOUND = ((8, 1500), (55, 1500), (60, 1500), (168, 1500), (208, 800), (425, 800))
-FOUND_OF_SEVERAL = (5221,)
+FOUND_OF_SEVERAL = (17, 5221)
 SEEDS = "100"
 SEEDS_OF_SEVERAL = "60"
 DISK_STEPS = ("create", "write", "sync", "sync_folder", "torn write", "torn sync")

@@ -55,6 +55,7 @@ class Client:
     # Towards us
     unanswered: dict[int, int] = field(default_factory=dict)    # packet identifier -> QoS, delivered and not finished
     on_this_connection: set[int] = field(default_factory=set)   # identifiers in flight that this connection brought
+    in_doubt: set[int] = field(default_factory=set)     # of these, what the broker may have forgotten
     answers: list[tuple[int, PacketType]] = field(default_factory=list)     # acknowledgements that we owe
     received_qos2: set[int] = field(default_factory=set)
     window: int = 0                             # QoS 1/2 of this connection without their end
@@ -134,6 +135,12 @@ class Client:
         self.take(output[:self.world.random.randint(0, len(output))] if self.world.random.random() < 0.5 else b"")
         self.cut_quietly()
 
+    def forgive(self) -> None:
+        """The broker may have forgotten the session, or the end of it; what it still holds is in doubt."""
+        self.established = False
+        self.waiting_will = None
+        self.in_doubt |= self.unanswered.keys()
+
     def take(self, output: bytes) -> None:
         """Act on what the broker has sent."""
         self.world.note(self.identifier, output)
@@ -156,6 +163,7 @@ class Client:
             self.forgot = False
             if not packet.session_present:
                 self.unanswered.clear()
+                self.in_doubt.clear()
                 self.received_qos2.clear()
             self.on_connected(packet.session_present)
         elif isinstance(packet, Publish):
@@ -177,8 +185,12 @@ class Client:
             check(identifier not in self.on_this_connection,
                   f"{self.identifier}: identifier {identifier} again on a live connection [MQTT-4.4.0-1]")
             if not packet.dup:
-                check(identifier not in self.unanswered, f"{self.identifier}: identifier {identifier} is in use")
+                # A log with holes gives numbers, and identifiers with them, to other messages than before.
+                check(identifier not in self.unanswered.keys() - self.in_doubt,
+                      f"{self.identifier}: identifier {identifier} is in use")
             self.on_this_connection.add(identifier)
+            is_swallowed = identifier in self.in_doubt and identifier in self.received_qos2
+            self.in_doubt.discard(identifier)
             self.window += 1
             check(self.window <= self.receive_maximum, f"{self.identifier}: over Receive Maximum [MQTT-3.3.4-9]")
             again = packet.qos == 2 and identifier in self.received_qos2
@@ -187,6 +199,8 @@ class Client:
                 self.received_qos2.add(identifier)
             self.answers.append((identifier, PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC))
             if again:
+                if is_swallowed:            # perhaps another message than the one that it had under this identifier
+                    self.world.excuse(self, packet.payload)
                 return
         else:
             check(not packet.dup, f"{self.identifier}: DUP at QoS 0 [MQTT-3.3.1-2]")
@@ -204,9 +218,15 @@ class Client:
         if packet_type != PacketType.PUBREC or reason >= 0x80:
             self.finished(identifier)
 
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether a delivery has not come to its end, which it must."""
+        return not self.unanswered.keys() <= self.in_doubt
+
     def finished(self, identifier: int) -> None:
         """A delivery's exchange is over."""
         self.unanswered.pop(identifier, None)
+        self.in_doubt.discard(identifier)
         self.received_qos2.discard(identifier)
         if identifier in self.on_this_connection:
             self.on_this_connection.discard(identifier)
@@ -235,6 +255,12 @@ class Subscriber(Client):
             return
         self.subscribed = False
         self.subscribe()
+
+    def forgive(self) -> None:
+        """The subscription may be lost, too, and an older one may have come back."""
+        super().forgive()
+        self.subscribed = False
+        self.old_filters |= self.world.filters
 
     @property
     def full_filter(self) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from router.topics import matches
@@ -45,11 +46,15 @@ class Promises(ABC):
         self.got_at_qos2: dict[str, set[bytes]] = {}    # by client, in its present session
         self.wills_owed: set[bytes] = set()
         self.wills_came: set[bytes] = set()
+        self.has_forgiven = False       # a worker has lost what it had acknowledged
+        self.forgiven_twice: set[bytes] = set()         # may come twice at QoS 2: their worker forgot that it had them
         self.audience: dict[bytes, list[str]] = {}
         self.before: dict[str, set[bytes]] = {}
         self.highest: dict[tuple[str, bytes, bytes, int], int] = {}
         # topic -> what may stand, by its number: what was acknowledged last, and what was sent later
         self.retained: dict[bytes, dict[int, bytes]] = {}
+        self.ever_retained: dict[bytes, dict[int, bytes]] = {}
+        self.filters: set[bytes] = set()        # of subscribers of their own, which change their minds
 
     def introduce(self, publishers: list[Publisher], subscribers: list[Subscriber], members: list[Subscriber],
                   watcher: Subscriber) -> None:
@@ -119,6 +124,7 @@ class Promises(ABC):
         self.published_qos[message.payload] = message.qos
         if message.retain:
             self.retained.setdefault(message.topic, {0: b""})[number] = message.payload
+            self.ever_retained.setdefault(message.topic, {0: b""})[number] = message.payload
         if not message.payload:
             return
         self.audience[message.payload] = [
@@ -141,7 +147,46 @@ class Promises(ABC):
         """A publisher was told that its message is not taken."""
         self.audience.pop(message.payload, None)
         if message.retain:
-            del self.retained[message.topic][number]
+            self.retained[message.topic].pop(number, None)
+
+    def forgive(self, clients: Collection[Client]) -> None:
+        """A worker has lost what it had acknowledged, as the settings allow: nothing before counts for its clients.
+
+        They are still there. What is promised from now on holds.
+        """
+        self.has_forgiven = True
+        homeless = {client.identifier for client in clients}
+        for client in clients:
+            client.forgive()
+            self.got_at_qos2.pop(client.identifier, None)
+            for packet in getattr(client, "in_flight", {}).values():
+                self.forgiven_twice.add(packet.payload)         # it may be accepted again, or taken for a repeat
+                self.audience.pop(packet.payload, None)
+            if isinstance(client, Subscriber):
+                self.before.setdefault(client.identifier, set()).update(
+                    packet.payload for publisher in self.publishers for packet in publisher.in_flight.values())
+        self.highest = {key: number for key, number in self.highest.items() if key[0] not in homeless}
+        if any(isinstance(client, Subscriber) and client.group for client in clients):
+            homeless.add("group")
+        got = {**self.got, "group": {payload for member in self.members for payload in self.got[member.identifier]}}
+        for identifier, owed in self.owed.items():
+            self.owed[identifier] = {
+                payload for payload in owed if payload in got.get(identifier, ()) or (
+                    identifier not in homeless and payload.partition(b":")[0].decode() not in homeless)}
+        for payload, audience in self.audience.items():
+            self.audience[payload] = [identifier for identifier in audience if identifier not in homeless]
+        self.retained = {topic: dict(values) for topic, values in self.ever_retained.items()}
+        if self.watcher.identifier in homeless:
+            self.wills_owed.clear()
+        self.wills_owed = {payload for payload in self.wills_owed if not any(
+            payload.startswith(f"will of {identifier}:".encode()) for identifier in homeless)}
+
+    def excuse(self, client: Client, payload: bytes) -> None:
+        """A client is not owed a message any more."""
+        for identifier in (client.identifier, "group"):
+            self.owed.get(identifier, set()).discard(payload)
+            if identifier in self.audience.get(payload, ()):
+                self.audience[payload].remove(identifier)
 
     def will_owed(self, client: Client, payload: bytes) -> None:
         """A connection that the broker has acknowledged is over, without goodbye: its will is published."""
@@ -157,11 +202,12 @@ class Promises(ABC):
         if packet.topic.startswith(b"w/"):
             if client is self.watcher:
                 self.wills_came.add(packet.payload)
-                self.check(times == 1 or packet.qos < 2, f"the will {packet.payload!r} came {times} times")
+                self.check(times == 1 or packet.qos < 2 or self.has_forgiven,
+                           f"the will {packet.payload!r} came {times} times")
             return
         if packet.qos == 2 and not client.refuses:      # whoever refuses a message may be sent it again
             got_at_qos2 = self.got_at_qos2.setdefault(client.identifier, set())
-            self.check(packet.payload not in got_at_qos2,
+            self.check(packet.payload not in got_at_qos2 or packet.payload in self.forgiven_twice,
                        f"{client.identifier} got {packet.payload[-20:]!r} twice at QoS 2")
             got_at_qos2.add(packet.payload)
         publisher, _, number = packet.payload.partition(b":")

@@ -5,114 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any
 
 from broker.hub import Hub
-from mesh.mesh import Mesh
-from router.router import Router
 from router.topics import matches
 
-from broker.acl import AllowAll
 from broker.adoption import FLUSH_BYTES, Adoption, AdoptionError, Books
-from broker.auth import Anonymous
 from broker.config import Config, Limits, Mqtt
-from broker.control import Controller
 from broker.packets import Disconnect, Publish, encode
-from broker.worker import ledger, terms
-from router.commit_log import begin, start_deadlines
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
-from tests.simulator.network import Network, SimulatedCarrier
+from tests.simulator.network import Network
 from tests.simulator.promises import Promises, ViolationError
+from tests.simulator.worker import Worker
 from tests.support.disk import PowerLoss
 
 DEATHS_LIKELY = (0.0002, 0.0006, 0.002, 0.005)  # for each step of a worker, in a run with deaths
 DOWN_STEPS = 30                         # of the world, at most, until a worker that died is started again
-SILENCE_MS = 2000
 FILTERS = ("t/#", "t/+", "t/0", "t/1", "r/#", "#")
-NODE = b"node"
-
-
-class Log:
-    """Where the mesh says what happens; a frame of a peer that is none is never to be said here."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def info(self, event: str, **fields: object) -> None:
-        """Nothing that has to be looked at."""
-
-    def warning(self, event: str, **fields: object) -> None:
-        """Something is wrong."""
-        self.warnings.append(f"{event} {fields}")
-
-
-class Worker:
-    """One worker: a machine, and the process on it while there is one."""
-
-    def __init__(self, world: SeveralWorld, number: int) -> None:
-        self.world = world
-        self.number = number
-        self.name = b"%b/%d" % (NODE, number)
-        self.machine = Machine(world.random, lambda: world.while_syncing(self), number)
-        self.log = Log()
-        self.is_up = False
-        self.is_ready = False           # clients are let in
-        self.down_steps = 0
-        self.silent_steps: dict[int, int] = {}      # other worker -> step at which its link was last not up
-
-    def boot(self) -> None:
-        """Start a process on what the disk has."""
-        world, config = self.world, self.world.config
-        self.router = Router(ledger(config), seed=world.seed, strategy=config.mqtt.shared_subscription_strategy)
-        self.controller = Controller(config, self.router, Anonymous(), AllowAll())
-        pump, opened = self.machine.start(self.router, self.controller, world.now_ms)
-        self.hub = Hub(self.router, self.controller, pump, now_ms=world.now_ms, **terms(config))
-        begin(self.router, opened)
-        self.opened = opened
-        incarnation = opened.log.incarnation
-        self.carrier = SimulatedCarrier(world.network, self.number, self.name, incarnation, self.machine.death)
-        others = {b"%b/%d" % (NODE, other): other for other in range(world.count) if other != self.number}
-        self.mesh: Any = Mesh(self.router, self.carrier, self.name, incarnation, others, lambda: None, self.log,
-                              interest_timeout_ms=1 << 40, silence_ms=SILENCE_MS, window_bytes=1 << 20)
-        self.hub.mesh = self.controller.mesh = self.mesh
-        world.network.enter(self.carrier)
-        self.is_up = True
-
-    def turn(self) -> None:
-        """One turn, at whose beginning and end it may die."""
-        self.machine.death.at("match")
-        self.hub.run_turn(self.world.now_ms)
-        if not self.is_ready and self.mesh.ready:
-            start_deadlines(self.router, self.opened)
-            self.router.expire()
-            self.is_ready = True
-        for name, neighbour in self.mesh.neighbours.items():
-            if neighbour.link.state != "up":
-                self.silent_steps[int(name.rpartition(b"/")[2])] = self.world.steps
-        self.machine.death.at("flush")
-
-    def die(self) -> None:
-        """The process is gone."""
-        self.machine.die()
-        self.is_up = self.is_ready = False
-        self.world.network.leave(self.number)
-
-    def peer_session(self, other: Worker) -> Any:
-        """Return the session that stands for another worker here."""
-        return self.mesh.neighbours[other.name].peer.session
-
-    @property
-    def owes_nothing(self) -> bool:
-        """Whether nothing waits here: for a record, for a peer, or on its way."""
-        return len(self.router.effects) == 0 and all(
-            (state := neighbour.state())["installed"] >= self.mesh.interest.version
-            and not state["waiting_acknowledgements"] and not _owed(neighbour.peer.session)
-            for neighbour in self.mesh.neighbours.values())
-
-
-def _owed(session: Any) -> bool:
-    return session.owed is not None and bool(session.owed.deliveries())
 
 
 class SeveralWorld(Promises):
@@ -122,6 +31,7 @@ class SeveralWorld(Promises):
         super().__init__(seed)
         draw = self.random
         self.count = draw.choice((2, 2, 3))
+        self.filters = {topic_filter.encode() for topic_filter in FILTERS}
         self.network = Network(draw, draw.choice((0.3, 1, 6)))
         self.config = Config(
             mqtt=Mqtt(queue_messages_max=1_000_000, queue_bytes_max=1 << 40, topic_alias_maximum=0,
@@ -135,6 +45,7 @@ class SeveralWorld(Promises):
         self.group_got: dict[bytes, int] = {}
         self.deaths_in_adoption = 0
         self.all_workers = [Worker(self, number) for number in range(self.count)]      # those that are left, too
+        forgetful = draw.random() < 0.25        # a world in which numbers of records are given again
         self.introduce(
             [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))],
             [Subscriber(self, f"s{i}", draw.choice((4, 5)), durable=draw.random() < 0.6,
@@ -153,11 +64,22 @@ class SeveralWorld(Promises):
                 client.has_will = client.has_will or self.resharding.random() < 0.5
                 client.will_delay_s = self.resharding.choice((0, 2))
         for worker in self.workers:
+            self.decide_durability(worker, forgetful)
             worker.boot()
         if draw.random() < 0.8:
             likelihood = draw.choice(DEATHS_LIKELY)
             for worker in self.workers:
                 worker.machine.death.likelihood = likelihood
+
+    def decide_durability(self, worker: Worker, forgetful: bool) -> None:
+        """Whoever spreads sessions anew must not have lost what was acknowledged: nobody could say whose that was."""
+        machine = worker.machine
+        if self.reshards_likely:
+            machine.durability = "os" if machine.durability == "none" else machine.durability
+            machine.power_loss_likely = 0.0 if machine.durability == "os" else machine.power_loss_likely
+        elif forgetful:
+            machine.durability = self.random.choice(("os", "none"))
+            machine.power_loss_likely = 0.8
 
     @property
     def workers(self) -> list[Worker]:
@@ -212,7 +134,7 @@ class SeveralWorld(Promises):
         super().delivered(client, packet)
         if isinstance(client, Subscriber) and client.group and packet.qos == 2:
             times = self.group_got[packet.payload] = self.group_got.get(packet.payload, 0) + 1
-            self.check(times == 1 or any(member.qos < 2 for member in self.members),
+            self.check(times == 1 or self.has_forgiven or any(member.qos < 2 for member in self.members),
                        f"the group got {packet.payload!r} {times} times at QoS 2")
 
     def renounces(self, client: Subscriber) -> None:
@@ -323,6 +245,7 @@ class SeveralWorld(Promises):
             count = draw.choice((1, 2, 3))
             while len(self.all_workers) < count:
                 self.all_workers.append(Worker(self, len(self.all_workers)))
+                self.decide_durability(self.all_workers[-1], False)
             homes = {client.identifier.encode(): draw.randrange(count) for client in self.clients}
             begins: list[dict[bytes, int]] = []
             try:
@@ -415,21 +338,33 @@ class SeveralWorld(Promises):
     def bury(self, worker: Worker) -> None:
         """A worker has died, and its clients notice it."""
         worker.die()
+        self.notice_loss(worker)
         worker.down_steps = self.random.randint(0, DOWN_STEPS) if self.faults else 0
         for client in self.clients:
             if client.home == worker.number:
                 client.survive()
                 self.lose_session(client)
+        self.notice_loss(worker)
+
+    def notice_loss(self, worker: Worker) -> None:
+        """A worker that died may have lost what it had acknowledged."""
+        if worker.machine.forgot:
+            self.forgive([client for client in self.clients if client.home == worker.number])
+            for missed in self.unsure.values():
+                missed.add(worker.number)
 
     def start(self, worker: Worker) -> None:
         """Start a worker that has died; it may die of that."""
         self.recoveries += 1
         try:
             worker.boot()
+            self.notice_loss(worker)
         except (Killed, PowerLoss):
             worker.die()
+            self.notice_loss(worker)
         except OSError:
             worker.die()
+            self.notice_loss(worker)
             worker.machine.heal()       # somebody makes room, or puts in another disk, and starts it again
 
     def run(self, steps: int) -> None:
@@ -452,7 +387,7 @@ class SeveralWorld(Promises):
     def quiet(self) -> bool:
         """Return whether nobody owes anybody anything."""
         return all(worker.is_ready and worker.owes_nothing for worker in self.workers) and all(
-            client.connected and not client.to_broker and not client.answers and not client.unanswered
+            client.connected and not client.to_broker and not client.answers and not client.has_unanswered
             and not getattr(client, "in_flight", None) and getattr(client, "subscribed", True)
             and not client.connection.pending_bytes for client in self.clients)
 
@@ -560,7 +495,7 @@ class SeveralWorld(Promises):
             self.check(router.ledger.queued_messages == 0, f"messages are left in queues of worker {worker.number}")
             for session in router.sessions.values():
                 state = session.state()
-                self.check(not state["incoming"], f"{state} keeps identifiers")
+                self.check(not state["incoming"] or self.has_forgiven, f"{state} keeps identifiers")
                 self.check(not state["outgoing"] or not state["outgoing"]["in_flight"], f"{state} keeps deliveries")
         self.check_the_totals()
 

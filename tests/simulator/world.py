@@ -156,19 +156,32 @@ class World(Promises):
             action()
         except (Killed, PowerLoss):
             assert self.machine is not None
-            self.machine.die()
+            self.die()
             for client in self.clients:
                 client.survive()
+            self.notice_loss()
             while True:
                 self.recoveries += 1
                 try:
                     self.boot()
+                    self.notice_loss()
                     return
                 except (Killed, PowerLoss):
-                    self.machine.die()
+                    self.die()
                 except OSError:
-                    self.machine.die()
+                    self.die()
                     self.machine.heal()     # somebody makes room, or puts in another disk, and starts it again
+
+    def die(self) -> None:
+        """The process is gone, and perhaps with it what it had acknowledged."""
+        assert self.machine is not None
+        self.machine.die()
+        self.notice_loss()
+
+    def notice_loss(self) -> None:
+        """Nothing counts any more that the machine has forgotten."""
+        if self.machine is not None and self.machine.forgot:
+            self.forgive(self.clients)
 
     def run(self, steps: int) -> None:
         """Let things happen, faults included."""
@@ -201,7 +214,7 @@ class World(Promises):
     def quiet(self) -> bool:
         """Return whether nobody owes anybody anything."""
         return all(
-            client.connected and not client.to_broker and not client.answers and not client.unanswered
+            client.connected and not client.to_broker and not client.answers and not client.has_unanswered
             and not getattr(client, "in_flight", None) for client in self.clients) and len(self.router.effects) == 0
 
     def settle(self, rounds: int = 3000) -> None:
@@ -258,7 +271,7 @@ class World(Promises):
         self.check(self.router.ledger.queued_messages == 0, "messages are left in queues")
         for session in self.router.sessions.values():
             state = session.state()
-            self.check(not state["incoming"], f"{state} keeps identifiers")
+            self.check(not state["incoming"] or self.has_forgiven, f"{state} keeps identifiers")
             self.check(not state["outgoing"] or not state["outgoing"]["in_flight"], f"{state} keeps deliveries")
 
 

@@ -46,6 +46,7 @@ class End(LinkOwner):  # type: ignore[misc]
         self.unsettled: list[tuple[int, int, int]] = []
         self.changes: list[tuple[str, str]] = []
         self.incarnations: list[int] = []
+        self.began_at: list[tuple[int, int]] = []      # (incarnation, record), as the other end said
         self.acknowledged_until = 0
         # Delivery numbers of this process begin at 0, with what the disk still owes.
         self.first = disk.acknowledged + 1
@@ -104,6 +105,9 @@ class End(LinkOwner):  # type: ignore[misc]
     def changed(self, link: PeerLink, before: str) -> None:
         self.changes.append((before, link.state))
         assert self.session.connected == (link.state == "up")
+
+    def began(self, link: PeerLink, after: int) -> None:
+        self.began_at.append((link.peer_incarnation, after))
 
     def restarted(self, link: PeerLink, incarnation: int) -> None:
         self.incarnations.append(incarnation)

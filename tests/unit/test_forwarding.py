@@ -349,3 +349,56 @@ def test_what_a_peer_was_picked_for_is_owed_to_it_though_its_wish_is_forgotten()
     host = restarted(host)
     assert [delivery[1:4] + delivery[5:7] for delivery in host.peer.session.owed.deliveries()] == before
     assert host.owed() == [b"one", b"one"]
+
+
+def hear(host: Host, payload: bytes, sequence: int, incarnation: int, n: int) -> bool:
+    """Take a message of the peer's; whether it was new."""
+    return bool(host.forwarding.receive_message(host.peer, incoming(payload), sequence, incarnation, n))
+
+
+def test_what_a_peer_sends_under_numbers_that_its_log_has_lost_is_new() -> None:
+    host = Host(SimulatedDisk())
+    session, _ = host.router.open_session(b"c", False, NEVER)
+    host.router.subscribe(session, b"t", 1)
+    host.forwarding.began(host.peer, 5, 0)
+    assert [hear(host, b"%d" % n, n, 5, n) for n in (1, 2, 3, 4)] == [True] * 4
+    # Its next process has 1 and 2 in its log, and gives 3 and 4 anew.
+    host.forwarding.began(host.peer, 6, 2)
+    assert [hear(host, b"again", n, 6, n) for n in (1, 2)] == [False, False]
+    assert [hear(host, b"other %d" % n, n, 6, n) for n in (3, 4)] == [True, True]
+    host.forwarding.began(host.peer, 6, 2)          # with each epoch
+    assert not hear(host, b"other 4", 4, 6, 4)
+    host.write()
+    assert session.state()["outgoing"]["queued"] == 6
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_which_process_of_a_peer_sent_what_came_is_known_after_a_crash(compacted: bool) -> None:
+    host = Host(SimulatedDisk())
+    session, _ = host.router.open_session(b"c", False, NEVER)
+    host.router.subscribe(session, b"t", 1)
+    for incarnation, after, numbers in ((5, 0, (1, 2, 3, 4)), (6, 2, (3,))):
+        host.forwarding.began(host.peer, incarnation, after)
+        for n in numbers:
+            assert hear(host, b"." * 900, n, incarnation, n)
+            host.write()
+    if compacted:
+        assert compact(host.disk, 0, lambda: 9) is not None
+    host = restarted(host)
+    assert (host.peer.heard, host.peer.heard_incarnation) == (3, 6)
+    host.forwarding.began(host.peer, 6, 2)
+    assert [hear(host, b"x", sequence, 6, n) for sequence, n in ((1, 3), (2, 4))] == [False, True]
+    # What the process before had under way may come late.
+    assert not hear(host, b"late", 9, 5, 5)
+
+
+def test_what_came_before_a_peer_said_where_it_began_is_a_repeat_if_its_log_still_has_it() -> None:
+    host = Host(SimulatedDisk())
+    session, _ = host.router.open_session(b"c", False, NEVER)
+    host.router.subscribe(session, b"t", 1)
+    host.forwarding.began(host.peer, 5, 0)
+    assert all(hear(host, b"%d" % n, n, 5, n) for n in (1, 2, 3))
+    host.write()
+    host = restarted(host)
+    host.forwarding.began(host.peer, 6, 10)
+    assert [hear(host, b"x", sequence, 6, n) for sequence, n in ((1, 3), (2, 4))] == [False, True]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from mesh.frames import KINDS, FrameError
+from mesh.frames import KINDS, VERSION, FrameError
 from mesh.link import PeerLink
 from router.ledger import Ledger
 from router.message import message
@@ -229,13 +229,29 @@ def test_an_ack_that_is_due_goes_in_front_of_messages_and_spares_a_frame() -> No
     one, two = pair.ends
     publish_with_an_ack(pair)
     assert (kinds(two.to_peer), kinds(two.answers)) == (["data"], [])
-    assert numbers_of(two.to_peer[0])[2:] == [one.link.epoch, 1, 1]
+    assert numbers_of(two.to_peer[0])[2:5] == [one.link.epoch, 1, 1]
     two.publish()
     pair.turn(1)
     assert len(numbers_of(two.to_peer[1])) == 2, "it is told once"
     pair.carry(1, False)
     assert (one.disk.acknowledged, one.link.outstanding) == (1, 0)
     assert [number for _, number in one.taken] == [1, 2]
+
+
+def test_each_epoch_begins_with_where_the_log_of_its_sender_began() -> None:
+    pair = Pair(began_after=700)
+    pair.run(6)
+    one, two = pair.ends
+    for _ in range(2):
+        one.publish()
+        pair.turn(0)
+    assert [numbers_of(frame)[5:] for frame in one.to_peer] == [[700], []]
+    pair.carry(0, False)
+    assert two.began_at == [(1, 700)]
+    pair.kill(1)
+    pair.run(6)
+    one, two = pair.ends
+    assert (two.began_at, [number for _, number in two.taken]) == ([(1, 700)], [1, 2])
 
 
 def test_an_ack_in_front_of_messages_counts_although_they_are_not_the_next() -> None:
@@ -259,11 +275,11 @@ def test_messages_with_an_ack_of_what_was_never_sent_are_refused_and_come_again(
         two.publish()
         pair.turn(1)
         frame = two.to_peer.popleft()
-        header = msgpack.packb([1, KINDS.index("data"), *numbers_of(frame)])
+        header = msgpack.packb([VERSION, KINDS.index("data"), *numbers_of(frame)])
         assert frame.startswith(header)
         with pytest.raises(FrameError, match=complaint):
             one.link.receive_frame(
-                msgpack.packb([1, KINDS.index("data"), *numbers_of(frame), *wrong]) + frame[len(header):])
+                msgpack.packb([VERSION, KINDS.index("data"), *numbers_of(frame)[:2], *wrong]) + frame[len(header):])
         pair.run(6)
     assert [number for _, number in one.taken] == [1, 2]
 

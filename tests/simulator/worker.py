@@ -1,0 +1,106 @@
+"""One of several workers: a process on a machine of its own, and what it has of the mesh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.hub import Hub
+from mesh.mesh import Mesh
+from router.router import Router
+
+from broker.acl import AllowAll
+from broker.auth import Anonymous
+from broker.control import Controller
+from broker.worker import ledger, terms
+from router.commit_log import begin, start_deadlines
+from tests.simulator.machine import Machine
+from tests.simulator.network import SimulatedCarrier
+
+if TYPE_CHECKING:
+    from tests.simulator.several import SeveralWorld
+
+SILENCE_MS = 2000
+NODE = b"node"
+
+
+class Log:
+    """Where the mesh says what happens; a frame of a peer that is none is never to be said here."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        """Nothing that has to be looked at."""
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something is wrong."""
+        self.warnings.append(f"{event} {fields}")
+
+
+class Worker:
+    """One worker: a machine, and the process on it while there is one."""
+
+    def __init__(self, world: SeveralWorld, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = b"%b/%d" % (NODE, number)
+        self.machine = Machine(world.random, lambda: world.while_syncing(self), number)
+        self.log = Log()
+        self.is_up = False
+        self.is_ready = False           # clients are let in
+        self.down_steps = 0
+        self.silent_steps: dict[int, int] = {}      # other worker -> step at which its link was last not up
+
+    def boot(self) -> None:
+        """Start a process on what the disk has."""
+        world, config = self.world, self.world.config
+        self.router = Router(ledger(config), seed=world.seed, strategy=config.mqtt.shared_subscription_strategy)
+        self.controller = Controller(config, self.router, Anonymous(), AllowAll())
+        pump, opened = self.machine.start(self.router, self.controller, world.now_ms)
+        self.hub = Hub(self.router, self.controller, pump, now_ms=world.now_ms, **terms(config))
+        begin(self.router, opened)
+        self.opened = opened
+        incarnation = opened.log.incarnation
+        self.carrier = SimulatedCarrier(world.network, self.number, self.name, incarnation, self.machine.death)
+        others = {b"%b/%d" % (NODE, other): other for other in range(world.count) if other != self.number}
+        self.mesh: Any = Mesh(self.router, self.carrier, self.name, incarnation, others, lambda: None, self.log,
+                              began_after=opened.log.started_after, interest_timeout_ms=1 << 40,
+                              silence_ms=SILENCE_MS, window_bytes=1 << 20)
+        self.hub.mesh = self.controller.mesh = self.mesh
+        world.network.enter(self.carrier)
+        self.is_up = True
+
+    def turn(self) -> None:
+        """One turn, at whose beginning and end it may die."""
+        self.machine.death.at("match")
+        self.hub.run_turn(self.world.now_ms)
+        if not self.is_ready and self.mesh.ready:
+            start_deadlines(self.router, self.opened)
+            self.router.expire()
+            self.is_ready = True
+        for name, neighbour in self.mesh.neighbours.items():
+            if neighbour.link.state != "up":
+                self.silent_steps[int(name.rpartition(b"/")[2])] = self.world.steps
+        self.machine.death.at("flush")
+
+    def die(self) -> None:
+        """The process is gone."""
+        self.machine.die()
+        self.is_up = self.is_ready = False
+        self.world.network.leave(self.number)
+
+    def peer_session(self, other: Worker) -> Any:
+        """Return the session that stands for another worker here."""
+        return self.mesh.neighbours[other.name].peer.session
+
+    @property
+    def owes_nothing(self) -> bool:
+        """Whether nothing waits here: for a record, for a peer, or on its way."""
+        return len(self.router.effects) == 0 and all(
+            (state := neighbour.state())["installed"] >= self.mesh.interest.version
+            and not state["waiting_acknowledgements"] and not _owed(neighbour.peer.session)
+            for neighbour in self.mesh.neighbours.values())
+
+
+def _owed(session: Any) -> bool:
+    return session.owed is not None and bool(session.owed.deliveries())
