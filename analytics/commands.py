@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import sys
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 POLL_S = 1
+
+MORE_MEMORY = "give it more with --conf spark.driver.memory=4g, or take fewer messages at once with --messages-max"
+_JAVA_IS_GONE = ("Connection refused", "Answer from Java side is empty", "while trying to connect to the Java server")
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit): .")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -95,12 +100,19 @@ def _interrupted(number: int, frame: object) -> NoReturn:
 
 def sentence_of(error: BaseException) -> str:
     """Return what an error says, without the traces of the processes that it came through."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    text = str(error)
+    if "OutOfMemoryError" in text:
+        return f"Spark's Java process has not enough memory: {MORE_MEMORY}"
+    if isinstance(error, ConnectionError) or any(each in text for each in _JAVA_IS_GONE):
+        return f"Spark's Java process has ended, perhaps because it had not enough memory: {MORE_MEMORY}"
+    lines = [line.strip() for line in text.splitlines()]
     # What was raised in a Python process of Spark stands behind its traceback, with the name of its class.
     for line in lines:
         name, colon, sentence = line.partition(": ")
         if colon and name.split(".")[-1] in ("LogError", "LakeError", "NetworkError", "ValueError") and sentence:
             return sentence
+    if "Traceback" in text:
+        return next((line for line in reversed(lines) if _RAISED.match(line)), "a process of Spark failed: see -v")
     return next((line for line in lines if line), type(error).__name__)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StructType
 
 from analytics import state as states
+from analytics.inference import extended
 from analytics.lake import Lake, Plan, Position, nullable
-from analytics.payloads import extended
 from analytics.state import DELTA, STAGING, LakeError, Table
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class DeltaLake(Lake):
     """
 
     layout = DELTA
+    not_in_names = " ,;{}()\n\t="
 
     def __init__(self, spark: SparkSession, plan: Plan, *, damaged: bool = False) -> None:
         if importlib.util.find_spec("deltalake") is None:

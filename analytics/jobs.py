@@ -22,6 +22,11 @@ def _gap_s(column: str, window: Any) -> Column:
     return (f.col(column).cast("double") - before.cast("double")).alias("gap_s")
 
 
+def _usual_s() -> Column:
+    """Return the median gap; of messages of the same instant, as in a burst, none tells of a rhythm."""
+    return f.median(f.when(f.col("gap_s") > 0, f.col("gap_s"))).alias("usual_s")
+
+
 def traffic(messages: DataFrame, *, level: int = 1, every: str = "1 minute") -> DataFrame:
     """Messages and bytes by the first levels of the topic, publisher and time.
 
@@ -96,7 +101,7 @@ def silent(messages: DataFrame, *, factor: float = 5.0, least: int = 5, until: C
     gaps = messages.where("publisher is not null").select("publisher", "time", _gap_s("time", window))
     rhythm = gaps.groupBy("publisher").agg(
         f.count("*").alias("messages"),
-        f.median("gap_s").alias("usual_s"),
+        _usual_s(),
         f.max("gap_s").alias("longest_s"),
         f.max("time").alias("last"),
     )
@@ -186,7 +191,7 @@ def gaps(messages: DataFrame, *, publisher: str | None = None, factor: float = 3
     window = Window.partitionBy("publisher").orderBy("time")
     steps = chosen.select("publisher", f.lag("time").over(window).alias("from"), f.col("time").alias("to"),
                           _gap_s("time", window)).where("gap_s is not null")  # fmt: skip
-    usual = steps.groupBy("publisher").agg(f.median("gap_s").alias("usual_s"))
+    usual = steps.groupBy("publisher").agg(_usual_s())
     return (
         steps.join(usual, "publisher").where(f.col("gap_s") > factor * f.col("usual_s"))
         .select("publisher", "from", "to", "gap_s", "usual_s").orderBy("publisher", "from")

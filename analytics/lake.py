@@ -20,8 +20,9 @@ from pyspark.sql.types import StructField, StructType
 from analytics import state as states
 from analytics.compaction import compact
 from analytics.files import Files, open_files
+from analytics.inference import extended, grown
 from analytics.lock import WriterLock
-from analytics.payloads import KEPT, MESSAGES, QUARANTINE, Payload, decoded, extended, filter_pattern, inferred
+from analytics.payloads import KEPT, MESSAGES, QUARANTINE, Payload, decoded, decoder, found_out
 from analytics.state import PARQUET, STAGING, LakeError, State, Table
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 CHECKPOINT: Final = "_shoal/checkpoint"
-INFERENCE_ROWS: Final = 10_000  # of a batch are looked at to find out a schema
+ARROW_BYTES: Final = 16_777_216  # that Spark gives a Python process at once, so that large payloads do not add up
 ROWS_PER_FILE_MAX: Final = 2_000_000
 
 Position = dict[str, dict[str, int]]
@@ -71,6 +72,7 @@ class Lake:
     """
 
     layout = PARQUET
+    not_in_names = ""  # characters that the name of a column cannot have
 
     def __init__(self, spark: SparkSession, plan: Plan, *, damaged: bool = False) -> None:
         self.spark = spark
@@ -104,7 +106,9 @@ class Lake:
                 f" {self.missing[0]}, is missing: `shoal lake repair` brings back what the log still has of it"
             )
         for payload in self.plan.payloads:
-            self._schema_of(payload, ())  # what does not fit the table is told now
+            schema = self._schema_of(payload, StructType([]))  # what does not fit the table is told now
+            if isinstance(schema, StructType):
+                decoder(payload, schema, schema)
 
     def close(self) -> None:
         """Let another job write. Its query must be over."""
@@ -152,6 +156,7 @@ class Lake:
     def put(self, batch: DataFrame, end: Position) -> None:
         """Put all messages between the position of the lake and another one into the lake."""
         self.files.remove(STAGING)
+        batch.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(ARROW_BYTES))
         messages = batch.withColumn("date", f.to_date("time"))
         if self.plan.payloads:
             messages = messages.persist()
@@ -189,20 +194,26 @@ class Lake:
         )  # fmt: skip
 
     def _stage_decoded(self, messages: DataFrame, payload: Payload) -> None:
-        samples: tuple[bytes, ...] = ()
+        found = StructType([])
         if payload.kind == "json" and payload.schema is None:
-            chosen = messages.where(f.col("topic").rlike(filter_pattern(payload.topic_filter))).select("payload")
-            samples = tuple(bytes(row.payload) for row in chosen.limit(INFERENCE_ROWS).collect())
-        schema = self._schema_of(payload, samples)
-        rows = decoded(messages, payload, schema)
-        good = rows.where("reason is null").select(*KEPT, "data")
-        if good.schema["data"].dataType.simpleString() not in ("void", "struct<>"):
-            self._stage(good, payload.table)
-        bad = rows.where("reason is not null").drop("data").withColumn("table", f.lit(payload.table))
-        self._stage(bad, QUARANTINE, payload.table)
+            found = found_out(messages, payload, self.not_in_names)
+        schema = self._schema_of(payload, found)
+        rows = decoded(messages, payload, schema).persist()
+        try:
+            rest = ["rest"] if "rest" in rows.columns else []
+            if not isinstance(schema, StructType) or schema.fields:
+                self._stage(rows.where("reason is null").select(*KEPT, "data", *rest), payload.table)
+            bad = rows.where("reason is not null").drop("data", *rest).withColumn("table", f.lit(payload.table))
+            self._stage(bad, QUARANTINE, payload.table)
+        finally:
+            rows.unpersist()
 
-    def _schema_of(self, payload: Payload, samples: tuple[bytes, ...]) -> DataType:
-        """Return the schema of a decoder's `data`: what the table has, and what is new. Raises LakeError."""
+    def _schema_of(self, payload: Payload, found: StructType) -> DataType:
+        """Return the schema of a decoder's `data`: what the table has, and what is new. Raises LakeError.
+
+        Args:
+            found: the fields that were found out, where no schema is given.
+        """
         from pyspark.sql.types import BinaryType, DoubleType, StringType
 
         if payload.kind in ("raw", "text", "number"):
@@ -213,7 +224,7 @@ class Lake:
             except Exception as error:
                 raise LakeError(f"table {payload.table}: {payload.schema!r} is no schema") from error
         else:
-            wanted = inferred(list(samples))
+            wanted = grown(StructType([]), found)
         known = self.state.tables.get(payload.table)
         if known is None:
             return wanted
@@ -221,7 +232,8 @@ class Lake:
         if isinstance(had, StructType) and isinstance(wanted, StructType):
             if payload.schema is not None:
                 _check_additive(payload.table, had, wanted)
-            return extended(had, wanted, keep=True)
+                return extended(had, wanted, keep=True)
+            return grown(had, found)
         if had != wanted:
             raise LakeError(
                 f"table {payload.table} has data of type {had.simpleString()}, and its decoder now makes"

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from router.topics import check_topic_filter
 
+from analytics.fitting import UnfitError, fitter, parse
+from analytics.inference import extended, inferred
 from analytics.state import LakeError, check_table_name
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 KINDS: Final = ("json", "text", "number", "raw", "python")
 MESSAGES: Final = "messages"
 QUARANTINE: Final = "quarantine"
-CORRUPT: Final = "_not_decoded"
+NOTHING: Final = "_nothing"  # stands for the fields of a schema that has none
+INFERENCE_ROWS: Final = 1_000  # of each 10,000 or so that Spark gives a task are looked at to find out a schema
 # What a row of a decoded table says of its message, beside `data`.
 KEPT: Final = ("time", "worker", "incarnation", "n", "node", "topic", "publisher", "qos", "retain", "date")
 
@@ -124,12 +127,14 @@ def filter_pattern(topic_filter: str) -> str:
 
 
 def decoded(messages: DataFrame, payload: Payload, schema: DataType) -> DataFrame:
-    """Return the messages of a decoder with two more columns: `data`, and `reason`, null if it was decoded.
+    """Return the messages of a decoder with `data`, with `reason`, null if it was decoded, and where `data` is a struct
+    with `rest`: the JSON of what the schema has no field for.
 
     Args:
         schema: of `data`.
     """
     from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
 
     chosen = messages.where(f.col("topic").rlike(filter_pattern(payload.topic_filter)))
     text = f.col("payload").cast("string")
@@ -141,119 +146,112 @@ def decoded(messages: DataFrame, payload: Payload, schema: DataType) -> DataFram
     if payload.kind == "number":
         number = f.when(is_text, text.try_cast("double"))
         return _with(chosen, number, f.when(number.isNull(), f.lit("is not a number")))
-    if payload.kind == "python":
-        assert payload.function is not None, payload
-        return _by_function(chosen, payload.function, schema)
-    from pyspark.sql.types import StringType, StructType
-
     assert isinstance(schema, StructType), schema
-    with_corrupt = StructType([*schema.fields]).add(CORRUPT, StringType())
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    parsed = chosen.withColumn("_parsed", f.when(is_text, f.from_json(text, with_corrupt, options)))
-    reason = (
-        f.when(f.col("_parsed").isNull(), f.when(is_text, f.lit("is not JSON")).otherwise(f.lit("is not UTF-8")))
-        .when(f.col(f"_parsed.{CORRUPT}").isNotNull(), f.lit("is no JSON object, or does not fit the schema"))
-    )  # fmt: skip
-    fields = [f.col(f"_parsed.`{name}`").alias(name) for name in schema.fieldNames()]
-    return _with(parsed, f.struct(*fields) if fields else f.lit(None), reason).drop("_parsed")
+    return _fitted(chosen, payload, schema)
 
 
 def _with(frame: DataFrame, data: Column, reason: Column) -> DataFrame:
     return frame.withColumn("data", data).withColumn("reason", reason)
 
 
-def _by_function(frame: DataFrame, function: Function, schema: DataType) -> DataFrame:
+def _fitted(frame: DataFrame, payload: Payload, schema: StructType) -> DataFrame:
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructField, StructType
 
-    result = StructType([StructField("data", schema), StructField("reason", StringType())])
+    held = schema if schema.fields else StructType([StructField(NOTHING, StringType())])
+    result = StructType([StructField("data", held)]).add("rest", StringType()).add("reason", StringType())
+    decode = _of_arrays(decoder(payload, schema, result), result)
+    called = frame.withColumn("_decoded", decode("topic", "payload"))
+    parts = {name: f.col(f"_decoded.{name}") for name in ("data", "rest", "reason")}
+    return called.withColumns(parts).drop("_decoded")
 
-    def call(topic: str, payload: bytearray) -> tuple[Any, str | None]:
+
+def _of_arrays(function: Callable[..., Any], result: StructType | str) -> Any:
+    """Return a function of Spark's that gets Arrow arrays and returns one."""
+    import pyarrow
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    # Spark goes by the annotations, which are text in this module.
+    function.__annotations__ = dict.fromkeys(function.__annotations__, pyarrow.Array)
+    make: Any = arrow_udf
+    return make(function, result)
+
+
+def decoder(payload: Payload, schema: StructType, result: StructType) -> Callable[[Any, Any], Any]:
+    """Return what makes an Arrow array of `result` (data, rest, reason) from arrays of topics and payloads.
+
+    Raises LakeError if the schema has a type that no decoder makes.
+    """
+    import pyarrow
+
+    kind, function = payload.kind, payload.function
+    try:
+        fit = fitter(schema, of_json=kind == "json")
+    except ValueError as error:
+        raise LakeError(f"table {payload.table}: {error}") from error
+    empty = not schema.fields
+
+    def one(topic: str, content: bytes) -> dict[str, Any]:
         try:
-            found = function(topic, bytes(payload))
-        except Exception as error:
-            return None, f"{type(error).__name__}: {error}"
-        return (found, None) if isinstance(found, dict) else (None, f"the function returned {type(found).__name__}")
+            value = parse(content) if function is None else function(topic, content)
+            if not isinstance(value, dict):
+                raise UnfitError(f"the function returned {type(value).__name__}")
+            if empty:
+                raise UnfitError("has no value that a column can have")
+            data, rest = fit(value)
+        except UnfitError as error:
+            return _refused(str(error))
+        except (Exception, SystemExit) as error:
+            return _refused(f"{type(error).__name__}: {error}")
+        return {"data": data, "rest": rest}
 
-    called = frame.withColumn("_called", f.udf(call, result, useArrow=False)("topic", "payload"))
-    return _with(called, f.col("_called.data"), f.col("_called.reason")).drop("_called")
+    def decode(topics: pyarrow.Array, payloads: pyarrow.Array) -> pyarrow.Array:
+        from pyspark.sql.pandas.types import to_arrow_type
 
-
-# Schemas that are found out -----------------------------------------------------------------------------------------
-
-
-def inferred(payloads: list[bytes]) -> StructType:
-    """Return a schema that JSON objects fit: numbers are double, what differs from message to message is text."""
-    from pyspark.sql.types import StructType
-
-    found: DataType | None = None
-    for payload in payloads:
+        of_type = to_arrow_type(result, timezone="UTC")
+        rows = [one(topic.as_py(), content.as_py()) for topic, content in zip(topics, payloads, strict=True)]
         try:
-            value = json.loads(payload)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found = _wider(found, _type_of(value))
-    return found if isinstance(found, StructType) else StructType([])
+            return pyarrow.array(rows, of_type)
+        except (pyarrow.ArrowException, ValueError, TypeError, OverflowError):
+            # Whatever it is that Arrow does not take, it is for one message to bear.
+            return pyarrow.array([_checked(row, of_type) for row in rows], of_type)
+
+    return decode
 
 
-def _type_of(value: Any) -> DataType | None:
-    from pyspark.sql.types import ArrayType, BooleanType, DoubleType, StringType, StructField, StructType
-
-    match value:
-        case None:
-            return None
-        case bool():
-            return BooleanType()
-        case int() | float():
-            return DoubleType()
-        case str():
-            return StringType()
-        case list():
-            held: DataType | None = None
-            for each in value:
-                held = _wider(held, _type_of(each))
-            return ArrayType(held) if held is not None else None
-        case _:
-            fields = [(name, _type_of(each)) for name, each in value.items()]
-            return StructType([StructField(name, of_type) for name, of_type in fields if of_type is not None])
+def _refused(reason: str) -> dict[str, Any]:
+    return {"reason": reason.encode("utf-8", "replace").decode()}
 
 
-def _wider(one: DataType | None, other: DataType | None) -> DataType | None:
-    """Return a type that values of both fit: text, if there is nothing better."""
-    from pyspark.sql.types import ArrayType, StringType, StructType
+def _checked(row: dict[str, Any], of_type: Any) -> dict[str, Any]:
+    import pyarrow
 
-    if one is None or other is None or one == other:
-        return one if one is not None else other
-    if isinstance(one, StructType) and isinstance(other, StructType):
-        return extended(one, other)
-    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
-        held = _wider(one.elementType, other.elementType)
-        return ArrayType(held) if held is not None else one
-    return StringType()
+    try:
+        pyarrow.array([row], of_type)
+    except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
+        return _refused(f"{type(error).__name__}: {error}")
+    return row
 
 
-def extended(known: StructType, more: StructType, *, keep: bool = False) -> StructType:
-    """Return a schema with the fields of two, new ones at the end.
+def found_out(messages: DataFrame, payload: Payload, not_in_names: str) -> StructType:
+    """Return what fields the messages of a decoder have. Payloads stay where they are: only schemas come here.
 
     Args:
-        keep: a field that both have keeps the type it has in `known`, but for fields within it that are new.
+        not_in_names: characters that the name of a field cannot have.
     """
-    from pyspark.sql.types import StructField, StructType
+    import pyarrow
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
 
-    names = {name.lower(): name for name in known.fieldNames()}
-    fields = {field.name: field for field in known.fields}
-    for field in more.fields:
-        # Spark does not tell fields by capital letters.
-        name = names.setdefault(field.name.lower(), field.name)
-        if name not in fields:
-            fields[name] = field
-            continue
-        mine = fields[name].dataType
-        if not keep:
-            wider = _wider(mine, field.dataType)
-            assert wider is not None, field
-            fields[name] = StructField(name, wider)
-        elif isinstance(mine, StructType) and isinstance(field.dataType, StructType):
-            fields[name] = StructField(name, extended(mine, field.dataType, keep=True))
-    return StructType(list(fields.values()))
+    def schemas(payloads: pyarrow.Array) -> pyarrow.Array:
+        found = inferred((content.as_py() for content in payloads.slice(0, INFERENCE_ROWS)), not_in_names)
+        return pyarrow.array([found.json(), *[None] * (len(payloads) - 1)], pyarrow.string())
+
+    chosen = messages.where(f.col("topic").rlike(filter_pattern(payload.topic_filter)))
+    # Else Spark calls it twice: once for the condition.
+    find_out = _of_arrays(schemas, "string").asNondeterministic()
+    called = chosen.select(find_out("payload").alias("schema"))
+    whole = StructType([])
+    for row in called.where("schema is not null").collect():
+        whole = extended(whole, StructType.fromJson(json.loads(row.schema)))
+    return whole

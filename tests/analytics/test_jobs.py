@@ -89,6 +89,19 @@ def test_a_series_has_the_steps_in_which_there_was_nothing(messages: Any) -> Non
     assert [row["messages"] for row in found] == [5, 5, 5, 1, 0, 0, 5, 5, 5, 5]
 
 
+def test_a_device_that_sends_in_bursts_has_a_rhythm_and_divides_by_nothing(spark: Any) -> None:
+    from analytics.report import collect
+
+    sent = [(at(second), "a/b", "bursts", b"") for second in (0, 10, 20, 30) for _ in range(4)]
+    sent += [(at(second), "a/b", "once", b"") for second in (3,) * 6]
+    sent += [(at(second), "a/b", "steady", b"") for second in range(0, 101, 10)]
+    frame = spark.createDataFrame(sent, "time timestamp, topic string, publisher string, payload binary")
+    assert [(row["publisher"], row["usual_s"], row["times_usual"]) for row in rows(jobs.silent(frame))] == [
+        ("bursts", 10.0, 7.0)]  # fmt: skip
+    assert rows(jobs.gaps(frame)) == []
+    assert "bursts" in render(collect(frame, None, None, "Bursts"))
+
+
 def test_the_report_stands_alone_and_what_clients_chose_is_escaped() -> None:
     found = Found(
         "Fleet", START, since=at(0), until=at(100), messages=3, bytes=12, topic_count=2, publisher_count=1, step_s=10,

@@ -19,8 +19,9 @@ pytest.importorskip("pyspark")
 from analytics import state as states
 from analytics.compaction import tiers
 from analytics.files import open_files
+from analytics.inference import inferred
 from analytics.lake import Lake, Plan, read_all, read_lake
-from analytics.payloads import Payload, filter_pattern, inferred, load_payloads
+from analytics.payloads import Payload, filter_pattern, load_payloads
 from analytics.state import LakeError
 
 DAY_US = 86_400_000_000
@@ -159,10 +160,11 @@ def test_what_does_not_decode_is_in_the_quarantine_with_the_reason_and_nothing_i
     assert [bytes(row.data) for row in rows(spark, tmp_path, "r")] == [b"\0"]
     reasons = {(row.table, bytes(row.payload), row.reason) for row in rows(spark, tmp_path, "quarantine")}
     assert reasons == {
-        ("j", b"{", "is no JSON object, or does not fit the schema"), ("j", b"\xff", "is not UTF-8"),
+        ("j", b"{", "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("j", b"\xff", "is not UTF-8"),
         ("n", b"warm", "is not a number"), ("f", b"?", "the function returned NoneType"),
         ("s", b"\xff", "is not UTF-8"),
-        ("t", b'{"c": "no number"}', "is no JSON object, or does not fit the schema"),
+        ("t", b'{"c": "no number"}', "c is 'no number', and no double"),
     }  # fmt: skip
 
 
