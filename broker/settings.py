@@ -104,8 +104,8 @@ class Mqtt(Struct, frozen=True, kw_only=True):
     server_reference_use: Annotated[
         Literal["full", "always", "moved"],
         Meta(
-            description="Who is sent to server_reference: at full those beyond connections_max, at always everybody "
-            "(0x9C, use another server), at moved everybody for good (0x9D)."
+            description="Who is sent to server_reference: at full those beyond connections_max, at always every client "
+            "(0x9C, use another server), at moved every client for good (0x9D)."
         ),
     ] = "full"
     queue_qos0: Annotated[
@@ -277,7 +277,7 @@ class Archive(Struct, frozen=True, kw_only=True):
 
     topic_filters: Annotated[
         tuple[str, ...],
-        Meta(description="Messages on these topics are kept for $replay, at any QoS and whether anybody subscribes."),
+        Meta(description="Messages on these topics are kept for $replay, at any QoS and with subscribers or without."),
     ] = ()
     retention_age_s: Annotated[
         float,
@@ -440,14 +440,14 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = Storage()
     archive: Annotated[
         Archive,
-        Meta(description="What is logged whoever wants it, so that it can be replayed, and for how long it is kept."),
+        Meta(description="What is logged for replays, whether or not a session wants it, and for how long it is kept."),
     ] = Archive()
     mesh: Annotated[Mesh, Meta(description="Links between workers.")] = Mesh()
     log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
     shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()
     processes: Annotated[
         Processes,
-        Meta(description="How the workers of one broker are looked after; with one worker, there is nobody to do it."),
+        Meta(description="How the supervisor looks after the workers; with one worker there is no supervisor."),
     ] = Processes()
 
 

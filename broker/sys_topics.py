@@ -364,7 +364,7 @@ def page() -> str:
         "  `$SYS/#`.",
         "- Clients cannot publish under `$SYS`: MQTT 5.0 is answered 0x87 (not authorized), 3.x is acknowledged; the",
         "  message goes nowhere and is counted as dropped, reason `not_authorized`.",
-        "- The values are not retained messages: no limit, count or log includes them. While nobody subscribes,",
+        "- The values are not retained messages: no limit, count or log includes them. Without a subscriber,",
         "  nothing is computed but the load averages.",
         "- With several workers these are the numbers of all of them together, whichever worker a client is on: of the",
         "  other workers as they were at their last interval. A worker that was restarted counts from 0 again.",

@@ -107,7 +107,7 @@ not the number: with a keep alive of 60 seconds they send 1,700 PINGREQ a second
 after a broken link, `limits.connects_per_second_max` (10,000) spreads them over ten seconds.
 
 **1,000,000 clients** are the default of `limits.connections_max`. The broker's own memory is the smaller part; most
-is the kernel's. A process may open at most `fs.nr_open` files, 1,048,576 where nobody has changed it, which is just
+is the kernel's. A process may open at most `fs.nr_open` files, 1,048,576 if it was never changed, which is just
 enough; `fs.file-max`, and `net.core.somaxconn` for bursts, may have to be raised, and on a firewall in between the
 size of its table of connections. One address of clients has fewer than 65,536 ports towards one address of the
 broker. A million has not been tried here: this row is the table multiplied, and the kernel's share is the less
