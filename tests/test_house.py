@@ -198,6 +198,22 @@ def test_every_link_of_a_page_leads_to_something() -> None:
                 assert (path.parent / target).exists(), f"{path}: {target}"
 
 
+def test_a_page_names_a_module_by_a_path_that_exists() -> None:
+    modules = {path.name for path in sources(".py", ".pyx")}
+    for path in pages():
+        for span in CODE_SPAN.findall(path.read_text(encoding="utf-8")):
+            assert span not in modules, f"{path}: in which folder is {span}?"
+            if FILE.fullmatch(span):
+                assert (ROOT / span).is_file(), f"{path}: no file {span}"
+
+
+def test_every_folder_of_tests_says_what_is_in_it() -> None:
+    page = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in tracked()
+               if path.is_relative_to(ROOT / "tests") and path.parent != ROOT / "tests"}
+    assert set(re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE)) == folders
+
+
 def test_every_term_is_in_the_glossary_once_and_in_order() -> None:
     terms = re.findall(r"^\*\*(.+?)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(terms) >= 50
