@@ -76,7 +76,7 @@ cdef class Pump:
         return True
 
     cdef int append(self, RecordBuffer records) except -1:
-        """Tell and append; the log takes the records out of the buffer, so whoever is to see them comes first."""
+        """Tell and append; the log takes the records out of the buffer, so followers are told first."""
         if self.mesh is not None:
             self.mesh.tell(records)
         self.log.append(records)

@@ -1,4 +1,4 @@
-"""One link to one peer: what is on its way, what has arrived, and whether anybody is there."""
+"""One link to one peer: what is on its way, what has arrived, and whether the peer answers."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from mesh.frames cimport FrameReader, FrameWriter

@@ -1,4 +1,4 @@
-"""Which topics are archived: logged whoever wants them."""
+"""Which topics are archived: logged whether or not a session wants them."""
 
 from libc.stdint cimport uint8_t, uint32_t
 from router.filters cimport FilterTree

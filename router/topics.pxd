@@ -17,6 +17,6 @@ cdef inline bint is_sys_topic(const uint8_t* topic, size_t length) noexcept nogi
 
 
 cdef inline bint is_own_topic(const uint8_t* topic, size_t length) noexcept nogil:
-    """Return whether a topic name is the broker's own, which nobody else publishes to: $SYS, $replay, or below them."""
+    """Return whether a topic name is the broker's own, which no client publishes to: $SYS, $replay, or below them."""
     return is_sys_topic(topic, length) or (
         length >= 7 and topic[0] == 0x24 and memcmp(topic, b"$replay", 7) == 0 and (length == 7 or topic[7] == 0x2F))

@@ -155,6 +155,15 @@ def test_no_source_cites_a_text_that_is_not_in_this_tree() -> None:
         assert re.search(r"\bDESIGN\b", path.read_text(encoding="utf-8")) is None, path
 
 
+def test_the_first_line_of_a_docstring_names_who_takes_part() -> None:
+    # Client, peer, worker, operator, caller, publisher, ...: CONTRIBUTING.md, Comments.
+    unnamed = re.compile(r"\b(?:whoever|somebody|nobody|anybody|everybody)\b", re.IGNORECASE)
+    assert unnamed.search("Return who it is; None: nobody's.")
+    for path in sources(*CODE):
+        for line in re.findall(r'^[ \t]*"""([^"\n]+)', path.read_text(encoding="utf-8"), re.MULTILINE):
+            assert unnamed.search(line) is None, f"{path}: {line}"
+
+
 def test_the_top_level_is_what_was_agreed() -> None:
     entries = {path.relative_to(ROOT).parts[0] for path in tracked()}
     assert {entry for entry in entries if not entry.startswith(".")} == TOP_LEVEL
