@@ -1,3 +1,3 @@
 """The version of this distribution, in the one place that the build reads too."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -186,6 +186,14 @@ def test_every_change_note_says_what_kind_it_is() -> None:
             assert re.fullmatch(r"[a-z0-9-]+\.(?:feature|bugfix|removal)\.md", path.name), path
 
 
+def test_the_newest_release_in_the_change_log_is_this_version() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    version = re.search(r'VERSION = "(.+)"', (ROOT / "broker" / "version.py").read_text(encoding="utf-8"))
+    assert newest is not None
+    assert version is not None
+    assert newest[1] == version[1], "make changelog"
+
+
 # The pages ----------------------------------------------------------------------------------------------------------
 
 
