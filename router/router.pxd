@@ -1,6 +1,7 @@
 """The router: what one worker owes its clients."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from router.deadlines cimport Deadlines
 from router.effects cimport Effects
 from router.held cimport Waiters
 from router.ledger cimport Ledger
@@ -15,10 +16,6 @@ from router.shared cimport SharedGroup
 from router.sink cimport Sink
 from router.routes cimport Route, Target
 from router.subscriptions cimport SubscriptionTree
-
-cdef enum DeadlineKind:
-    DEADLINE_WILL = 0
-    DEADLINE_SESSION = 1
 
 
 cdef class Router:
@@ -35,8 +32,7 @@ cdef class Router:
     cdef readonly bint recording         # a log is attached: what rests on a record waits for it in effects
     cdef public bint accepting           # the log takes more; if not, what would rest on a record is refused
     cdef readonly bint recorded          # whether the last publish rests on a record
-    cdef list _deadlines                 # heap of (monotonic ms, sequence, kind, Session)
-    cdef uint64_t _deadline_sequence
+    cdef Deadlines _deadlines            # of sessions without a connection
 
     # The message may be borrowed. `route` is the topic's, fresh. Returns how many receivers it is for.
     cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1
@@ -50,7 +46,6 @@ cdef class Router:
     cdef bint _owes(self, Message message, Target* target) except -1
     cdef list _decide(self, Receiver publisher, Message message, Route route, list copies)
     cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1
-    cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s, passed_ms)
     cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
                               uint32_t ids_length) except -1
     # At QoS 0 or 1; the message may be borrowed. There must be room for it (Session.has_room) at QoS 1.

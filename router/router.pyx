@@ -7,7 +7,6 @@ then they wait in `effects` until the pump says how far the log is durable.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
-from heapq import heappop, heappush
 
 from router.archive cimport ArchiveFilters
 from router.cursor cimport PEERS_MAX
@@ -50,7 +49,7 @@ cdef class Router:
         self.sessions = {}
         self.peers = {}
         self.indexing = Waiters()
-        self._deadlines = []
+        self._deadlines = Deadlines()
         self.accepting = True
 
     def record_into(self, RecordBuffer records) -> None:
@@ -396,7 +395,8 @@ cdef class Router:
         else:
             self.set_expiry_interval(session, expiry_interval_s)
         session.will = will
-        session.deadline_sequence += 1
+        session.ends_ms = 0
+        self._deadlines.remove(session)
         if self.recording and (session.logged or session.durable or will is not None):
             session.logged = True
             self.ledger.records.add("session", self.ledger.now_us, client_identifier, expiry_interval_s)
@@ -440,11 +440,7 @@ cdef class Router:
         Args:
             passed_ms: since the connection was gone.
         """
-        if session.will is not None:
-            self._add_deadline(session, DEADLINE_WILL, session.will.delay_interval_s, passed_ms)
-        if session.expiry_interval_s != EXPIRY_NEVER:
-            session.ends_ms = self.ledger.now_ms + session.expiry_interval_s * <int64_t>1000 - passed_ms
-            self._add_deadline(session, DEADLINE_SESSION, session.expiry_interval_s, passed_ms)
+        self._deadlines.start(session, self.ledger.now_ms - <int64_t>passed_ms)
 
     def end_session(self, Session session not None) -> None:
         """Forget a session: its subscriptions, what it is owed, its identifiers.
@@ -456,7 +452,7 @@ cdef class Router:
         del self.sessions[session.client_identifier]
         self.remove_receiver(session)
         session.gone = True
-        session.deadline_sequence += 1
+        self._deadlines.remove(session)
         self._publish_will(session)
         self.effects.redispatch(session)
         if session.logged:
@@ -482,27 +478,22 @@ cdef class Router:
         else:
             self.publish_message(message, session)
 
-    cdef _add_deadline(self, Session session, DeadlineKind kind, delay_s, passed_ms):
-        self._deadline_sequence += 1
-        heappush(self._deadlines, (self.ledger.now_ms + delay_s * 1000 - passed_ms, self._deadline_sequence, kind,
-                                   session.deadline_sequence, session))
-
     def expire(self) -> int:
         """Do what has fallen due: delayed wills, ends of sessions. Returns the next due time, monotonic ms, or 0."""
         cdef Session session
-        while self._deadlines:
-            due_ms, _, kind, sequence, session = self._deadlines[0]
-            if session.deadline_sequence == sequence and due_ms > self.ledger.now_ms:
-                return due_ms
-            heappop(self._deadlines)
-            if session.deadline_sequence != sequence:
-                continue
-            if kind == DEADLINE_WILL:
+        cdef int64_t now_ms = self.ledger.now_ms
+        while True:
+            session = self._deadlines.due(now_ms)
+            if session is None:
+                return self._deadlines.next_ms
+            self._deadlines.remove(session)
+            if session.will is not None and session.will_due_ms <= now_ms:
                 self._publish_will(session)
-            else:
+            if session.ends_ms and session.ends_ms <= now_ms:
                 self.ledger.sessions_expired += 1
                 self.end_session(session)
-        return 0
+            else:
+                self._deadlines.go_on(session)
 
     def subscribe(self, Receiver receiver not None, bytes topic_filter not None, options: int, identifier: int = 0,
                   *, bint asks_retained=True):
@@ -591,5 +582,5 @@ cdef class Router:
 
     @property
     def deadline_count(self) -> int:
-        """Deadlines held, including those that no longer mean anything."""
-        return len(self._deadlines)
+        """Sessions with a deadline: at most one for each session without a connection."""
+        return self._deadlines.count

@@ -29,10 +29,11 @@ cdef class Session(Receiver):
     cdef uint32_t held_count
     cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
     cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
+    cdef int64_t will_due_ms              # monotonic ms at which its will is published while offline, if it has one
+    cdef uint32_t deadline_place          # in router.deadlines.Deadlines, from 1 on; 0: it has none
     cdef public object will               # Will to publish, None if there is none
     cdef public object watch              # hears what becomes of what it is delivered (broker.taps.Tap); None: nobody does
     cdef public dict replays              # topic filter as given -> ReplaySubscription; None while there are none
-    cdef public uint64_t deadline_sequence   # of its newest deadline in the router; older ones mean nothing
 
     cdef bint incoming_add(self, uint16_t packet_identifier, bint settled) except -1    # False: it was there already
     cdef int incoming_state(self, uint16_t packet_identifier) noexcept      # 0 unknown, 1 not settled, 2 settled

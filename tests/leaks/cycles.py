@@ -197,6 +197,15 @@ async def durable_session(talk: Talk) -> None:
     talk.client("durable", b"\xe0\0")
 
 
+async def long_intervals(talk: Talk) -> None:
+    """A session that is to be kept for years, with a will as late, is left and resumed, and ended by a clean start."""
+    years_s = 100_000_000
+    will = Will(b"w/1", b"gone", 1, False, {}, years_s if talk.version == 5 else 0)
+    for _ in range(3):
+        talk.cut(talk.client("kept", clean=False, expiry_s=years_s, will=will))
+    talk.client("kept", b"\xe0\0")
+
+
 async def expired_session(talk: Talk) -> None:
     """A session that expires with messages queued; before 5.0 none does, and it is ended by a clean start."""
     talk.client("expires", sub(b"d/#", b"$share/g/d/#"), b"\xe0\0", clean=False, expiry_s=5)
@@ -264,5 +273,5 @@ async def authentication(talk: Talk) -> None:
 
 CYCLES: tuple[Callable[[Talk], Awaitable[None]], ...] = (
     come_and_go, refused, other_protocols, malformed, half_a_packet, subscribe, publish, publish_and_leave, new_topics,
-    properties, retained, wills, durable_session, expired_session, takeover, shared, slow_reader, silence,
-    authentication)
+    properties, retained, wills, durable_session, long_intervals, expired_session, takeover, shared, slow_reader,
+    silence, authentication)
