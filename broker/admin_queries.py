@@ -274,18 +274,12 @@ class Queries:
     async def _kick(self, arguments: Row) -> Row:
         session = self.session_of(arguments)
         with_session = arguments.get("session", False)
-        connection = session.connection
-        if connection is None and not with_session:
+        if not with_session and self.worker.controller.handshake.holder_of(session) is None:
             raise QueryError(409, "not_connected", f"The client {arguments['client']!r} is not connected.")
         log.warning("kicked", client=arguments["client"], session=with_session)
-        if connection is not None:
-            if with_session:
-                self.router.set_expiry_interval(session, 0)      # it ends with its connection
-            self.worker.controller.kick(connection)
-        else:
-            self.router.end_session(session)
+        disconnected = self.worker.controller.send_away(session, with_session)
         self.worker.in_process.after()
-        return {"client": arguments["client"], "worker": self.number, "disconnected": connection is not None,
+        return {"client": arguments["client"], "worker": self.number, "disconnected": disconnected,
                 "session_ended": with_session}
 
     # Subscriptions, routes, retained messages -----------------------------------------------------------------------

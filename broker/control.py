@@ -343,10 +343,26 @@ class Controller:
         self._last_words(connection, Reason.SERVER_SHUTTING_DOWN if connection.is_open else Reason.SERVER_UNAVAILABLE)
         connection.close(CloseReason.SERVER_SHUTDOWN)
 
-    def kick(self, connection: Connection) -> None:
-        """End a connection because an administrator says so; its will, if it has one, is published."""
-        self._last_words(connection, Reason.ADMINISTRATIVE_ACTION)
+    def send_away(self, session: Session, with_session: bool) -> bool:
+        """End a client's connection because an administrator says so; its will, if it has one, is published.
+
+        Args:
+            with_session: its session ends too, with the connection or without one.
+
+        Returns whether it has a connection.
+        """
+        connection = self.handshake.holder_of(session)
+        if connection is None:
+            if with_session:
+                self.router.end_session(session)
+            return False
+        if with_session:
+            self.router.set_expiry_interval(session, 0)      # it ends with its connection
+        # A CONNACK knows no "administrative action" [MQTT-3.2.2-8].
+        self._last_words(
+            connection, Reason.ADMINISTRATIVE_ACTION if connection.is_open else Reason.SERVER_UNAVAILABLE)
         connection.close(CloseReason.KICKED)
+        return True
 
     def on_end(self, connection: Connection) -> None:
         """A connection's end was decided: its session goes on without it. Called once or twice per connection."""

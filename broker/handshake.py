@@ -12,6 +12,7 @@ from broker.auth import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
 from broker.exchange import FAILED, Exchange, checked
 from broker.limits import Rate, check_topic_size
 from broker.logs import get
+from broker.openings import Opening, Openings
 from broker.packets import (
     Auth,
     Connack,
@@ -121,8 +122,7 @@ class Handshake:
         self.presence = presence
         self.pending = Pending(config.limits.pending_connects_max)
         self.exchanges: dict[int, Exchange] = {}
-        # Client identifier -> the newest connection whose session waits for its record.
-        self._opening: dict[bytes, Connection] = {}
+        self.openings = Openings()
         self.spawn: Callable[..., Any] | None = None
         self.handover: Handover | None = None       # set where there are other workers
         self._end_now = end_now
@@ -275,7 +275,14 @@ class Handshake:
         return False
 
     def forget(self, connection: Connection) -> None:
-        """The connection ended: an authenticator that still decides on it is told."""
+        """The connection ended: an authenticator that decides on it is told, and the session of an opening is detached.
+
+        It was accepted, so its will is published, as that of an open one [MQTT-3.1.2-8].
+        """
+        opening = self.openings.end(connection)
+        if opening is not None:
+            self.give_place()
+            self.router.detach_session(opening.session, True)
         if self.exchanges:
             exchange = self.exchanges.pop(id(connection), None)
             if exchange is not None:
@@ -302,8 +309,8 @@ class Handshake:
         return self._server_full()
 
     def _takes_over(self, connect: Connect) -> bool:
-        holder = self.router.sessions.get(connect.client_identifier)
-        return holder is not None and holder.connection is not None
+        session = self.router.sessions.get(connect.client_identifier)
+        return session is not None and self.holder_of(session) is not None
 
     def _take_place(self, beyond: bool) -> bool:
         """Count a connection, unless all places are taken and it may not go beyond. Returns whether it was counted."""
@@ -360,7 +367,8 @@ class Handshake:
             properties = {**properties, "assigned_client_identifier": identifier.decode()}
         expiry_s = self._expiry_interval(connect)
         if not self.router.accepting and (
-                expiry_s or connect.will is not None or identifier in self.router.sessions):
+                expiry_s or connect.will is not None or identifier in self.router.sessions
+                or identifier in self.router.ending):
             # Nothing that it asks for could be kept.
             return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
         keep_alive_s = self._keep_alive(connect)
@@ -387,40 +395,32 @@ class Handshake:
         # other client, here or on another worker, comes between.
         if not self._take_place(self._takes_over(connect)):
             return self._refuse(connection, *self._server_full())
-        self._take_over(self.router.sessions.get(identifier))
         before = self.router.last_record
+        self._take_over(self.router.sessions.get(identifier))
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
             PendingWill.of(connect.will, self.acl, outcome.identity) if connect.will is not None else None)
-        if self.router.last_record == before:
-            self._finish(connection, connect, session, present, keep_alive_s, properties)
+        opening = Opening(connection, connect, session, present, keep_alive_s, properties)
+        if self.router.last_record == before and identifier not in self.router.ending:
+            self._finish(opening)
             return True
-
-        self._opening[identifier] = connection
-
-        def finish() -> None:
-            newest = self._opening.get(identifier) is connection
-            if newest:
-                del self._opening[identifier]
-            if connection.is_closing:
-                self.give_place()
-                # Gone before it was accepted: the session goes on, or ends, as if this connection had ended. Unless its
-                # client has come again meanwhile: then session and will are the newer connection's.
-                if newest and session.connection is None and not session.gone:
-                    self.router.detach_session(session, False)
-                return
-            if session.gone or not newest:
-                # Its client has come again while the record was under way, perhaps with a clean start [MQTT-3.1.4-3].
-                self.give_place()
-                _welcome(connection, present, properties)
-                _dismiss(connection)
-                return
-            self._take_over(session)
-            self._finish(connection, connect, session, present, keep_alive_s, properties)
-            connection.unpark()
-
-        self.router.effects.call(finish)
+        self.openings.begin(opening)
+        self.router.effects.call(lambda: self._settled(opening))
         return False
+
+    def _settled(self, opening: Opening) -> None:
+        """What a CONNACK waited for is durable."""
+        connection = opening.connection
+        if connection.is_closing:
+            return                   # its end, which may not have been dealt with, is that of the opening
+        if not self.openings.holds(opening):
+            # Its client has come again while the record was under way [MQTT-3.1.4-3].
+            _welcome(opening)
+            _dismiss(connection)
+            return
+        self.openings.end(connection)
+        self._finish(opening)
+        connection.unpark()
 
     def _assigned_identifier(self) -> bytes:
         """Return a client identifier that no client has; with several workers, one that is at home here."""
@@ -458,16 +458,29 @@ class Handshake:
                               f"a keep alive of {asked} s, {maximum} s are allowed", CloseReason.KEEP_ALIVE_TOO_LONG)
         return maximum
 
-    def _take_over(self, session: Session | None) -> None:
-        """Close the connection that holds a session [MQTT-3.1.4-3]."""
-        if session is None or session.connection is None:
-            return
-        older = session.connection
-        _dismiss(older)
-        self._end_now(older)
+    def holder_of(self, session: Session) -> Connection | None:
+        """Return the connection that a session belongs to, open or not yet; None if its client is away."""
+        opening = self.openings.of(session)
+        return session.connection if opening is None else opening.connection
 
-    def _finish(self, connection: Connection, connect: Connect, session: Session, present: bool, keep_alive_s: int,
-                properties: dict[str, Any]) -> None:
+    def _take_over(self, session: Session | None) -> None:
+        """Take a session from the connection that holds it [MQTT-3.1.4-3]: to the session, that connection is gone.
+
+        One that is not open yet is told when the record that it waits for is durable.
+        """
+        if session is None:
+            return
+        opening = self.openings.of(session)
+        if opening is not None:
+            self.forget(opening.connection)
+        elif session.connection is not None:
+            older = session.connection
+            _dismiss(older)
+            self._end_now(older)
+
+    def _finish(self, opening: Opening) -> None:
+        connection, connect, session = opening.connection, opening.connect, opening.session
+        keep_alive_s = opening.keep_alive_s
         asked = connect.properties
         mqtt = self.config.mqtt
         connection.open(
@@ -485,7 +498,7 @@ class Handshake:
             self.taps.opened(connection, connect)
         if keep_alive_s == 0:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
-        _welcome(connection, present, properties)
+        _welcome(opening)
         connection.resume()
         self._opened(connection)
         if self.presence.watches:
@@ -500,9 +513,10 @@ class Handshake:
         return 0 if connect.clean_start else maximum
 
 
-def _welcome(connection: Connection, present: bool, properties: dict[str, Any]) -> None:
+def _welcome(opening: Opening) -> None:
     """Tell a client that it is let in."""
-    connection.write_packet(encode(Connack(present, Reason.SUCCESS, properties), connection.version))
+    opening.connection.write_packet(encode(
+        Connack(opening.present, Reason.SUCCESS, opening.properties), opening.connection.version))
 
 
 def _dismiss(connection: Connection) -> None:

@@ -33,6 +33,7 @@ cdef class Router:
     cdef public bint accepting           # the log takes more; if not, what would rest on a record is refused
     cdef readonly bint recorded          # whether the last publish rests on a record
     cdef Deadlines _deadlines            # of sessions without a connection
+    cdef readonly dict ending            # client identifier -> record of its session's end, not durable yet; in order
 
     # The message may be borrowed. `route` is the topic's, fresh. Returns how many receivers it is for.
     cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1

@@ -50,6 +50,7 @@ cdef class Router:
         self.peers = {}
         self.indexing = Waiters()
         self._deadlines = Deadlines()
+        self.ending = {}
         self.accepting = True
 
     def record_into(self, RecordBuffer records) -> None:
@@ -359,6 +360,8 @@ cdef class Router:
         cdef Session session
         cdef list starved = self.ledger.starved
         self.ledger.durable = durable
+        while self.ending and next(iter(self.ending.values())) <= durable:
+            del self.ending[next(iter(self.ending))]
         cdef int settled = self.effects.settle(durable)
         if starved:
             self.ledger.starved = []
@@ -458,6 +461,8 @@ cdef class Router:
         if session.logged:
             # Behind what follows from it: there may be one too many of something after a crash, never one too few.
             self.ledger.records.add("ended", self.ledger.now_us, session.client_identifier)
+            self.ending.pop(session.client_identifier, None)
+            self.ending[session.client_identifier] = self.ledger.records.last_number
         session.outgoing = None
 
     def _publish_will(self, Session session not None) -> None:
