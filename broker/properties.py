@@ -249,8 +249,9 @@ def _decode_value(row: Property, data: bytes, offset: int) -> tuple[Any, int]:
     else:
         raw, end = take_binary(data, offset)
         text = decode_utf8(raw)
-        if row.identifier == 0x08 and ("+" in text or "#" in text):
-            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.3.2-14", "a wildcard in response_topic")
+        if row.identifier == 0x08 and (not text or "+" in text or "#" in text):
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.3.2-14" if text else "MQTT-4.7.3-1",
+                              "a response_topic that is no topic name")
         return text, end
     if not row.minimum <= number <= row.maximum:
         raise ClientError(row.out_of_range, row.clause, f"{row.name} must not be {number}")

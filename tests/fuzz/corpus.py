@@ -168,6 +168,8 @@ def odd_block(draw: random.Random, packet_type: PacketType) -> bytes:
         value = _value(draw, row)
         if isinstance(value, int) and draw.random() < 0.3:
             value = draw.choice((0, 1, 2, 0xFF))
+        elif row.name == "response_topic" and draw.random() < 0.3:
+            value = draw.choice(("", "a/+", "#"))
         encoded.append(encode_properties({row.name: value})[1:])
     if encoded and draw.random() < 0.2:
         encoded.append(draw.choice(encoded))

@@ -126,6 +126,13 @@ def test_a_response_topic_with_a_wildcard_is_a_protocol_error():
         assert refused(block, PacketType.PUBLISH, Reason.PROTOCOL_ERROR).clause == "MQTT-3.3.2-14"
 
 
+def test_an_empty_response_topic_is_a_protocol_error():
+    # Proves: [MQTT-4.7.3-1]
+    block = encode_properties({"response_topic": ""})[1:]
+    for packet in (PacketType.PUBLISH, PacketType.WILL):
+        assert refused(block, packet, Reason.PROTOCOL_ERROR).clause == "MQTT-4.7.3-1"
+
+
 def test_an_unknown_property_is_malformed():
     for identifier in (0x00, 0x04, 0x2B, 0x7F):
         refused(bytes((identifier, 0)), PacketType.CONNECT, Reason.MALFORMED_PACKET)
