@@ -1,5 +1,6 @@
 """What a client may do: the seam that is asked about topics."""
 
+from collections.abc import Coroutine
 from typing import Protocol
 
 from broker.logs import get
@@ -41,7 +42,7 @@ class FailClosed:
     def may_publish(self, identity: object, topic_name: bytes) -> bool:
         """Return the other's answer."""
         try:
-            return bool(self._acl.may_publish(identity, topic_name))
+            return _answered(self._acl.may_publish(identity, topic_name))
         except Exception:
             log.exception("acl_failed")
             return False
@@ -49,7 +50,15 @@ class FailClosed:
     def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
         """Return the other's answer."""
         try:
-            return bool(self._acl.may_subscribe(identity, topic_filter))
+            return _answered(self._acl.may_subscribe(identity, topic_filter))
         except Exception:
             log.exception("acl_failed")
             return False
+
+
+def _answered(answer: object) -> bool:
+    """Return an answer; raise TypeError for a coroutine, which would count as a yes."""
+    if isinstance(answer, Coroutine):
+        answer.close()
+        raise TypeError("an ACL answers at once: its methods are not async")
+    return bool(answer)

@@ -78,7 +78,11 @@ class InProcessClient:
         self._ended = False
 
     async def __aenter__(self) -> Self:
-        await trio.lowlevel.checkpoint()
+        try:
+            await trio.lowlevel.checkpoint()
+        except BaseException:
+            self._disconnect()           # cancelled on the way in: there is no __aexit__ then
+            raise
         return self
 
     async def __aexit__(
@@ -105,7 +109,7 @@ class InProcessClient:
 
         Raises:
             ValueError, TypeError: an argument is wrong; it says which, and what is expected.
-            RefusedError: the ACL does not allow it.
+            RefusedError: the ACL does not allow it, or has failed.
             trio.ClosedResourceError: disconnected, or the broker ended before the message was durable.
         """
         topic, owned = application.check_message(topic_name, payload, qos, properties)
@@ -161,7 +165,7 @@ class InProcessClient:
 
         Raises:
             ValueError, TypeError: an argument is wrong; it says which, and what is expected.
-            RefusedError: the ACL does not allow it.
+            RefusedError: the ACL does not allow it, or has failed.
             trio.ClosedResourceError: disconnected.
         """
         encoded, inner_filter = application.check_filter(topic_filter)

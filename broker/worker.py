@@ -83,11 +83,11 @@ class Worker:
         self.store: CommitLog | None = None
         self._stop = trio.Event()
         mqtt, limits = config.mqtt, config.limits
-        acl = acl or AllowAll()
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, index=None if folder is None else self._open_index(folder))
-        self.controller = Controller(config, self.router, authenticator or Anonymous(), acl, admission)
+        self.controller = Controller(
+            config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission)
         if folder is not None:
             self.store = self._recover(folder, accept_loss)
             log_store = self.store.log
@@ -101,7 +101,8 @@ class Worker:
             self.store.begin(self.reactor.wake)
         elif log_store is not None:
             log_store.on_durable = self.reactor.wake
-        self.in_process = InProcess(self.reactor, self.router, acl, self.controller.presence, self._router_failed)
+        self.in_process = InProcess(
+            self.reactor, self.router, self.controller.acl, self.controller.presence, self._router_failed)
         self._join(links, folder)
         if self.store is not None:
             logs = ReplayLogs(self.store.log, 0 if place is None else place.number, folder, self.mesh)

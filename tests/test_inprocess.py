@@ -4,6 +4,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +327,32 @@ def test_a_publish_returns_when_its_record_is_durable(driver: Callable[..., None
     driver(run, log_store=log)
 
 
+@both_drivers
+async def test_who_is_cancelled_on_the_way_in_leaves_no_client_behind(broker: Worker) -> None:
+    """At every checkpoint between the call and the block, by both ways in."""
+    async def by_client(entered: Callable[[], None]) -> None:
+        async with broker.client("one"):
+            entered()
+
+    async def by_connect(entered: Callable[[], None]) -> None:
+        async with await broker.connect("one"):
+            entered()
+
+    for way in (by_client, by_connect):
+        for checkpoints in range(10):
+            inside: list[bool] = []
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(way, partial(inside.append, True))
+                    for _ in range(checkpoints):
+                        await trio.lowlevel.checkpoint()
+                    scope.cancel()
+            assert broker.in_process.clients == {}
+        assert inside == [True]
+    async with broker.client("one"):
+        pass
+
+
 async def cancel_soon(scope: trio.CancelScope) -> None:
     """Cancel it once its task waits."""
     for _ in range(5):
@@ -528,3 +555,41 @@ async def test_a_client_has_what_was_read_when_the_broker_ends(tmp_path: Path) -
         await one.subscribe("#")
         await anext(one)
     assert 0 < len([message async for message in one]) < 199
+
+
+class BrokenAcl:
+    """An ACL that cannot answer; it is asked about whom it does not know."""
+
+    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+        raise KeyError(identity)
+
+    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+        raise KeyError(identity)
+
+
+class AsyncAcl:
+    """An ACL whose author has not read that it answers at once."""
+
+    async def may_publish(self, identity: object, topic_name: bytes) -> bool:
+        return True
+
+    async def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("acl", [BrokenAcl(), AsyncAcl()])
+@pytest.mark.parametrize("driver", [as_task, as_guest])
+def test_an_acl_that_fails_refuses_in_process_clients_as_it_refuses_others(
+        driver: Callable[..., None], acl: Any) -> None:
+    async def run(broker: Worker) -> None:
+        async with broker.client("one", identity="ann") as client, device(broker) as network:
+            with pytest.raises(RefusedError, match=r"not authorized \(0x87\)"):
+                await client.publish("t")
+            with pytest.raises(RefusedError, match=r"not authorized \(0x87\)"):
+                await client.subscribe("t")
+            await network.send(Subscribe(1, (subscription(b"t", 0),)))
+            suback = await network.receive()
+            assert suback.reasons == (Reason.NOT_AUTHORIZED,)
+            assert broker.counters()["dropped_not_authorized"] == 1
+
+    driver(run, acl=acl)
