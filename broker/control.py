@@ -391,6 +391,7 @@ class Controller:
                 self.replays.pause(session)
             connection.leave_session()
             self.router.detach_session(session, connection.publish_will)
+            self.handshake.session_limit.tell()
 
     def slow_turn(self, phases: dict[str, int]) -> None:
         """A turn took longer than 10 ms."""

@@ -10,7 +10,7 @@ from router.message import message as make_message
 
 from broker.auth import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
 from broker.exchange import FAILED, Exchange, checked
-from broker.limits import Rate, check_topic_size
+from broker.limits import Rate, SessionLimit, check_topic_size
 from broker.logs import get
 from broker.openings import Opening, Openings
 from broker.packets import (
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 log = get("handshake")
 
 Decide = Callable[["Connection", Connect, Exchange, Outcome], bool]      # returns whether it may be parsed on
+
+_NO_SESSION = Refused(Reason.QUOTA_EXCEEDED, "the server has as many sessions as it may"), CloseReason.SESSIONS_MAX
 
 
 class PendingWill:
@@ -149,6 +151,7 @@ class Handshake:
         self.open_connections = 0                   # with those that are let in and wait for their session's record
         self.connections_max = config.limits.connections_max
         self.places: Places | None = None           # of all workers together; set where there are other workers
+        self.session_limit = SessionLimit(router.sessions, config.limits.sessions_max)
         self._rate = Rate(config.limits.connects_per_second_max, 2 * config.limits.connects_per_second_max or 1)
 
     def on_connect(self, connection: Connection, body: bytes) -> bool:
@@ -302,7 +305,12 @@ class Handshake:
         return self._full(connect)
 
     def _full(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
-        """Return a refusal if all places are taken; one that takes over an open connection takes its place."""
+        """Return a refusal if all places are taken; one that takes over an open connection takes its place.
+
+        So it is with sessions: who has one has a place.
+        """
+        if connect.client_identifier not in self.router.sessions and self.session_limit.is_reached:
+            return _NO_SESSION
         if self._takes_over(connect) or (self.open_connections < self.connections_max and (
                 self.places is None or self.places.total() < self.config.limits.connections_max)):
             return None
@@ -395,6 +403,9 @@ class Handshake:
         # other client, here or on another worker, comes between.
         if not self._take_place(self._takes_over(connect)):
             return self._refuse(connection, *self._server_full())
+        if identifier not in self.router.sessions and not self.session_limit.take():
+            self.give_place()
+            return self._refuse(connection, *_NO_SESSION)
         before = self.router.last_record
         self._take_over(self.router.sessions.get(identifier))
         session, present = self.router.open_session(

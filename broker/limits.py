@@ -10,9 +10,12 @@ from broker.logs import get
 from broker.reasons import ClientError, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from router.ledger import Ledger
 
     from broker.hub import Hub
+    from broker.places import Places
 
 log = get("limits")
 
@@ -64,6 +67,51 @@ class Rate:
             return False
         self._due_us = due_us
         return True
+
+
+class SessionLimit:
+    """How many sessions there may be, on this worker or on all workers of a broker together.
+
+    With others, each worker writes how many it has where all see it: before it has one more, and some time after it has
+    fewer. So they never have more than the maximum, and a client may be refused whose place has just become free. What
+    a worker wrote stays when it is killed, for its sessions are there when it is back.
+
+    Args:
+        sessions: the router's, by client identifier.
+        maximum: of all workers together.
+
+    Attributes:
+        places: where all see it; None where there are no others.
+    """
+
+    __slots__ = ("_maximum", "_sessions", "places")
+
+    def __init__(self, sessions: Sized, maximum: int) -> None:
+        self._sessions = sessions
+        self._maximum = maximum
+        self.places: Places | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether there may be no more."""
+        self.tell()
+        count = len(self._sessions) if self.places is None else self.places.total()
+        return count >= self._maximum
+
+    def take(self) -> bool:
+        """Return whether there may be one more, which comes into being at once."""
+        if self.places is None:
+            return len(self._sessions) < self._maximum
+        self.places.set(len(self._sessions) + 1)
+        if self.places.total() <= self._maximum:
+            return True
+        self.tell()
+        return False
+
+    def tell(self) -> None:
+        """Let the other workers know how many there are here."""
+        if self.places is not None:
+            self.places.set(len(self._sessions))
 
 
 def cores_available(control_group: Path = CONTROL_GROUP) -> int:

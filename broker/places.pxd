@@ -1,4 +1,4 @@
-"""Places: the connections of all workers of a broker, counted in memory that the workers share."""
+"""Places: the connections, or the sessions, of all workers of a broker, counted in memory that the workers share."""
 
 from libc.stdint cimport uint64_t
 

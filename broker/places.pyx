@@ -1,4 +1,4 @@
-"""Places: the connections of all workers of a broker, counted in memory that the workers share.
+"""Places: the connections, or the sessions, of all workers of a broker, counted in memory that the workers share.
 
 Each worker has a number of its own there, so that what one that was killed had taken is given back by writing one 0. A
 place is taken first and counted then: two workers that both take the last one at the same time may both find that it was
@@ -47,13 +47,14 @@ cdef class Places:
         folder: pathlib.Path of the workers' sockets, which only this user may enter.
         number: the worker's, below count.
         count: workers of the broker.
+        name: of the file.
 
     Raises OSError.
     """
 
-    def __init__(self, folder, number: int, count: int):
+    def __init__(self, folder, number: int, count: int, name: str = FILE_NAME):
         assert 0 <= number < count, (number, count)
-        descriptor = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             # What it is made longer by is 0, and lies on the disk: a full one is told here and not by a signal later.
             os.posix_fallocate(descriptor, 0, count * sizeof(uint64_t))
@@ -91,3 +92,7 @@ cdef class Places:
         """Give back one."""
         assert places_get(&self.taken[self.number]) > 0
         places_add(&self.taken[self.number], -1)
+
+    def set(self, taken: int) -> None:
+        """Say how many this worker has."""
+        places_set(&self.taken[self.number], taken)

@@ -122,6 +122,7 @@ class CloseReason(StrEnum):
     HTTP_ON_PLAIN_PORT = "http_on_plain_port"
     # The client was refused.
     CONNECTIONS_MAX = "connections_max"
+    SESSIONS_MAX = "sessions_max"
     CLIENT_IDENTIFIER_NOT_VALID = "client_identifier_not_valid"
     KEEP_ALIVE_TOO_LONG = "keep_alive_too_long"                       # of a 3.x client, which cannot be told another
     BAD_USER_NAME_OR_PASSWORD = "bad_user_name_or_password"

@@ -162,6 +162,15 @@ class Limits(Struct, frozen=True, kw_only=True):
             "what a worker has of them.",
         ),
     ] = 1_000_000
+    sessions_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000_000,
+            description="Sessions of all workers together, with a connection or without one. Beyond it only clients "
+            "that have a session are let in (close reason sessions_max).",
+        ),
+    ] = 1_000_000
     connect_timeout_s: Annotated[
         float,
         Meta(

@@ -104,6 +104,12 @@ class Worker:
         self.in_process = InProcess(
             self.reactor, self.router, self.controller.acl, self.controller.presence, self._router_failed)
         self._join(links, folder)
+        if place is not None:
+            from broker.places import Places
+
+            limit = self.controller.handshake.session_limit
+            limit.places = Places(place.run_dir, place.number, place.count, "sessions")
+            limit.tell()                 # before anybody listens
         if self.store is not None:
             logs = ReplayLogs(self.store.log, 0 if place is None else place.number, folder, self.mesh)
             self.reactor.replays = self.controller.replays = Replays(self.router, logs)
@@ -258,6 +264,7 @@ class Worker:
             await trio.sleep(HOUSEKEEPING_S)
             self.router.retaining.purge_expired(PURGE_EXPIRED_MAX)
             self.router.tree.sweep_routes(ROUTES_SWEPT_MAX)
+            self.controller.handshake.session_limit.tell()
             self.reactor.trim()
 
     def _router_failed(self, error: BaseException) -> None:

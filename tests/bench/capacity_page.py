@@ -122,10 +122,10 @@ Memory is what clients make of it. The settings that bound it, with their defaul
 `limits.subscriptions_per_client_max` (10,000: by the table {filters} for one client that uses it up);
 `mqtt.queue_messages_max` (10,000) and `mqtt.queue_bytes_max` (16 MiB) per session; `limits.retained_messages_max`
 (1,000,000) and `limits.retained_bytes_max` (256 MiB); `limits.output_buffer_bytes_max`; `limits.pending_bytes_max`; and
-`mqtt.session_expiry_interval_max_s` for sessions whose clients never come back. Above all stands
-`limits.memory_bytes_max`, by default three quarters of what the machine or the control group has: at that limit nothing
-more is queued, retained or connected, and what is there goes on. It counts the process's own memory, so with very many
-clients set it lower, and leave the kernel its share.
+`limits.sessions_max` (1,000,000), and `mqtt.session_expiry_interval_max_s` for sessions whose clients never come back.
+Above all stands `limits.memory_bytes_max`, by default three quarters of what the machine or the control group has: at
+that limit nothing more is queued, retained or connected, and what is there goes on. It counts the process's own
+memory, so with very many clients set it lower, and leave the kernel its share.
 
 To see where a broker stands: `$SYS/broker/heap/current`, `$SYS/broker/shoal/#`; docs/sys-topics.md.
 """
