@@ -53,10 +53,10 @@ cdef class Hub:
         router: the worker's.
         controller: deals with control packets and ends (broker.control.Controller).
         pump: the router's pump.
-        packet_bytes_max, payload_bytes_max, control_bytes_max, receive_maximum, alias_max, output_bytes_max,
-        pending_bytes_max, connect_bytes_max, topic_levels_max, topic_bytes_max, maximum_qos, retain_available,
-        packet_timeout_ms, messages_per_second_max, bytes_per_second_max: the terms of every connection, as
-        broker.worker.terms makes them of the settings; a rate of 0 is none.
+        packet_bytes_max, payload_bytes_max, control_bytes_max, receive_maximum, receive_maximum_waits, alias_max,
+        output_bytes_max, pending_bytes_max, connect_bytes_max, topic_levels_max, topic_bytes_max, maximum_qos,
+        retain_available, packet_timeout_ms, messages_per_second_max, bytes_per_second_max: the terms of every
+        connection, as broker.worker.terms makes them of the settings; a rate of 0 is none.
         connect_timeout_ms: from accept to CONNECT, and to the end of authentication.
         now_ms: monotonic milliseconds at the start.
     """
@@ -67,8 +67,8 @@ cdef class Hub:
             raise MemoryError()
 
     def __init__(self, Router router not None, controller, Pump pump not None, *, packet_bytes_max: int,
-                 payload_bytes_max: int, control_bytes_max: int, receive_maximum: int, alias_max: int,
-                 output_bytes_max: int, pending_bytes_max: int, connect_timeout_ms: int, now_ms: int,
+                 payload_bytes_max: int, control_bytes_max: int, receive_maximum: int, receive_maximum_waits: bool,
+                 alias_max: int, output_bytes_max: int, pending_bytes_max: int, connect_timeout_ms: int, now_ms: int,
                  connect_bytes_max: int, topic_levels_max: int,
                  topic_bytes_max: int, maximum_qos: int, retain_available: bool, packet_timeout_ms: int,
                  messages_per_second_max: int, bytes_per_second_max: int):
@@ -85,6 +85,7 @@ cdef class Hub:
         self.turn.control_bytes_max = control_bytes_max
         self.turn.checked_bytes = min(packet_bytes_max, control_bytes_max)
         self.turn.receive_maximum = receive_maximum
+        self.turn.receive_maximum_from = 6 if receive_maximum_waits else 5
         self.turn.alias_max = alias_max
         self.turn.output_bytes_max = output_bytes_max
         self.turn.pending_bytes_max = pending_bytes_max

@@ -35,6 +35,7 @@ cdef struct Turn:
     uint32_t control_bytes_max   # largest packet but PUBLISH
     uint32_t checked_bytes       # the smaller of both: a packet above it is looked at more closely
     uint32_t receive_maximum     # Receive Maximum that we accept
+    uint8_t receive_maximum_from # protocol level from which more than that is an error; whoever is below it waits
     uint32_t alias_max           # Topic Alias Maximum that we accept
     uint32_t connect_bytes_max   # largest packet before authentication has succeeded
     uint32_t topic_levels_max
@@ -94,7 +95,7 @@ cdef class Protocol(Sink):
     cdef bint dirty                       # in turn.dirty
     cdef bint later                       # in turn.later
     cdef int64_t gathered_ms              # since when slices of what it reads are kept back; 0: none is
-    cdef bint held                        # over the inbound limit (3.x), or pushed back: later packets stay unparsed
+    cdef bint held                        # over the inbound limit, or pushed back: later packets stay unparsed
     cdef Outgoing waits_for               # whose queue has no room for what the client publishes; None: it is not pushed back
     cdef int64_t waits_until_ms
     cdef bint route_allowed               # the ACL's answer for `route`

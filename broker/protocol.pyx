@@ -228,7 +228,7 @@ cdef class Protocol(Sink):
                 else:
                     self.acknowledge(PUBACK, identifier, PACKET_IDENTIFIER_IN_USE)
                     return 0
-            if self.version == 5:
+            if self.version >= turn.receive_maximum_from:
                 # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
                 if session.incoming_count + session.waiting_answers >= turn.receive_maximum:
                     raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
@@ -254,8 +254,9 @@ cdef class Protocol(Sink):
                 self.router.acknowledge(session, self, PUBREC, identifier, reason, self.router.recorded)
             else:
                 self.router.acknowledge(session, self, PUBACK, identifier, reason, self.router.recorded)
-            if self.version < 5 and session.waiting_records + session.held_count >= turn.receive_maximum:
-                self.held = True         # 3.x knows no quota: not read from until its publishes have settled
+            if (self.version < turn.receive_maximum_from
+                    and session.waiting_records + session.held_count >= turn.receive_maximum):
+                self.held = True         # no error, so: not read from until its publishes have settled
         if self.router.ledger.pushed_by is not None:
             self.wait_for_room()
         turn.in_router = False

@@ -23,6 +23,14 @@ class Mqtt(Struct, frozen=True, kw_only=True):
     receive_maximum: Annotated[
         int, Meta(ge=1, le=65_535, description="QoS 1 and 2 messages that a client may have unanswered towards us.")
     ] = 1024
+    receive_maximum_exceeded: Annotated[
+        Literal["disconnect", "wait"],
+        Meta(
+            description="What becomes of a 5.0 client that sends more than that. disconnect: it is disconnected (0x93, "
+            "receive maximum exceeded), as the standard has it. wait: it is not read from until what it has sent is "
+            "acknowledged, as 3.x clients always are."
+        ),
+    ] = "disconnect"
     topic_alias_maximum: Annotated[
         int, Meta(ge=0, le=65_535, description="Topic aliases that a 5.0 client may set on its connection.")
     ] = 64

@@ -359,6 +359,7 @@ def terms(config: Config) -> dict[str, Any]:
         "payload_bytes_max": mqtt.payload_bytes_max or 0xFFFFFFFF,
         "control_bytes_max": limits.control_packet_bytes_max,
         "receive_maximum": mqtt.receive_maximum,
+        "receive_maximum_waits": mqtt.receive_maximum_exceeded == "wait",
         "alias_max": mqtt.topic_alias_maximum,
         "output_bytes_max": limits.output_buffer_bytes_max,
         "pending_bytes_max": limits.pending_bytes_max,

@@ -1,6 +1,6 @@
 """Our Receive Maximum towards a publisher while records are not yet durable."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from broker.hub import Hub
@@ -12,7 +12,7 @@ from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Mqtt
 from broker.control import Controller
-from broker.packets import Connect, Disconnect, Publish, decode, encode, next_frame
+from broker.packets import Ack, Connect, Disconnect, Publish, decode, encode, next_frame
 from broker.reasons import Reason
 from broker.worker import terms
 from tests.support.doubles import FakeLog
@@ -24,12 +24,12 @@ NOW_MS = 1_000_000
 class Publisher:
     """One durable 5.0 client of a broker whose log syncs when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, exceeded: Literal["disconnect", "wait"] = "disconnect") -> None:
         self.log = FakeLog()
-        router = Router(Ledger())
-        config = Config(mqtt=Mqtt(receive_maximum=RECEIVE_MAXIMUM))
-        controller = Controller(config, router, Anonymous(), AllowAll())
-        self.hub = Hub(router, controller, Pump(router, self.log), now_ms=NOW_MS, **terms(config))
+        self.router = Router(Ledger())
+        config = Config(mqtt=Mqtt(receive_maximum=RECEIVE_MAXIMUM, receive_maximum_exceeded=exceeded))
+        controller = Controller(config, self.router, Anonymous(), AllowAll())
+        self.hub = Hub(self.router, controller, Pump(self.router, self.log), now_ms=NOW_MS, **terms(config))
         self.connection: Any = None
 
     def connect(self) -> None:
@@ -68,3 +68,26 @@ def test_a_whole_window_of_messages_may_wait_for_the_log(qos: int) -> None:
     packet = decode(*frame, 5)
     assert isinstance(packet, Disconnect)
     assert packet.reason == Reason.RECEIVE_MAXIMUM_EXCEEDED
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_where_it_waits_no_more_is_taken_than_the_log_has_room_for(qos: int) -> None:
+    publisher = Publisher("wait")
+    publisher.connect()
+    before = publisher.router.last_record
+    for identifier in range(1, 3 * RECEIVE_MAXIMUM + 1):
+        publisher.publish(identifier, qos)
+    answered = bytearray()
+    for taken in range(1, 4):
+        publisher.turn()
+        assert publisher.router.last_record == before + taken * RECEIVE_MAXIMUM
+        publisher.log.sync()
+        publisher.turn()
+        answered += publisher.connection.take_output()
+        assert publisher.connection.is_open
+    identifiers = []
+    while (frame := next_frame(answered)) is not None:
+        packet = decode(*frame, 5)
+        assert isinstance(packet, Ack)
+        identifiers.append(packet.packet_identifier)
+    assert identifiers == list(range(1, 3 * RECEIVE_MAXIMUM + 1))
