@@ -169,7 +169,8 @@ def _supervise(
     import trio
 
     from broker import logs
-    from broker.startup import StartError, check_addresses, run_folder
+    from broker.run_folder import run_folder
+    from broker.startup import StartError, check_addresses
     from broker.supervisor import Supervisor, WorkersError
     from mesh.node import NodeError, node_of
 
@@ -177,7 +178,7 @@ def _supervise(
         node = node_of(folder)
     except (NodeError, OSError) as error:
         raise StartError(str(error)) from error
-    with run_folder(folder) as run_dir:
+    with run_folder(folder, lock, node) as run_dir:
         try:
             supervisor = Supervisor(config, folder, lock, node, run_dir, accept_loss, ready)
         except OSError as error:

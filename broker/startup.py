@@ -8,7 +8,6 @@ import shlex
 import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +21,6 @@ DEFAULT_PORT = 1883
 LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 ORPHANS_S = 10.0  # for the workers of a killed broker to end
 SPREAD = "workers"  # file in the data folder: over how many workers its sessions are spread
-RUN = "run"  # link in the data folder to the folder of this run's sockets
-RUN_PREFIX = "shoal-"
-RUN_BASE_BYTES_MAX = 60
 
 
 _SURVIVES = {
@@ -127,34 +123,6 @@ def note_spread(folder: Path, count: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def run_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder for sockets of this run, which only this user may enter, and remove it at the end of the block.
-
-    Paths of sockets are limited to 107 bytes, so it lies where paths are short; `run` in the data folder leads there,
-    and what a killed broker left behind it is removed.
-    """
-    link = folder / RUN
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not base or len(os.fsencode(base)) > RUN_BASE_BYTES_MAX or not os.access(base, os.W_OK):
-        base = tempfile.gettempdir()
-    try:
-        if link.is_symlink():
-            left = link.readlink()
-            if left.name.startswith(RUN_PREFIX) and left.is_dir() and left.lstat().st_uid == os.getuid():
-                shutil.rmtree(left, ignore_errors=True)
-            link.unlink()
-        made = Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir=base))
-        link.symlink_to(made)
-    except OSError as error:
-        raise StartError(f"No folder for sockets can be made in {base}: {error.strerror}.") from error
-    try:
-        yield made
-    finally:
-        link.unlink(missing_ok=True)
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def check_addresses(config: Config) -> None:

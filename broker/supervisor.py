@@ -31,6 +31,7 @@ from broker.limits import memory_available_bytes
 from broker.logs import get
 from broker.place import Start
 from broker.places import clear
+from broker.run_folder import copies_in_use
 from broker.startup import refusal
 from mesh.node import Node
 
@@ -45,6 +46,7 @@ GRACE_S: Final = 2.0             # for a second ping: we may have been the ones 
 DUMP_S: Final = 1.0              # for a worker that hangs to write down where
 STOP_S: Final = 5.0              # beyond the drain, for a worker to end
 LAST_WORDS_S: Final = 1.0        # for what an ended worker said to be read
+COPIES_S: Final = 10.0           # between two looks for brokers that run on a copy of our data
 ENDING_S: Final = 30.0           # for a worker to end that has hung up
 MEANINGS: Final = {signal.SIGKILL: "killed; perhaps there was no memory left", signal.SIGSEGV: "a fault in native code",
                    signal.SIGABRT: "aborted", signal.SIGBUS: "a fault in native code, or no room on the disk"}
@@ -150,6 +152,7 @@ class Supervisor:
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._heed, signals)
                 watching.start_soon(self._kill_late)
+                watching.start_soon(self._look_for_copies)
                 watching.start_soon(self._window.serve)
                 async with trio.open_nursery() as keeping:
                     for slot in self.slots:
@@ -186,6 +189,16 @@ class Supervisor:
             if slot.pid:
                 log.error("worker_killed", worker=slot.number, pid=slot.pid, what="it did not end in time")
                 slot.send_signal(signal.SIGKILL)
+
+    async def _look_for_copies(self) -> None:
+        """Say once if another broker runs on a copy of our data folder, whichever was there first."""
+        known: set[str] = set()
+        while True:
+            found = set(copies_in_use(self.run_dir, self.node))
+            for folder in sorted(found - known):
+                log.warning("node_in_use_twice", folder=folder, what="a broker runs on a copy of this data folder")
+            known = found
+            await trio.sleep(COPIES_S)
 
     # Signals --------------------------------------------------------------------------------------------------------
 
