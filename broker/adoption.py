@@ -36,7 +36,7 @@ from broker.commit_log import CommitLog, open_index, worker_folder
 from broker.left_logs import compact_left_logs
 from broker.logs import get
 from broker.place import Start, router_name
-from broker.startup import StartError, note_spread, spread_of
+from broker.startup import StartError, note_spread, spread_of, unusable
 from broker.worker import ledger
 from mesh.home import Homes
 from router.commit_log import Opened, begin, open_log
@@ -339,7 +339,7 @@ def main() -> int:
         adoption = adopt(start)
     except (SegmentError, StartError, AdoptionError, OSError) as error:
         logs.flush()
-        print(error, file=sys.stderr)
+        print(unusable(start.folder_path, error) if isinstance(error, OSError) else error, file=sys.stderr)
         return 3
     log.info("sessions_spread", workers=start.count, sessions_moved=adoption.moved, messages_copied=adoption.messages,
              messages_delivered=adoption.delivered, messages_lost=adoption.lost,

@@ -93,6 +93,7 @@ def serve(
         banner,
         check_addresses,
         check_packages,
+        check_room,
         lock_folder,
         summary,
     )
@@ -105,6 +106,7 @@ def serve(
         with ExitStack() as held:
             folder, lock = lock_folder(config.data_dir)
             held.callback(os.close, lock)
+            check_room(folder, config.workers)
             check_addresses(config)
             try:
                 logs.configure(config.log)
@@ -128,7 +130,7 @@ def serve(
 
 def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
     """Spread the sessions over the workers that there are to be, if they are spread over others."""
-    from broker.startup import StartError, note_spread, spread_of
+    from broker.startup import StartError, note_spread, spread_of, unusable
 
     spread = spread_of(folder)
     if spread == config.workers or (spread is None and config.workers == 1):
@@ -143,8 +145,10 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
             spread_over(config.workers, config, folder, node, accept_loss)
         else:
             note_spread(folder, config.workers)
-    except (NodeError, OSError) as error:
+    except NodeError as error:
         raise StartError(str(error)) from error
+    except OSError as error:
+        raise StartError(unusable(folder, error)) from error
 
 
 def _serve_alone(
@@ -170,14 +174,16 @@ def _supervise(
 
     from broker import logs
     from broker.run_folder import run_folder
-    from broker.startup import StartError, check_addresses
+    from broker.startup import StartError, check_addresses, unusable
     from broker.supervisor import Supervisor, WorkersError
     from mesh.node import NodeError, node_of
 
     try:
         node = node_of(folder)
-    except (NodeError, OSError) as error:
+    except NodeError as error:
         raise StartError(str(error)) from error
+    except OSError as error:
+        raise StartError(unusable(folder, error)) from error
     with run_folder(folder, lock, node) as run_dir:
         try:
             supervisor = Supervisor(config, folder, lock, node, run_dir, accept_loss, ready)

@@ -21,7 +21,7 @@ from broker.left_logs import trim_left_logs
 from broker.logs import get
 from broker.read_ahead import ReadAheadDisk
 from broker.settings import Archive
-from router.commit_log import begin, open_log, remove_snapshots, start_deadlines
+from router.commit_log import begin, open_log, remove_snapshots, remove_unfinished, start_deadlines
 from router.retention import archive_needs
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ class CommitLog:
             [sys.executable, "-m", "broker.compaction", str(self.home), str(self.log.worker)], capture_stdout=True,
             capture_stderr=True, check=False, env={**os.environ, "PYTHONPATH": str(package)})
         if done.returncode:
+            await trio.to_thread.run_sync(remove_unfinished, self.log.disk)     # if it was killed, say
             log.error("log_not_compacted", exit_code=done.returncode,
                       what=done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
             return

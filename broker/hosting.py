@@ -16,6 +16,7 @@ import trio
 from broker.guest import Guest
 from broker.logs import get
 from broker.metrics import unraisable
+from broker.startup import StartError, unusable
 from broker.worker import Worker
 
 if TYPE_CHECKING:
@@ -40,10 +41,16 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None], folder: P
         folder, accept_loss: as of Worker.
 
     Raises:
-        OSError: an address cannot be bound, or the folder not be used.
+        OSError: an address cannot be bound.
+        StartError: the folder cannot be used.
         SegmentError (of router.segments): what is in the folder cannot be used.
     """
-    worker = Worker(config, folder=folder, accept_loss=accept_loss)
+    try:
+        worker = Worker(config, folder=folder, accept_loss=accept_loss)
+    except OSError as error:
+        if folder is None:
+            raise
+        raise StartError(unusable(folder, error)) from error
     worker.publish_due_wills()
     worker.listen()
     window = open_window(worker, folder) if folder is not None else None

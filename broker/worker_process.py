@@ -75,6 +75,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     # Here, so that a worker without a parent does not load what it never needs.
     from broker.admin_queries import Queries
     from broker.hosting import host
+    from broker.startup import unusable
     from broker.worker import Worker
     from router.segments import SegmentError
 
@@ -92,7 +93,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
             f"The log in {folder} cannot be used: {error}. With --accept-loss the broker starts without what is lost "
             "by that.")
     except OSError as error:
-        return EXIT_NOT_BOOTED, "not_booted", f"The data in {folder} cannot be used: {error}."
+        return EXIT_NOT_BOOTED, "not_booted", unusable(start.folder_path, error)
     sockets = [socket.socket(fileno=listener) for listener in start.listeners]
     queries = Queries(worker, start.number)
 

@@ -180,6 +180,7 @@ def open_log(
     Cost: some 1.5 s per GB on a machine of 2024, beside reading it.
     """
     router.ledger.now_us, router.ledger.now_ms = now_us, now_ms
+    remove_unfinished(disk)
     recovery = Recovery(router, make_will, now_us, now_ms, worker)
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
     segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment, accept_loss=accept_loss)
@@ -200,6 +201,8 @@ def open_log(
             recovery.feed(cursor)
             progress(recovery.fed)
     lost_connections = recovery.finish()
+    # Before anything is written: on a full disk it is room.
+    remove_snapshots(disk, first_segment)
     segments.repair()
     durability = options.get("durability", "fsync")
     incarnation, durability_before = raise_incarnation(
@@ -208,7 +211,6 @@ def open_log(
     log = Log(segments, incarnation=incarnation, make_mark=make_mark, **options)
     log.bodies.stored = stored
     log.snapshot = first_segment
-    remove_snapshots(disk, first_segment)
     router.ledger.incarnation = incarnation
     if index is not None:
         index.rewind(log.appended)
@@ -221,9 +223,17 @@ def open_log(
 
 def remove_snapshots(disk: Storage, before: int) -> None:
     """Remove snapshots older than this one, and what a compaction that was interrupted has left. Raises OSError."""
+    remove_unfinished(disk)
     for name in disk.names():
-        finished = snapshot_of(name.removesuffix(".new"))
-        if finished is not None and (name.endswith(".new") or finished < before):
+        segment = snapshot_of(name)
+        if segment is not None and segment < before:
+            disk.remove(name)
+
+
+def remove_unfinished(disk: Storage) -> None:
+    """Remove snapshots that a compaction began, while none is under way. Raises OSError."""
+    for name in disk.names():
+        if name.endswith(".new") and snapshot_of(name.removesuffix(".new")) is not None:
             disk.remove(name)
 
 

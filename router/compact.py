@@ -120,8 +120,11 @@ def compact(disk: Storage, worker: int, make_mark: Callable[[], int]) -> Snapsho
         writer.records.add("snapshot_end", newest.created_us, count, b"".join(PLACE.pack(*place) for place in places))
         writer.flush()
         disk.sync(file)
-    finally:
+    except BaseException:
         disk.close(file)
+        disk.remove(unfinished)          # it may have taken all the room that there was
+        raise
+    disk.close(file)
     disk.rename(unfinished, name)
     disk.sync_folder()
     return Snapshot(name, newest.segment, end_offset, len(router.sessions), len(places), writer.offset)

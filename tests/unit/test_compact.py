@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from router.ledger import Ledger
@@ -172,3 +173,30 @@ def test_what_waits_for_pubcomp_alone_has_no_subscription_identifiers() -> None:
     router, _ = reopen(disk)
     released, waiting = router.sessions[b"three"].owed.deliveries()
     assert (released[6], waiting[6]) == (b"", b"\x0b\x07")
+
+
+def test_a_snapshot_that_finds_no_room_leaves_none_taken() -> None:
+    disk = SimulatedDisk()
+    _, opened = reopen(disk)
+    write(disk, opened.log, everything_is_known(
+        [("subscribe", b"one", b"t/#", 1, 0)] + [("accepted", b"two", b"t/1", 1, 1, None)] * 200), SECOND_US)
+    before = disk.names()
+    for room in range(0, 4000, 500):
+        disk.capacity = disk.used_bytes + room
+        with pytest.raises(OSError, match="No space"):
+            compact(disk, 0, lambda: 5)
+        assert disk.names() == before
+    disk.capacity = None
+    assert compact(disk, 0, lambda: 5) is not None
+
+
+def test_unfinished_snapshots_are_gone_before_a_start_writes() -> None:
+    disk = SimulatedDisk()
+    _, opened = reopen(disk)
+    opened.log.close()
+    file = disk.create("snapshot-000000000009.log.new")
+    disk.write(file, b"x" * 10_000, 0)
+    disk.close(file)
+    disk.capacity = disk.used_bytes
+    _, opened = reopen(disk)
+    assert "snapshot-000000000009.log.new" not in disk.names()
