@@ -17,7 +17,7 @@ from broker.wheel cimport TICK_MS
 from mesh.seam cimport MeshSeam
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 import os
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -43,6 +43,8 @@ cdef extern from "<sys/socket.h>" nogil:
         pass
     int accept4(int fd, sockaddr* address, socklen_t* length, int flags)
     int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
+    int shutdown(int fd, int how)
+    int SHUT_RDWR
     int SOCK_NONBLOCK
     int SOCK_CLOEXEC
     int SOL_SOCKET
@@ -54,6 +56,23 @@ cdef extern from "<netinet/in.h>" nogil:
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
 
+cdef extern from "<signal.h>" nogil:
+    ctypedef void (*signal_handler)(int) noexcept nogil
+    struct signal_action "sigaction":
+        signal_handler sa_handler
+        int sa_flags
+    int set_action "sigaction" (int number, const signal_action* action, signal_action* before)
+    int kill(int pid, int number)
+    int SIGUSR1
+    int SIGKILL
+
+cdef extern from "<sys/prctl.h>" nogil:
+    int prctl(int option, unsigned long value, unsigned long, unsigned long, unsigned long)
+    int PR_SET_PDEATHSIG
+
+cdef extern from "<unistd.h>" nogil:
+    int getpid()
+
 
 cdef enum:
     GATHER_EVENTS = 4            # sockets read in a turn, from which on it looks for more input before it flushes
@@ -61,8 +80,41 @@ cdef enum:
     GATHER_OUTPUTS = 16          # connections to flush, from which on a turn looks again as long as it finds input
     GATHER_ROUNDS_WIDE = 8       # looks of such a turn at most
     WAITED_NS = 5000             # since the end of the last turn: what blocked was away for longer
+    ORPHAN_SOCKETS_MAX = 256
 
 cdef epoll_event[EVENTS_MAX] events
+cdef int[ORPHAN_SOCKETS_MAX] orphan_sockets      # descriptors of the sockets that an orphan shuts down
+cdef int orphan_socket_count = 0
+
+
+cdef void on_orphaned(int number) noexcept nogil:
+    """A signal handler: nothing but what is safe in one, in whatever this process was interrupted."""
+    cdef int index
+    for index in range(orphan_socket_count):
+        shutdown(orphan_sockets[index], SHUT_RDWR)
+    kill(getpid(), SIGKILL)
+
+
+def end_with_parent(descriptors: list[int]) -> None:
+    """Have this process shut its listening sockets down and be killed when its parent ends, however that ends.
+
+    A process that is killed lets go of its memory first and of its sockets last, and the system accepts meanwhile whom
+    nobody will serve: a signal that kills at once is too late for them. It comes when the parent's *thread* ends that
+    started us, interrupts whatever we are in, and if we are stopped, the system lets us go on, because our process group
+    is an orphan then (setpgid(2)).
+
+    Args:
+        descriptors: of the sockets; those beyond 256 are shut down late, as without this.
+    """
+    global orphan_socket_count
+    cdef signal_action action
+    for index, descriptor in enumerate(descriptors[:ORPHAN_SOCKETS_MAX]):
+        orphan_sockets[index] = descriptor
+        orphan_socket_count = index + 1
+    memset(&action, 0, sizeof(action))
+    action.sa_handler = on_orphaned
+    if set_action(SIGUSR1, &action, NULL) or prctl(PR_SET_PDEATHSIG, <unsigned long>SIGUSR1, 0, 0, 0):
+        raise OSError(errno, os.strerror(errno))
 
 
 @cython.final

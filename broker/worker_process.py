@@ -60,7 +60,9 @@ def main(arguments: list[str]) -> int:
 
 
 def die_with(parent: int) -> bool:
-    """Have this process killed when its parent ends, however that ends. Returns False if it has ended already.
+    """Have this process killed when its parent ends, however that ends, until reactor.end_with_parent() is called.
+
+    Returns False if it has ended already.
 
     What was acknowledged is in the log: nothing is lost by that, and no worker is left that nobody looks after. The
     signal comes when the parent's *thread* ends that started us, so it must be its main thread.
@@ -75,6 +77,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     # Here, so that a worker without a parent does not load what it never needs.
     from broker.admin_queries import Queries
     from broker.hosting import host
+    from broker.reactor import end_with_parent
     from broker.startup import unusable
     from broker.worker import Worker
     from router.segments import SegmentError
@@ -85,6 +88,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
         return EXIT_NOT_BOOTED, "not_booted", (
             f"The log file {start.config.log.file} cannot be opened: {error.strerror}.")
     signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
+    end_with_parent(start.listeners)
     folder = os.path.join(start.folder, f"worker-{start.number}")
     try:
         worker = Worker(start.config, folder=start.folder_path, accept_loss=start.accept_loss, place=start.place)
