@@ -19,8 +19,12 @@ from broker.routes_answers import merged_heads
 from broker.version import VERSION
 from broker.why_answers import LAST_DEFAULT, merged_why
 
-WORKER_S: Final = 20.0               # that a worker may take for its answer
+WORKER_S: Final = 20.0               # that a request may wait for workers, however many it asks and how often
+AGAIN_S: Final = 1.0                 # ... and at least so long for those that it asks because of what another one said
+READY_S: Final = 0.5                 # that /ready waits: a probe has often no more than a second
+RECEIVERS_S: Final = 5.0             # that a publish waits for the others, to say whom they had for it
 LOOK_WAIT_S: Final = 1.0
+LOOK_SILENCE_S: Final = 5.0          # without an answer of a worker, after which a look goes on without it
 NO_ANSWER: Final = frozenset({"worker_silent", "worker_away"})       # errors that say nothing of what was asked
 
 
@@ -32,6 +36,9 @@ class Backend(Protocol):
 
     async def ask(self, worker: int, query: str, arguments: Row) -> Row:
         """Return a worker's answer (broker.admin_queries.Queries.answer). Raises QueryError if it gives none."""
+
+    def home_of(self, client: str) -> int:
+        """Return the number of the worker that a client lives on, if it has a session."""
 
     def describe(self) -> Row:
         """Return what is known of the broker as a whole: at least `ready` and `workers_wanted`."""
@@ -82,6 +89,7 @@ class Admin:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self._troubles: dict[int, str | None] = {}       # of each worker's log, when it was asked last
         self._routes: list[Route] = []
         route = self._route
         route("GET", "/live", self._live)
@@ -133,27 +141,27 @@ class Admin:
 
     # Asking workers -------------------------------------------------------------------------------------------------
 
-    async def _ask(self, worker: int, query: str, arguments: Row) -> Row:
+    async def _ask(self, worker: int, query: str, arguments: Row, within_s: float = WORKER_S) -> Row:
         """Return one worker's answer. Raises QueryError."""
         answer: Row | None = None
-        with trio.move_on_after(WORKER_S):
+        with trio.move_on_after(within_s):
             answer = await self.backend.ask(worker, query, arguments)
         if answer is None:
-            raise QueryError(504, "worker_silent", f"Worker {worker} has not answered in {WORKER_S:.0f} s.")
+            raise QueryError(503, "worker_silent", f"Worker {worker} has not answered in {within_s:.3g} s.")
         error = answer.get("error")
         if error is not None:
             raise QueryError(error["status"], error["reason"], error["text"])
         return answer
 
     async def _ask_all(
-        self, query: str, arguments: Row, workers: list[int] | None = None
+        self, query: str, arguments: Row, workers: list[int] | None = None, within_s: float = WORKER_S
     ) -> dict[int, Row | QueryError]:
         """Return the answer of every worker, or of these, or why there is none, by number."""
         answers: dict[int, Row | QueryError] = {}
 
         async def ask(worker: int) -> None:
             try:
-                answers[worker] = await self._ask(worker, query, arguments)
+                answers[worker] = await self._ask(worker, query, arguments, within_s)
             except QueryError as error:
                 answers[worker] = error
 
@@ -163,9 +171,31 @@ class Admin:
         return dict(sorted(answers.items()))
 
     async def _ask_who_knows(self, query: str, arguments: Row) -> Row:
-        """Return the answer of the one worker that knows the client."""
-        answers = await self._ask_all(query, arguments)
-        return _known(answers)
+        """Return the answer of the one worker that knows the client: its home, unless that does not know it.
+
+        Whoever waits for a silent worker waits once, and only if it is the home, or if nobody else knows the client.
+        """
+        began_s = trio.current_time()
+        home, present = self.backend.home_of(arguments["client"]), self.backend.workers()
+        if not present:
+            raise QueryError(503, "no_worker", "No worker is ready.")
+        if home not in present:
+            raise QueryError(503, "worker_away", f"Worker {home}, where this client lives, does not serve clients now.")
+        try:
+            return await self._ask(home, query, arguments)
+        except QueryError as error:
+            if error.reason != "unknown_client":
+                raise
+            unknown = error
+        # In-process clients live with any worker.
+        others = [worker for worker in present if worker != home]
+        answers = await self._ask_all(query, arguments, others, _left_s(began_s))
+        errors = []
+        for answer in answers.values():
+            if not isinstance(answer, QueryError):
+                return answer
+            errors.append(answer)
+        raise next((error for error in errors if error.reason not in ("unknown_client", *NO_ANSWER)), unknown)
 
     # Health ---------------------------------------------------------------------------------------------------------
 
@@ -173,8 +203,19 @@ class Admin:
         return {"live": True}
 
     async def _ready(self, request: Request) -> tuple[int, Row]:
-        ready = bool(self.backend.describe()["ready"])
-        return 200 if ready else 503, {"ready": ready}
+        """Return 503 and why, while clients cannot connect to a worker or a worker keeps nothing of what it is sent.
+
+        A worker that does not answer at once counts as it did when it did last: it may be busy.
+        """
+        if not self.backend.describe()["ready"]:
+            return 503, {"ready": False, "reasons": ["Not every worker serves clients."]}
+        for worker, answer in (await self._ask_all("log", {}, within_s=READY_S)).items():
+            if not isinstance(answer, QueryError):
+                self._troubles[worker] = answer["trouble"]
+        troubles = {worker: self._troubles.get(worker) for worker in self.backend.workers()}
+        reasons = [f"Worker {worker} cannot keep anything: {trouble}."
+                   for worker, trouble in troubles.items() if trouble is not None]
+        return (503, {"ready": False, "reasons": reasons}) if reasons else (200, {"ready": True})
 
     # The broker -----------------------------------------------------------------------------------------------------
 
@@ -323,9 +364,21 @@ class Admin:
         workers = self.backend.workers()
         if not workers:
             raise QueryError(503, "no_worker", "No worker is ready.")
-        return await self._ask(workers[0], "publish", request.arguments)
+        answer = await self._ask(workers[0], "publish", request.arguments)
+        groups = set(answer.pop("groups"))
+        unknown = []
+        # There is one worker's share of them in its answer; the others are asked whom they had for it.
+        told = await self._ask_all("receivers", {"topic": request.arguments["topic"]}, workers[1:], RECEIVERS_S)
+        for worker, row in told.items():
+            if isinstance(row, QueryError):
+                unknown.append(worker)
+                continue
+            answer["receivers"] += row["receivers"]
+            groups.update(row["groups"])
+        return {**answer, "receivers": answer["receivers"] + len(groups), "unknown": unknown}
 
     async def _why(self, request: Request) -> Row | Streamed:
+        began_s = trio.current_time()
         arguments = {**request.arguments, "client": request.path[0]}
         if arguments.pop("watch", False):
             return Streamed(self._look({"client": arguments["client"], "topic": arguments["topic"]}))
@@ -333,7 +386,8 @@ class Admin:
         others = [worker for worker in self.backend.workers() if worker != answer["worker"]]
         if not others:
             return answer
-        told = await self._ask_all("why_passed", {**request.arguments, "worker": answer["worker"]}, others)
+        told = await self._ask_all("why_passed", {**request.arguments, "worker": answer["worker"]}, others,
+                                   _left_s(began_s))
         known = {worker: row for worker, row in told.items() if not isinstance(row, QueryError)}
         return {**merged_why(answer, known, request.arguments.get("last", LAST_DEFAULT)),
                 "unknown": [worker for worker in others if worker not in known]}
@@ -343,10 +397,11 @@ class Admin:
 
     async def _look(self, arguments: Row) -> AsyncIterator[Row]:
         """Yield what all workers see of a client, until the caller has gone."""
-        answers = await self._ask_all("look", arguments)
+        answers = await self._begin_look(arguments)
+        home = answers.get(self.backend.home_of(arguments["client"]))
+        if home is None or isinstance(home, QueryError):
+            raise home or QueryError(503, "worker_away", "The worker where this client lives is away.")
         looks = {worker: answer["look"] for worker, answer in answers.items() if not isinstance(answer, QueryError)}
-        if not looks:
-            raise next(error for error in answers.values() if isinstance(error, QueryError))
         known = [worker for worker in looks if answers[worker]["known"]]         # type: ignore[index]
         try:
             yield {"event": "tracing", **arguments, "session": bool(known)}
@@ -357,7 +412,8 @@ class Admin:
                 async def look_on(worker: int, into: list[Row]) -> None:
                     nonlocal missed
                     try:
-                        answer = await self._ask(worker, "look_on", {"look": looks[worker], "wait_s": LOOK_WAIT_S})
+                        answer = await self._ask(
+                            worker, "look_on", {"look": looks[worker], "wait_s": LOOK_WAIT_S}, LOOK_SILENCE_S)
                     except QueryError as error:
                         del looks[worker]
                         into.append({"event": "worker_lost", "worker": worker, "text": error.text})
@@ -376,11 +432,28 @@ class Admin:
                     yield {}             # nothing to say, and a chance to notice that nobody listens any more
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
-                for worker, look in looks.items():
-                    try:
-                        await self._ask(worker, "look_away", {"look": look})
-                    except QueryError:
-                        continue
+                async with trio.open_nursery() as nursery:
+                    for worker, look in looks.items():
+                        nursery.start_soon(self._ask_all, "look_away", {"look": look}, [worker])
+
+
+    async def _begin_look(self, arguments: Row) -> dict[int, Row | QueryError]:
+        """Have all workers look at a client. Who is silent is left out soon: its home sees most of it."""
+        home = self.backend.home_of(arguments["client"])
+        answers: dict[int, Row | QueryError] = {}
+        async with trio.open_nursery() as nursery:
+            for worker in self.backend.workers():
+                async def ask(worker: int = worker) -> None:
+                    within_s = WORKER_S if worker == home else LOOK_SILENCE_S
+                    answers.update(await self._ask_all("look", arguments, [worker], within_s))
+
+                nursery.start_soon(ask)
+        return answers
+
+
+def _left_s(began_s: float) -> float:
+    """Return how long a request that began then (trio's clock) may still wait for workers."""
+    return max(AGAIN_S, began_s + WORKER_S - trio.current_time())
 
 
 def _known(answers: dict[int, Row | QueryError]) -> Row:

@@ -24,7 +24,8 @@ EXIT_REFUSED = 1
 EXIT_NO_BROKER = 2
 ROWS_SHOWN = 1000                    # of a listing in a table, unless --limit says otherwise
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, a listing as one object a line.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 _LIMIT = click.option("--limit", type=click.IntRange(1), help=f"Rows at most; for a table {ROWS_SHOWN} if not given.")
 
 
@@ -161,7 +162,7 @@ def log_level(context: click.Context, level: str | None, as_json: bool) -> None:
 @admin.command(short_help="Who is connected.")
 @click.option("--prefix", help="Only clients whose identifier begins with this.")
 @_LIMIT
-@_JSON
+@_JSON_LINES
 @click.pass_context
 def clients(context: click.Context, prefix: str | None, limit: int | None, as_json: bool) -> None:
     """List the clients that are connected."""
@@ -184,7 +185,7 @@ def one_client(context: click.Context, client_identifier: str, as_json: bool) ->
 @click.option("--prefix", help="Only clients whose identifier begins with this.")
 @click.option("--connected/--away", default=None, help="Only those that are connected, or that are not.")
 @_LIMIT
-@_JSON
+@_JSON_LINES
 @click.pass_context
 def sessions(
     context: click.Context, prefix: str | None, connected: bool | None, limit: int | None, as_json: bool
@@ -213,7 +214,7 @@ def kick(context: click.Context, client_identifier: str, session: bool, as_json:
 @click.option("--client", help="Only those of this client.")
 @click.option("--filter", "topic_filter", help="Only those to exactly this topic filter.")
 @_LIMIT
-@_JSON
+@_JSON_LINES
 @click.pass_context
 def subscriptions(
     context: click.Context, client: str | None, topic_filter: str | None, limit: int | None, as_json: bool
@@ -228,7 +229,7 @@ def subscriptions(
 @click.option("-r", "--retain", is_flag=True, help="As if it had RETAIN.")
 @click.option("--publisher", metavar="CLIENT", help="As if this client published: No Local, ACL, hashing.")
 @_LIMIT
-@_JSON
+@_JSON_LINES
 @click.pass_context
 def routes(
     context: click.Context, topic: str, qos: int, retain: bool, publisher: str | None, limit: int | None,
@@ -245,7 +246,7 @@ def routes(
 @admin.command(short_help="Retained messages.")
 @click.argument("topic_filter", default="#")
 @_LIMIT
-@_JSON
+@_JSON_LINES
 @click.pass_context
 def retained(context: click.Context, topic_filter: str, limit: int | None, as_json: bool) -> None:
     """List retained messages whose topic matches TOPIC_FILTER, by default all but those whose first level begins
@@ -273,7 +274,7 @@ def publish(context: click.Context, topic: str, payload: str, qos: int, retain: 
 @admin.command(short_help="One client's packets, live.")
 @click.argument("client_identifier")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after so many packets.")
-@_JSON
+@_JSON_LINES
 @click.pass_context
 def trace(context: click.Context, client_identifier: str, count: int | None, as_json: bool) -> None:
     """Show the packets of one client as they come and go, until Ctrl-C; it need not be connected yet.

@@ -28,6 +28,10 @@ class OneWorker:
         """Return the worker's answer."""
         return await self.queries.answer(query, arguments)
 
+    def home_of(self, client: str) -> int:
+        """Return the one number."""
+        return self.queries.number
+
     def describe(self) -> Row:
         """Return what is known of the broker as a whole."""
         return {"ready": self.worker.ready, "workers_wanted": 1, "data_folder": str(self.folder)}

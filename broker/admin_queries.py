@@ -18,7 +18,7 @@ from router.session import Session
 from broker import application, logs, survey
 from broker.listings import Listings, QueryError, Row, limit_of, page
 from broker.readable import options_fields, payload_fields, text_of
-from broker.routes_query import describe_head, describe_route, subscribers
+from broker.routes_query import describe_head, describe_route, subscribers, topic_of
 from broker.taps import Look
 from broker.version import VERSION
 from broker.why import explain
@@ -58,12 +58,13 @@ class Queries:
         self._last_look = 0
         self._scans: dict[int, tuple[Any, int, Row]] = {}
         self._answers: dict[str, Callable[[Row], Awaitable[Row]]] = {
-            "status": self._status, "workers": self._metrics, "peers": self._peers, "slowest": self._slowest,
-            "forget": self._forget,
+            "status": self._status, "log": self._log, "workers": self._metrics, "peers": self._peers,
+            "slowest": self._slowest, "forget": self._forget,
             "clients": self._clients, "sessions": self._sessions, "client": self._client,
             "subscriptions": self._subscriptions, "routes": self._routes, "retained": self._retained,
             "route_head": self._route_head,
-            "kick": self._kick, "publish": self._publish, "drain": self._drain, "log_level": self._log_level,
+            "kick": self._kick, "publish": self._publish, "receivers": self._receivers,
+            "drain": self._drain, "log_level": self._log_level,
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,
             "why_passed": self._why_passed,
         }  # fmt: skip
@@ -99,6 +100,14 @@ class Queries:
             "messages_out": metrics.messages_out, "dropped": sum(metrics.dropped.values()),
             "memory_bytes": metrics.resident_bytes,
         }  # fmt: skip
+
+    async def _log(self, arguments: Row) -> Row:
+        """What keeps the log from taking anything, None if nothing does."""
+        if self.router.accepting:
+            return {"trouble": None}
+        store = self.worker.store
+        said = store.log.trouble if store is not None else None
+        return {"trouble": said or "the log is behind, because the disk is too slow"}
 
     async def _metrics(self, arguments: Row) -> Row:
         metrics: Row = msgspec.to_builtins(self.worker.metrics())
@@ -413,7 +422,8 @@ class Queries:
         if (qos or retain) and not router.accepting:
             raise QueryError(409, "log_unavailable", "The disk takes no more, so nothing can be kept.")
         message = application.build(topic, owned, qos, retain, None, self.worker.reactor.look_at_clock())
-        reached, recorded = self.worker.in_process.publish(None, message)
+        reached = survey.receivers_of(router.tree, topic)
+        _, recorded = self.worker.in_process.publish(None, message)
         if recorded:
             settled = trio.Event()
             router.effects.call(settled.set)
@@ -422,7 +432,11 @@ class Queries:
                 await settled.wait()
             if not settled.is_set():
                 raise QueryError(504, "not_durable", "The message was published, and the disk has not kept it yet.")
-        return {"topic": arguments["topic"], "receivers": reached, "recorded": recorded}
+        return {"topic": arguments["topic"], "recorded": recorded, **_receivers_row(*reached)}
+
+    async def _receivers(self, arguments: Row) -> Row:
+        """Whom a publish on a topic is for here, other workers left out: how many, and which shared groups."""
+        return _receivers_row(*survey.receivers_of(self.router.tree, topic_of(arguments)))
 
     def _payload_of(self, arguments: Row) -> bytes:
         if "payload_base64" in arguments:
@@ -479,3 +493,7 @@ class Queries:
 
     async def _why_passed(self, arguments: Row) -> Row:
         return await explain_passing(self, arguments)
+
+
+def _receivers_row(receivers: int, groups: list[bytes]) -> Row:
+    return {"receivers": receivers, "groups": [text_of(group) for group in groups]}

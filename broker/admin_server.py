@@ -29,26 +29,39 @@ BODY_BYTES_MAX: Final = 16_777_216
 RECEIVE_BYTES: Final = 65_536
 IDLE_S: Final = 60.0                 # that a connection may wait before its next request
 REQUEST_S: Final = 30.0              # that a request may take, to arrive and to be answered
+HEALTH_PATHS: Final = (b"/live", b"/ready")
 SEND_S: Final = 30.0                 # that whoever reads an answer may take for a piece of it
 
 
 async def serve(
     admin: Admin, listener: socket.socket, *, task_status: Any = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Answer on a listening socket until cancelled. No client can end it or make it wait for another one."""
-    open_now = 0
+    """Answer on a listening socket until cancelled. No client can end it or make it wait for another one.
+
+    Beyond CONNECTIONS_MAX, the connection is closed that has waited longest for a request. If all are busy, who comes
+    may only ask for the broker's health.
+    """
+    conversations: dict[_Conversation, None] = {}        # in the order in which they began to wait, busy ones anywhere
 
     async def handle(stream: trio.SocketStream) -> None:
-        nonlocal open_now
-        open_now += 1
+        conversation = _Conversation(admin, stream, conversations)
+        if len(conversations) >= CONNECTIONS_MAX:
+            oldest = next((other for other in conversations if other.idle), None)
+            if oldest is None:
+                conversation.too_many = True
+            else:
+                del conversations[oldest]
+                oldest.scope.cancel()
+        conversations[conversation] = None
         try:
-            await _Conversation(admin, stream, open_now > CONNECTIONS_MAX).run()
+            with conversation.scope:
+                await conversation.run()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass                         # whoever asked has gone
         except Exception:
             log.exception("admin_failed")
         finally:
-            open_now -= 1
+            conversations.pop(conversation, None)
 
     sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
     await trio.serve_listeners(handle, sockets, task_status=task_status)
@@ -81,12 +94,21 @@ class Window:
 
 
 class _Conversation:
-    """One client of the socket: requests and their answers, one after the other."""
+    """One client of the socket: requests and their answers, one after the other.
 
-    def __init__(self, admin: Admin, stream: trio.SocketStream, too_many: bool) -> None:
+    Attributes:
+        idle: it waits for a request, or for the rest of one.
+        too_many: it may only ask for the broker's health, because so many others are busy.
+        scope: what runs it.
+    """
+
+    def __init__(self, admin: Admin, stream: trio.SocketStream, all_of_them: dict[_Conversation, None]) -> None:
         self.admin = admin
         self.stream = stream
-        self.too_many = too_many
+        self.idle = True
+        self.too_many = False
+        self.scope = trio.CancelScope()
+        self._all = all_of_them
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
 
     async def run(self) -> None:
@@ -99,7 +121,9 @@ class _Conversation:
                         return
                     with trio.fail_after(REQUEST_S):
                         body = await self._body()
+                    self.idle = False
                     await self._answer(request, body)
+                    self._wait_again()
                 except trio.TooSlowError:
                     return
                 except h11.RemoteProtocolError as error:
@@ -108,6 +132,12 @@ class _Conversation:
                     return
                 if self.http.our_state is h11.DONE and self.http.their_state is h11.DONE:
                     self.http.start_next_cycle()
+
+    def _wait_again(self) -> None:
+        self.idle = True
+        if self in self._all:
+            del self._all[self]
+            self._all[self] = None       # behind those that wait longer
 
     async def _event(self) -> Any:
         while True:
@@ -132,7 +162,7 @@ class _Conversation:
         method = request.method.decode("ascii", "replace")
         answer: tuple[int, Row] | Streamed | None = None
         try:
-            if self.too_many:
+            if self.too_many and request.target.partition(b"?")[0] not in HEALTH_PATHS:
                 raise QueryError(503, "too_many_connections", f"{CONNECTIONS_MAX} connections are open already.")
             with trio.move_on_after(REQUEST_S):
                 answer = await self.admin.answer(method, request.target.decode("ascii", "replace"), body)
@@ -148,7 +178,7 @@ class _Conversation:
         if isinstance(answer, Streamed):
             await self._stream(answer)
         else:
-            await self._send_json(*answer, with_body=method != "HEAD")
+            await self._send_json(*answer, with_body=method != "HEAD", close=self.too_many)
 
     async def _send_error(self, error: QueryError, close: bool = False) -> None:
         await self._send_json(

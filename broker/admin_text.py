@@ -354,6 +354,15 @@ def _routes(value: Row) -> list[RenderableType]:
     return parts
 
 
+def _receivers(value: Row) -> str:
+    """Return in words whom a publish was for."""
+    number = value["receivers"]
+    text = f"{count(number)} receiver{'' if number == 1 else 's'}"
+    if not value["unknown"]:
+        return text
+    return f"{text}, and those of worker {', '.join(map(str, value['unknown']))}, which gave no answer"
+
+
 def _publisher(value: Row | None) -> str | None:
     if value is None:
         return None
@@ -412,7 +421,7 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "forget": lambda value: [Text(f"{value['peer']}: forgotten, {count(value['messages_dropped'])} messages dropped")],
     "kick": lambda value: [Text(f"{value['client']}: " + " and ".join(
         (["disconnected"] if value["disconnected"] else []) + (["session ended"] if value["session_ended"] else [])))],
-    "publish": lambda value: [Text(f"{value['topic']}: {count(value['receivers'])} receivers"
+    "publish": lambda value: [Text(f"{value['topic']}: {_receivers(value)}"
                                    + (", in the log" if value["recorded"] else ""))],
 }
 

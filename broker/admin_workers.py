@@ -10,6 +10,7 @@ import trio
 from broker.control_channel import ControlError
 from broker.listings import QueryError, Row
 from broker.logs import LEVELS, set_level
+from mesh.home import Homes
 
 if TYPE_CHECKING:
     from broker.supervisor import Supervisor
@@ -20,6 +21,7 @@ class ManyWorkers:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
+        self._homes = Homes(supervisor.node.key, supervisor.config.workers)
 
     def workers(self) -> list[int]:
         """Return the numbers of the workers that serve clients now."""
@@ -37,6 +39,10 @@ class ManyWorkers:
         except ControlError as error:
             raise QueryError(503, "worker_away", f"Worker {worker} gave no answer: {error}") from None
         return answer
+
+    def home_of(self, client: str) -> int:
+        """Return the number of the worker that a client lives on, if it has a session."""
+        return self._homes.home_of(client.encode("utf-8", "surrogateescape"))
 
     def describe(self) -> Row:
         """Return what is known of the broker as a whole: it is ready while every worker serves clients."""

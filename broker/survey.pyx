@@ -12,6 +12,7 @@ from router.filters cimport Node
 from router.message cimport Message
 from router.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
 from router.receiver cimport PASSING, Entry, Receiver
+from router.routes cimport Route
 from router.session cimport Session
 from router.shared cimport SharedGroup
 from router.subscriptions cimport SubscriptionTree
@@ -118,6 +119,15 @@ def groups_of(SubscriptionTree tree not None, bytes topic_name not None) -> tupl
             found.append(<SharedGroup>group)
             group = (<SharedGroup>group).next
     return found, tree.archive is not None and tree.archive.matches(topic_name)
+
+
+def receivers_of(SubscriptionTree tree not None, bytes topic_name not None) -> tuple:
+    """Return whom a publish on a topic is for: how many receivers that are no peers, and the names of the shared groups."""
+    cdef Route route = tree.route(<const uint8_t*>PyBytes_AS_STRING(topic_name), <uint32_t>len(topic_name))
+    cdef uint32_t index, count = 0
+    for index in range(route.target_count):
+        count += not (<Receiver>route.targets[index].receiver).peer
+    return count, [(<SharedGroup>route.groups[index]).name for index in range(route.group_count)]
 
 
 def subscribers_below(SubscriptionTree tree not None, bytes topic_filter not None, end: int, limit: int) -> tuple:

@@ -113,8 +113,10 @@ size of its table of connections. One address of clients has fewer than 65,536 p
 broker. A million has not been tried here: this row is the table multiplied, and the kernel's share is the less
 certain part of it.
 
-This version runs one worker, so all of this is one process and one core. Workers will share nothing but code: each
-will hold its own part of the clients, sessions and queues, and add the {idle} of an empty one.
+This is one worker, so one process and one core. `shoal serve` runs a worker for each core unless `workers` says
+otherwise, and a supervisor beside them. Workers share code and the index of retained messages, and nothing else: each
+has its own clients, sessions and queues, and takes the {idle} of an empty one besides. The limits on memory
+are each worker's, those on queues and subscriptions each client's; `limits.connections_max` is of all workers together.
 
 ## What keeps it in bounds
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from broker.admin_server import CONNECTIONS_MAX
 from broker.admin_socket import short_path
 from tests.support.process import ROOT, BrokerProcess
 
@@ -169,6 +170,22 @@ def test_whatever_is_sent_the_broker_goes_on(broker: BrokerProcess, bytes_sent: 
                 pass
     assert asked(broker, "/ready") == (200, {"ready": True})
     assert "admin_failed" not in broker.errors.read_text()
+
+
+def test_idle_connections_keep_nobody_from_asking(broker: BrokerProcess) -> None:
+    idle = []
+    for number in range(2 * CONNECTIONS_MAX):
+        idle.append(socket.socket(socket.AF_UNIX))
+        with short_path(socket_of(broker)) as short:
+            idle[-1].connect(short)
+        if number % 2:                   # some have begun to ask
+            idle[-1].sendall(b"POST /publish HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+    assert asked(broker, "/ready") == (200, {"ready": True})
+    assert asked(broker, "/status")[0] == 200
+    idle[0].settimeout(TIMEOUT_S)
+    assert idle[0].recv(1) == b"", "the connection that waited longest is closed"
+    for connection in idle:
+        connection.close()
 
 
 def test_a_drained_broker_ends_as_on_sigterm(broker: BrokerProcess) -> None:

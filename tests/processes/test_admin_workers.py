@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 from pathlib import Path
 
+from broker.admin_server import CONNECTIONS_MAX
 from broker.packets import Ack, Publish, Suback, Subscribe, subscription
 from broker.properties import PacketType
-from tests.processes.test_admin import asked, client, shoal
+from tests.processes.test_admin import UnixConnection, asked, client, shoal, socket_of
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers
 
@@ -40,6 +42,60 @@ def test_the_answers_of_all_workers_are_one(tmp_path: Path) -> None:
             assert asked(broker, "/clients/nobody")[0] == 404
             assert asked(broker, "/routes?topic=a&publisher=nobody")[0] == 404
             assert asked(broker, f"/clients/{names[1]}/kick", "POST")[0] == 200
+
+
+def test_a_publish_counts_clients_and_not_workers(tmp_path: Path) -> None:
+    with Workers(tmp_path, SHOAL_PROCESSES__STALL_S="60") as broker:
+        members = []
+        for home, count in enumerate((1, 4, 7)):
+            for name in broker.names(home, count):
+                members.append(RawClient(broker.port))
+                members[-1].connect(name, keep=True)
+                topic_filters = (b"a/+", b"a/b", b"$share/g/a/#")      # who matches twice is one, a group is one
+                members[-1].send(Subscribe(1, tuple(subscription(each, 1) for each in topic_filters)))
+                assert isinstance(members[-1].read(), Suback)
+        assert shoal(broker, "admin", "publish", "a/b", "x", "-q", "1") == "a/b: 13 receivers, in the log\n"
+        assert shoal(broker, "admin", "publish", "a/c", "x") == "a/c: 13 receivers\n"
+        broker.kill_worker(2, signal.SIGSTOP)
+        assert "6 receivers, and those of worker 2, which gave no answer" in shoal(
+            broker, "admin", "publish", "a/b", "x")
+        broker.kill_worker(2, signal.SIGCONT)
+        for member in members:
+            member.socket.close()
+
+
+def test_a_broker_is_not_ready_while_a_worker_keeps_nothing(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker, RawClient(broker.port) as keeper:
+        pid = broker.pid_of(1)
+        keeper.connect(broker.names(1)[0], keep=True)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))       # a disk that takes nothing
+        keeper.send(Subscribe(1, (subscription(b"a", 1),)))
+        _, answer = wait_until(
+            lambda: (found := asked(broker, "/ready"))[0] == 503 and found, "it is ready all the same")
+        (reason,) = answer["reasons"]
+        assert reason.startswith("Worker 1 cannot keep anything: ")
+        assert "File too large" in reason
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        wait_until(lambda: asked(broker, "/ready") == (200, {"ready": True}), "it is not ready again")
+
+
+def test_health_is_told_while_all_connections_of_the_socket_are_busy(tmp_path: Path) -> None:
+    with Workers(tmp_path, SHOAL_PROCESSES__STALL_S="60") as broker:
+        assert asked(broker, "/ready")[0] == 200
+        broker.kill_worker(2, signal.SIGSTOP)            # so that an answer takes its time
+        busy = [UnixConnection(socket_of(broker)) for _ in range(CONNECTIONS_MAX)]
+        for connection in busy:
+            connection.request("GET", "/workers")
+        refused = wait_until(
+            lambda: (found := asked(broker, "/log-level")[1]).get("error") and found, "they are not busy")
+        assert refused["error"]["reason"] == "too_many_connections"
+        assert asked(broker, "/ready") == (200, {"ready": True})
+        assert asked(broker, "/live") == (200, {"live": True})
+        broker.kill_worker(2, signal.SIGCONT)
+        for connection in busy:
+            assert connection.getresponse().status == 200
+            connection.close()
+        assert asked(broker, "/status")[0] == 200
 
 
 def test_why_knows_what_came_from_another_worker(tmp_path: Path) -> None:

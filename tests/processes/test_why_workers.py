@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
+from broker.admin_client import AdminClient
 from broker.packets import Ack, Publish, Suback, Subscribe, subscription
 from broker.properties import PacketType
-from tests.processes.test_admin import asked, shoal
+from tests.processes.test_admin import asked, shoal, socket_of
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers
 
@@ -96,3 +99,27 @@ def test_why_says_that_nothing_was_kept_of_what_came_for_others(tmp_path: Path) 
             assert isinstance(packet, Publish)
             wait_until(lambda: told(broker, kept) == {"for somebody else": (0, "passed_on", None)}, "it is still owed")
         assert "came to the client's worker, which kept no trace of it" in shoal(broker, "admin", "why", kept, "a/b")
+
+
+def test_a_silent_worker_costs_one_wait_and_only_where_it_is_asked(tmp_path: Path) -> None:
+    with Workers(tmp_path, **SETTINGS) as broker:
+        (name,), (other,), (lost,) = broker.names(0), broker.names(1), broker.names(2)
+        for each in (name, other, lost):
+            kept_session(broker, each, b"a/+")
+        stopped = broker.kill_worker(2, signal.SIGSTOP)
+        for worker in (0, 1):
+            broker.wait_for("peer", worker=worker, state="silent")
+        # Questions about a client go to its home, so nobody waits.
+        assert asked(broker, f"/clients/{name}")[0] == 200
+        assert asked(broker, f"/clients/{other}/kick", "POST")[0] == 409
+        # What the silent worker has passed on is not known.
+        answer = why(broker, name)
+        assert answer["unknown"] == [2]
+        # Nor is a client that lives there, and whether one lives there that nobody else knows.
+        status, refused = asked(broker, f"/clients/{lost}/why?topic=a/b")
+        assert (status, refused["error"]["reason"]) == (503, "worker_silent")
+        assert asked(broker, f"/clients/{broker.names(1, 2)[1]}")[0] == 404
+        # A trace begins all the same.
+        with contextlib.closing(AdminClient(socket_of(broker))) as admin:
+            assert next(admin.lines(f"/clients/{name}/trace")) == {"event": "tracing", "client": name, "session": True}
+        os.kill(stopped, signal.SIGCONT)

@@ -10,6 +10,7 @@ import trio.testing
 
 import broker.admin
 from broker.admin import Admin
+from broker.admin_server import REQUEST_S
 from broker.listings import QueryError
 
 Row = dict[str, Any]
@@ -27,6 +28,9 @@ class Workers:
     def workers(self) -> list[int]:
         return [worker for worker in range(self.count) if worker not in self.away]
 
+    def home_of(self, client: str) -> int:
+        return 0
+
     def describe(self) -> Row:
         return {"ready": not self.away, "workers_wanted": self.count}
 
@@ -36,8 +40,12 @@ class Workers:
             await trio.sleep_forever()
         if worker in self.ignorant:
             raise QueryError(404, "unknown_client", "There is no session of 'x'.")
-        if query == "client" and self.publishers.get(worker) != arguments["client"]:
+        if query == "why_passed":
+            return {"messages": [], "unlogged": [], "link": None}
+        if query in ("client", "kick", "why") and self.publishers.get(worker) != arguments["client"]:
             raise QueryError(404, "unknown_client", "There is no session of 'x'.")
+        if query in ("client", "kick", "why"):
+            return {"worker": worker, "messages": [], "unlogged": []}
         if query == "route_head":
             return {"publisher": None, "filters": [{"topic_filter": "#", "subscribers": 2}], "groups": [],
                     "archived": False}
@@ -156,3 +164,52 @@ def test_a_cursor_of_no_worker_is_refused(cursor: str) -> None:
             await Admin(Workers(3)).answer("GET", f"/clients?cursor={cursor}", b"")
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("question", ["client", "kick", "why"])
+def test_a_question_about_a_client_goes_to_its_home(question: str) -> None:
+    backend = Workers(3, silent=(2,))
+    backend.publishers[0] = "x"
+
+    async def main() -> None:
+        assert (await backend_answers(backend, question))["worker"] == 0
+        assert backend.asked == [0] if question != "why" else [0, 1, 2]
+        assert trio.current_time() <= broker.admin.WORKER_S
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("question", ["client", "kick", "why"])
+def test_who_is_not_known_at_home_is_looked_for_everywhere_and_a_silent_worker_costs_one_wait(question: str) -> None:
+    backend = Workers(4, silent=(2,))
+    backend.publishers[1] = "x"
+
+    async def main() -> None:
+        assert (await backend_answers(backend, question))["worker"] == 1
+        assert trio.current_time() <= broker.admin.WORKER_S + broker.admin.AGAIN_S < REQUEST_S
+        backend.publishers.clear()
+        with pytest.raises(QueryError, match="no session of 'x'"):
+            await backend_answers(backend, question)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_home_that_is_silent_or_away_is_named() -> None:
+    async def main() -> None:
+        with pytest.raises(QueryError, match="Worker 0 has not answered") as caught:
+            await backend_answers(Workers(2, silent=(0,)), "why")
+        assert caught.value.status == 503
+        assert trio.current_time() <= broker.admin.WORKER_S
+        with pytest.raises(QueryError, match="Worker 0, where this client lives, does not serve"):
+            await backend_answers(Workers(2, away=(0,)), "why")
+        with pytest.raises(QueryError, match="No worker is ready"):
+            await backend_answers(Workers(1, away=(0,)), "why")
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def backend_answers(backend: Workers, question: str) -> Row:
+    path = {"client": "/clients/x", "kick": "/clients/x/kick", "why": "/clients/x/why?topic=a"}[question]
+    answer = await Admin(backend).answer("POST" if question == "kick" else "GET", path, b"")
+    assert isinstance(answer, tuple)
+    return answer[1]
