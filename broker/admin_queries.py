@@ -145,7 +145,7 @@ class Queries:
         if level is not None:
             if level not in logs.LEVELS:
                 raise QueryError(400, "bad_argument", f"level is one of {', '.join(logs.LEVELS)}, not {level!r}.")
-            log.warning("log_level_changed", level=level)
+            log.warning("log_level_changed", to=level)
             logs.set_level(level)
         return {"level": logs.level()}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,13 +10,11 @@ import msgspec
 import trio
 
 from broker.admin import Admin, Streamed
-from broker.admin_socket import SOCKET_NAME, open_socket
 from broker.listings import QueryError, Row
 from broker.logs import get
 
 if TYPE_CHECKING:
     import socket
-    from pathlib import Path
 
     from broker.admin import Backend
 
@@ -34,24 +31,25 @@ SEND_S: Final = 30.0                 # that whoever reads an answer may take for
 
 
 async def serve(
-    admin: Admin, listener: socket.socket, *, task_status: Any = trio.TASK_STATUS_IGNORED
+    backend: Backend, listener: socket.socket, *, task_status: Any = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Answer on a listening socket until cancelled. No client can end it or make it wait for another one.
 
     Beyond CONNECTIONS_MAX, the connection is closed that has waited longest for a request. If all are busy, who comes
     may only ask for the broker's health.
     """
+    admin = Admin(backend)
     conversations: dict[_Conversation, None] = {}        # in the order in which they began to wait, busy ones anywhere
 
     async def handle(stream: trio.SocketStream) -> None:
         conversation = _Conversation(admin, stream, conversations)
-        if len(conversations) >= CONNECTIONS_MAX:
+        while len(conversations) >= CONNECTIONS_MAX:
             oldest = next((other for other in conversations if other.idle), None)
             if oldest is None:
                 conversation.too_many = True
-            else:
-                del conversations[oldest]
-                oldest.scope.cancel()
+                break
+            del conversations[oldest]
+            oldest.scope.cancel()
         conversations[conversation] = None
         try:
             with conversation.scope:
@@ -65,32 +63,6 @@ async def serve(
 
     sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
     await trio.serve_listeners(handle, sockets, task_status=task_status)
-
-
-class Window:
-    """The admin socket of a broker, opened and answered by a backend. Raises OSError if it cannot be opened.
-
-    Args:
-        backend: whom it asks.
-        folder: the data folder, whose lock is ours.
-    """
-
-    def __init__(self, backend: Backend, folder: Path) -> None:
-        self.backend = backend
-        self._path = folder / SOCKET_NAME
-        self._listener = open_socket(folder)
-
-    async def serve(self) -> None:
-        """Answer until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.backend.keep_house)
-            await serve(Admin(self.backend), self._listener)
-
-    def close(self) -> None:
-        """Close the socket and remove its file."""
-        self._listener.close()
-        with contextlib.suppress(OSError):
-            self._path.unlink()
 
 
 class _Conversation:

@@ -1,17 +1,23 @@
-"""The admin socket in the data folder: how it is opened, and how it is reached however long its path is."""
+"""The admin socket in the data folder: opened, reached however long its path is, and served once somebody asks."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+if TYPE_CHECKING:
+    from broker.admin import Backend
 
 SOCKET_NAME: Final = "admin.sock"
-BACKLOG: Final = 64
+BACKLOG: Final = 512                 # who asks first waits while the server is loaded
 
 
 @contextmanager
@@ -45,3 +51,32 @@ def open_socket(folder: Path) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+class Window:
+    """The admin socket of a broker, opened and answered by a backend. Raises OSError if it cannot be opened.
+
+    Args:
+        backend: whom it asks.
+        folder: the data folder, whose lock is ours.
+    """
+
+    def __init__(self, backend: Backend, folder: Path) -> None:
+        self.backend = backend
+        self._path = folder / SOCKET_NAME
+        self._listener = open_socket(folder)
+
+    async def serve(self) -> None:
+        """Answer until cancelled. What speaks HTTP is loaded when somebody asks: few brokers are ever asked."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.backend.keep_house)
+            await trio.lowlevel.wait_readable(self._listener)
+            # Beside the turns, which go on meanwhile.
+            server = await trio.to_thread.run_sync(importlib.import_module, "broker.admin_server")
+            await server.serve(self.backend, self._listener)
+
+    def close(self) -> None:
+        """Close the socket and remove its file."""
+        self._listener.close()
+        with suppress(OSError):
+            self._path.unlink()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -139,6 +138,8 @@ def back_up(data_folder: Path, target: Path, now_us: int, progress: Progress = l
 
     What was acknowledged before the call is in the backup. Raises BackupError, OSError; the folder is empty then.
     """
+    import shutil
+
     _make_empty(target)
     manifest = Manifest(now_us)
     try:
@@ -197,6 +198,8 @@ def _oldest(folder: Path) -> int:
 
 
 def _copy_retained(source: Path, target: Path, manifest: Manifest, progress: Progress) -> None:
+    import shutil
+
     name = f"{RETAINED}/{RETAINED_FILE}"
     manifest.files.pop(name, None)
     if not (source / RETAINED_FILE).is_file():
@@ -290,6 +293,8 @@ def restore(source: Path, folder: Path, progress: Progress = lambda done: None) 
     Everything is checked against the manifest, and durable, before any of it gets its name. The incarnations are
     raised. Raises BackupError, OSError; the folder is as before then.
     """
+    import shutil
+
     manifest = read_manifest(source)
     check_unused(folder)
     unfinished = folder / UNFINISHED

@@ -1,9 +1,7 @@
 """Reading the settings of a broker: four layers, checked as a whole; broker.settings says what can be set."""
 
-import difflib
 import ipaddress
 import json
-import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -222,6 +220,8 @@ def _layers(
 
 
 def _read_toml(file: Path, problems: list[Problem]) -> dict[str, Any]:
+    import tomllib  # here, as below, because a broker without a file, or without a mistake, does not need it
+
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -243,6 +243,8 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _suggestion(key: str) -> str:
+    import difflib
+
     close = difflib.get_close_matches(key, SETTINGS, n=1)
     if not close:
         # A right name in the wrong table, or in none.

@@ -22,7 +22,7 @@ from broker.worker import Worker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.admin_server import Window
+    from broker.admin_socket import Window
     from broker.config import Address, Config
 
 log = get("worker")
@@ -74,9 +74,9 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None], folder: P
 
 def open_window(worker: Worker, folder: Path) -> Window:
     """Open the admin socket of a broker that has this one worker. Raises OSError."""
-    # Here, because it takes h11 along, which one worker of several does not need.
+    # Here, because one worker of several does not need them.
     from broker.admin_local import OneWorker
-    from broker.admin_server import Window
+    from broker.admin_socket import Window
 
     return Window(OneWorker(worker, folder), folder)
 

@@ -4,8 +4,6 @@ import errno
 import fcntl
 import importlib.util
 import os
-import shlex
-import shutil
 import socket
 import sys
 import time
@@ -268,11 +266,13 @@ def _url(address: Address) -> str:
 
 def _command() -> str:
     """Return what to type for `shoal` in this folder and environment."""
+    import shlex
+
     invoked = Path(sys.argv[0])
     if invoked.name != "shoal":
         return f"{shlex.quote(sys.executable)} -m broker.cli"
-    on_path = shutil.which("shoal")
-    if on_path and Path(on_path).resolve() == invoked.resolve():
+    on_path = next((path for folder in os.get_exec_path() if os.access(path := Path(folder, "shoal"), os.X_OK)), None)
+    if on_path is not None and on_path.resolve() == invoked.resolve():
         return "shoal"
     absolute = invoked.absolute()
     inside = absolute.is_relative_to(Path.cwd())

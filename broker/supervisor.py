@@ -23,7 +23,7 @@ import trio
 
 from broker import logs
 from broker.acceptor import bind_shared, start_listening
-from broker.admin_server import Window
+from broker.admin_socket import Window
 from broker.admin_workers import ManyWorkers
 from broker.config import Address, Config
 from broker.control_channel import ControlChannel, ControlError, pack

@@ -117,7 +117,7 @@ def evaluate(records: list[dict[str, Any]], probed: dict[str, Any]) -> list[dict
         (Row("a lone publish beside a Python thread that computes: p99", "busy", OWN_CORES, "", "", 10_000),
          probed["publish_busy"], 1.0),
         (Row("the same without that thread: p99", "busy", OWN_CORES, "", "", 1000), probed["publish_alone"], 1.0),
-        (Row("resident memory of an idle worker", "idle", OWN_CORES, "", "", 45, unit="MiB"), probed["idle_mib"], 1.0),
+        (Row("resident memory of an idle worker", "idle", OWN_CORES, "", "", 38, unit="MiB"), probed["idle_mib"], 1.0),
         (Row("memory after ten times 10,000 clients, to that after the first time", "left", OWN_CORES, "",
              "first time", 1.1, unit="MiB"), max(probed["after_clients_mib"][1:]), probed["after_clients_mib"][0]),
     )

@@ -165,3 +165,27 @@ def test_serving_does_not_load_the_clients_and_a_client_not_the_broker() -> None
             [sys.executable, "-c", program.format(command)], cwd=ROOT, capture_output=True, text=True, check=True
         )
         assert absent not in ran.stdout.split()
+
+
+IDLE_KIB_MAX = 40 * 1024
+
+
+def test_a_broker_that_serves_nobody_is_small_and_has_loaded_nothing_that_it_does_not_use(
+    broker: BrokerProcess
+) -> None:
+    assert broker.process is not None
+    if "LD_PRELOAD" not in os.environ:       # a sanitizer takes more than the broker
+        status = Path(f"/proc/{broker.process.pid}/status").read_text(encoding="ascii")
+        resident_kib = int(status.partition("VmRSS:")[2].split()[0])
+        assert resident_kib <= IDLE_KIB_MAX, f"{resident_kib / 1024:.1f} MiB"
+    program = """
+import sys
+from broker import cli, config, logs, startup, hosting, worker, admin_local, admin_socket, worker_process
+logs.configure(config.Log())
+logs.get("test").info("hello")
+print(*sys.modules)
+"""
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    unused = ("asyncio", "broker.admin_server", "difflib", "h11", "mesh.mesh", "rich", "structlog", "tomllib", "zmq")
+    for absent in unused:
+        assert absent not in loaded.stdout.split()
