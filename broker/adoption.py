@@ -297,7 +297,7 @@ def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[
 
 def _apply_retained(start: Start, number: int) -> None:
     """Bring into the index of retained messages what only the log of a worker has that will not run."""
-    router = Router(ledger(start.config), index=open_index(start.folder_path, number))
+    router = Router(ledger(start.config), index=open_index(start.folder_path, number, accept_loss=start.accept_loss))
     store = CommitLog(start.config.storage, router, AllowAll(), start.folder_path, worker=number,
                       accept_loss=start.accept_loss)
     store.close()
@@ -306,7 +306,7 @@ def _apply_retained(start: Start, number: int) -> None:
 def adopt(start: Start) -> Adoption:
     """Spread the sessions of a data folder over `start.count` workers.
 
-    Raises SegmentError, StartError, AdoptionError, OSError.
+    Raises SegmentError, StartError, AdoptionError, CopyError, OSError.
     """
     folder, count, key = start.folder_path, start.count, start.node.key
     existing = set(workers_of(folder))
@@ -330,6 +330,7 @@ def adopt(start: Start) -> Adoption:
 
 def main() -> int:
     """Spread what standard input says, a Start as JSON; returns the exit code, after the reason as the last line."""
+    from router.retained_copy import CopyError
     from router.segments import SegmentError
 
     start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
@@ -337,7 +338,7 @@ def main() -> int:
     started_s = time.monotonic()
     try:
         adoption = adopt(start)
-    except (SegmentError, StartError, AdoptionError, OSError) as error:
+    except (SegmentError, StartError, AdoptionError, CopyError, OSError) as error:
         logs.flush()
         print(unusable(start.folder_path, error) if isinstance(error, OSError) else error, file=sys.stderr)
         return 3

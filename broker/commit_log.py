@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -20,6 +20,7 @@ from broker.handshake import PendingWill
 from broker.left_logs import trim_left_logs
 from broker.logs import get
 from broker.read_ahead import ReadAheadDisk
+from broker.retained_copying import RETAINED, is_complete, log_begins, open_copy
 from broker.settings import Archive
 from router.commit_log import begin, open_log, remove_snapshots, remove_unfinished, start_deadlines
 from router.retention import archive_needs
@@ -44,17 +45,18 @@ def worker_folder(folder: Path, worker: int) -> Path:
     return folder / f"worker-{worker}"
 
 
-def open_index(folder: Path, worker: int = 0, workers: int = 1) -> RetainedIndex:
+def open_index(folder: Path, worker: int = 0, workers: int = 1, *, accept_loss: bool = False) -> RetainedIndex:
     """Open the index of retained messages in the broker's data folder, as one of the workers that use it at once.
 
-    A damaged one is set aside by whoever opens it first. Where others go on with it for 10 s, although it says that it
-    is damaged, this fails. Raises OSError.
+    A damaged one is set aside and made anew by whoever opens it first. Where others go on with it for 10 s, although it
+    says that it is damaged, this fails. Raises OSError, and SegmentError (of router.segments) if something is lost.
     """
     # Here, because it takes lmdb along, which nobody needs who keeps nothing.
     from router.retained_index import RetainedIndex
 
     folder.mkdir(mode=0o700, exist_ok=True)
-    index = RetainedIndex(str(folder / "retained"), worker=worker, workers=workers)
+    index = RetainedIndex(str(folder / RETAINED), worker=worker, workers=workers, logs=log_begins(folder),
+                          accept_loss=accept_loss)
     if index.report is not None:
         log.warning("retained_damaged", what=index.report)
     return index
@@ -99,6 +101,8 @@ class CommitLog:
         finally:
             disk.stop()
         self.log = self.opened.log
+        self.copy = open_copy(folder)
+        self.copy.cut(worker, self.log.appended)
         self._troubles: dict[str, str | None] = {}
         if self.log.headers and self.log.headers[0].first_number > known + 1:
             log.warning("retained_incomplete", known_up_to=known, log_begins_with=self.log.headers[0].first_number)
@@ -153,9 +157,14 @@ class CommitLog:
             for failure in (self.log.failure, self.index.failure):
                 if failure is not None:
                     raise failure
-            if self.index.is_shared and self.index.is_damaged:
-                # All workers end, so that the first to start again has it alone and sets it aside.
-                raise OSError(errno.EIO, "the index of retained messages is damaged, and has to be built anew")
+            if self.index.is_damaged:
+                if self.index.is_shared:
+                    # All workers end, so that the first to start again has it alone and makes it anew.
+                    raise OSError(errno.EIO, "the index of retained messages is damaged, and has to be built anew")
+                if not self._troubles.get("damage"):
+                    self._troubles["damage"] = "said"
+                    log.error("retained_damaged", what="a retained message cannot be read: the next start builds the"
+                              " index anew", values=self.index.damaged_values)
 
     def _say(self, name: str, trouble: str | None, **details: object) -> None:
         before = self._troubles.get(name)
@@ -170,6 +179,8 @@ class CommitLog:
         due = self.settings.compact_bytes
         at_bytes = due - sum(self._sizes(self.log.snapshot))
         retention_due_s = 0.0
+        if self.log.worker == 0 and not is_complete(self.folder, self.copy):
+            await self._run_compaction("copy")
         while True:
             await trio.sleep(COMPACT_LOOK_S)
             if trio.current_time() >= retention_due_s:
@@ -191,6 +202,10 @@ class CommitLog:
         # What the index has not got is in no snapshot.
         self.index.pass_over(self.log.appended)
         lacking = self.index.applied + 1
+        if not self.log.snapshot:
+            return
+        # Nor is it gone from the log before a second copy has it.
+        lacking = min(lacking, self.copy.covered(self.log.worker) + 1)
         needed = min(self.log.snapshot, max(
             (header.segment for header in headers if header.first_number <= lacking), default=0))
         if self.archive.topic_filters and needed:
@@ -210,19 +225,27 @@ class CommitLog:
         except OSError as error:
             log.error("left_logs_not_trimmed", what=str(error))
 
+    async def _run_compaction(self, *only: str) -> dict[str, Any] | None:
+        """Have broker.compaction do its work, and return the snapshot; None if there is none."""
+        package = Path(router.commit_log.__file__).parents[1]
+        done = await trio.run_process(
+            [sys.executable, "-m", "broker.compaction", str(self.home), str(self.log.worker), *only],
+            capture_stdout=True, capture_stderr=True, check=False, env={**os.environ, "PYTHONPATH": str(package)})
+        if done.returncode:
+            await trio.to_thread.run_sync(remove_unfinished, self.log.disk)     # if it was killed, say
+            log.error("retained_not_copied" if only else "log_not_compacted", exit_code=done.returncode,
+                      what=done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+            return None
+        told: dict[str, Any] = json.loads(done.stdout)
+        if told["copy"] is not None:
+            log.warning("retained_copied_anew", what=told["copy"])
+        snapshot: dict[str, Any] | None = told["snapshot"]
+        return snapshot
+
     async def _compact_once(self) -> None:
         started_s = trio.current_time()
         self.index.pass_over(self.log.appended)
-        package = Path(router.commit_log.__file__).parents[1]
-        done = await trio.run_process(
-            [sys.executable, "-m", "broker.compaction", str(self.home), str(self.log.worker)], capture_stdout=True,
-            capture_stderr=True, check=False, env={**os.environ, "PYTHONPATH": str(package)})
-        if done.returncode:
-            await trio.to_thread.run_sync(remove_unfinished, self.log.disk)     # if it was killed, say
-            log.error("log_not_compacted", exit_code=done.returncode,
-                      what=done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
-            return
-        made = json.loads(done.stdout)
+        made = await self._run_compaction()
         if made is None:
             return
         await trio.to_thread.run_sync(self.index.flush, WATCH_S)
@@ -241,3 +264,4 @@ class CommitLog:
         self.index.durable(min(self.log.durable, self.log.written))
         if not self.index.close(CLOSE_S) and self.index.trouble is not None:
             log.warning("retained_not_written", what=self.index.trouble, waiting=self.index.pending)
+        self.copy.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.backup import workers_of
+from broker.retained_copying import complete, open_copy
 from router.commit_log import remove_snapshots, snapshot_of
 from router.compact import compact
 from router.disk import Disk
@@ -25,16 +26,22 @@ if TYPE_CHECKING:
 
 
 def compact_left_logs(folder: Path, workers: int) -> None:
-    """Make snapshots, so that the segments before are the archive's alone. Raises SegmentError, OSError.
+    """Make snapshots, so that the segments before are the archive's alone. Raises SegmentError, CopyError, OSError.
 
     Args:
         folder: the data folder, which no broker uses meanwhile.
         workers: how many there will be.
     """
-    for disk, number in _left(folder, workers):
-        made = compact(disk, number, lambda: secrets.randbits(32))
+    left = list(_left(folder, workers))
+    if not left:
+        return
+    copy = open_copy(folder)
+    complete(folder, copy)
+    for disk, number in left:
+        made = compact(disk, number, lambda: secrets.randbits(32), copy, now_us=time.time_ns() // 1000, is_left=True)
         if made is not None:
             remove_snapshots(disk, made.segment)
+    copy.close()
 
 
 def trim_left_logs(folder: Path, workers: int, archive: Archive) -> None:
@@ -47,15 +54,19 @@ def trim_left_logs(folder: Path, workers: int, archive: Archive) -> None:
         workers: how many there are.
         archive: of the section `archive`.
     """
+    copy = open_copy(folder)
     for disk, number in _left(folder, workers):
         log = FollowedLog(disk, number)
         log.catch_up()
+        lacking = copy.covered(number) + 1
         snapshot = max((segment for name in disk.names() if (segment := snapshot_of(name)) is not None), default=0)
         if snapshot and log.headers:
             sizes = [(Path(disk.folder) / header.name).stat().st_size for header in log.headers]
-            remove_segments(disk, min(snapshot, archive_needs(
+            copied = max((header.segment for header in log.headers if header.first_number <= lacking), default=0)
+            remove_segments(disk, min(snapshot, copied, archive_needs(
                 log.headers, sizes, time.time_ns() // 1000, archiving=bool(archive.topic_filters),
                 age_s=archive.retention_age_s, bytes_max=archive.retention_bytes)))
+    copy.close()
 
 
 def _left(folder: Path, workers: int) -> Iterator[tuple[Disk, int]]:

@@ -171,23 +171,28 @@ def compact(data_dir: str | None, file: Path | None) -> None:
     """
     import secrets
 
+    from broker.retained_copying import complete, open_copy
     from broker.startup import StartError, locked_folder
     from router.compact import compact as make_snapshot
     from router.disk import Disk
+    from router.retained_copy import CopyError
 
     with reading():
         folder = data_folder(data_dir, file)
         folders = worker_folders(folder)
         try:
             with locked_folder(str(folder)):
+                copy = open_copy(folder)
+                complete(folder, copy)
                 for worker, path in folders.items():
-                    made = make_snapshot(Disk(str(path)), worker, lambda: secrets.randbits(32))
+                    made = make_snapshot(
+                        Disk(str(path)), worker, lambda: secrets.randbits(32), copy, now_us=time.time_ns() // 1000)
                     click.echo(
                         f"{path}: nothing to do, no segment has been finished since the last snapshot." if made is None
                         else f"{path}: {made.name} has {made.sessions} sessions and {made.messages} messages that "
                         f"wait, {made.size:,} bytes."
                     )
-        except StartError as error:
+        except (StartError, CopyError) as error:
             raise click.UsageError(str(error)) from None
 
 

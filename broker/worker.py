@@ -85,7 +85,7 @@ class Worker:
         mqtt, limits = config.mqtt, config.limits
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
-            routes_max=limits.route_cache_max, index=None if folder is None else self._open_index(folder))
+            routes_max=limits.route_cache_max, index=None if folder is None else self._open_index(folder, accept_loss))
         self.controller = Controller(
             config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission)
         if folder is not None:
@@ -118,8 +118,9 @@ class Worker:
 
     # A start, step by step: recover, join, publish the wills that are due, listen -----------------------------------
 
-    def _open_index(self, folder: Path) -> RetainedIndex:
-        return open_index(folder) if self.place is None else open_index(folder, self.place.number, self.place.count)
+    def _open_index(self, folder: Path, accept_loss: bool) -> RetainedIndex:
+        number, count = (0, 1) if self.place is None else (self.place.number, self.place.count)
+        return open_index(folder, number, count, accept_loss=accept_loss)
 
     def _recover(self, folder: Path, accept_loss: bool) -> CommitLog:
         """Bring back what the folder holds; nothing follows from it yet."""

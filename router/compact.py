@@ -14,6 +14,7 @@ from router.commit_log import RULES, feed_snapshot, snapshot_name
 from router.ledger import Ledger
 from router.records import RecordBuffer
 from router.recovery import Recovery
+from router.retained_copy import CopyError, Gathered
 from router.router import Router
 from router.segments import HEADER_COPY_AT, RECORDS_AT, Header, Position, Segments
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from router.bodies import Stored
     from router.cursor import Cursor
     from router.disk import Storage
+    from router.retained_copy import RetainedCopy
     from router.session import Session
 
 FLUSH_BYTES: Final = 1_048_576
@@ -77,21 +79,34 @@ class _Writer:
         self.records.clear()
 
 
-def compact(disk: Storage, worker: int, make_mark: Callable[[], int]) -> Snapshot | None:
+def compact(
+    disk: Storage,
+    worker: int,
+    make_mark: Callable[[], int],
+    copy: RetainedCopy | None = None,
+    *,
+    now_us: int = 0,
+    is_left: bool = False,
+) -> Snapshot | None:
     """Make a snapshot of everything before the newest segment; None if the newest snapshot is that already.
 
-    The log may be written meanwhile. What is there stays: removing what is needed no more is its owner's part.
+    The log may be written meanwhile. What is there stays: removing what is needed no more is its owner's part. Retained
+    messages are not in the snapshot: what the log says of them is added to their second copy first.
 
     Args:
         disk: the worker's folder.
         worker: its number.
         make_mark: returns 32 bits that nobody outside can know.
+        copy: of the retained messages; None: there is none.
+        now_us: the present, µs since 1970.
+        is_left: no worker of this number runs any more.
 
-    Raises SegmentError (of router.segments), OSError.
+    Raises SegmentError (of router.segments), CopyError if the copy does not go as far as the log begins, OSError.
 
     Memory: as the worker itself, without connections. Time: as a restart, and to copy the messages that wait.
     """
-    router = Router(Ledger(), retains=False)    # those have an index of their own
+    gathered = Gathered(copy, worker, copy.covered(worker)) if copy is not None else None
+    router = Router(Ledger(), index=gathered, retains=gathered is not None)
     recovery = Recovery(router, lambda *fields: fields, 0, 0, worker)
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
     segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment)
@@ -99,8 +114,14 @@ def compact(disk: Storage, worker: int, make_mark: Callable[[], int]) -> Snapsho
         return None
     newest = segments.headers[-1]
     start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None
-    for _, cursor in _sealed(segments, start):
+    if gathered is not None:
+        _gather_earlier(segments, first_segment, gathered, recovery)
+    for header, cursor in _sealed(segments, start):
+        if gathered is not None:
+            gathered.incarnation = header.incarnation
         recovery.feed(cursor)
+    if gathered is not None:
+        gathered.finish(newest.first_number - 1, None if is_left else newest.created_us, now_us)
     name = snapshot_name(newest.segment)
     unfinished = name + ".new"
     if unfinished in disk.names():
@@ -128,6 +149,18 @@ def compact(disk: Storage, worker: int, make_mark: Callable[[], int]) -> Snapsho
     disk.rename(unfinished, name)
     disk.sync_folder()
     return Snapshot(name, newest.segment, end_offset, len(router.sessions), len(places), writer.offset)
+
+
+def _gather_earlier(segments: Segments, first_segment: int, gathered: Gathered, recovery: Recovery) -> None:
+    """Gather what segments before a snapshot say of retained messages, as far as the copy does not have it."""
+    if segments.headers[0].first_number > gathered.applied + 1:
+        raise CopyError(f"the copy has what the log says up to record {gathered.applied}, and the log begins with"
+                        f" record {segments.headers[0].first_number}")
+    for index, header in enumerate(segments.headers[:-1]):
+        if header.segment < first_segment and segments.headers[index + 1].first_number > gathered.applied + 1:
+            gathered.incarnation = header.incarnation
+            for cursor in segments.segment_cursors(index):
+                recovery.feed_retained(cursor)
 
 
 def _sealed(segments: Segments, start: Position | None) -> Iterator[tuple[Header, Cursor]]:

@@ -95,7 +95,7 @@ class Disk:
 
     def create(self, name: str) -> int:
         """Make a new file, which must not exist, for reading and writing."""
-        return os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        return os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def open(self, name: str, *, writable: bool = False) -> int:
         """Open a file that exists."""
@@ -161,7 +161,7 @@ class Disk:
 def make_folder(path: str) -> None:
     """Make a folder, if there is none, so that it is there after a loss of power."""
     try:
-        os.mkdir(path, 0o750)
+        os.mkdir(path, 0o700)
     except FileExistsError:
         return
     Disk(os.path.dirname(path) or ".").sync_folder()
@@ -188,7 +188,7 @@ class FileLock:
 
     def __init__(self, path: str, *, is_folder: bool = False) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR | os.O_CREAT
-        self._file = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        self._file = os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def take(self) -> None:
         """Have it alone; waits for that."""
@@ -210,11 +210,41 @@ class FileLock:
         """Have it no longer."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def say(self, words: str, *, anew: bool) -> None:
+        """Add words to the file, or have it hold nothing else."""
+        if anew:
+            os.ftruncate(self._file, 0)
+        os.pwrite(self._file, words.encode(), os.fstat(self._file).st_size)
+
+    def said(self) -> str:
+        """Return what say() has written, whoever called it."""
+        return os.pread(self._file, 1 << 16, 0).decode("ascii", "replace")
+
     def close(self) -> None:
         """Free it for ever; may be called twice."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def make_private(path: str) -> None:
+    """Let nobody but its owner read a file or a folder, if there is one."""
+    try:
+        os.chmod(path, 0o700 if os.path.isdir(path) else 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def open_whole(path: str) -> tuple[int, int]:
+    """Open a file that will be read whole, in any order; returns the file, for close_file(), and its length."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+    return file, os.fstat(file).st_size
+
+
+def close_file(file: int) -> None:
+    """Close what open_whole() opened."""
+    os.close(file)
 
 
 def exists(path: str) -> bool:

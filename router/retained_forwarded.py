@@ -50,7 +50,7 @@ class Forwarded:
         more = cursor.set_range(APPLIED_KEY)
         while more and cursor.key().startswith(APPLIED_KEY):
             worker = int.from_bytes(cursor.key()[len(APPLIED_KEY) :], "big")
-            self.applied[worker] = APPLIED.unpack(cursor.value())[0]
+            self.applied[worker] = APPLIED.unpack_from(cursor.value())[0]
             more = cursor.next()
         self._settle()
         return totals(transaction, meta)

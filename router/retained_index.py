@@ -85,8 +85,10 @@ class RetainedIndex:
         tombstone_s: how long it is remembered that a topic was cleared, in case something older arrives.
         tombstones_max: of more than that the oldest are forgotten early.
         retry_s: how long to wait after an error of the disk before trying again.
+        opening: node, logs, accept_loss of router.retained_environment.RetainedEnvironment.
 
-    Raises OSError if the folder cannot be used. A damaged one is set aside, and `report` says so.
+    Raises OSError if the folder cannot be used, SegmentError (of router.segments) if something is lost. A damaged one
+    is set aside and made anew, and `report` says so.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class RetainedIndex:
         tombstone_s: int = TOMBSTONE_S,
         tombstones_max: int = TOMBSTONES_MAX,
         retry_s: float = RETRY_S,
+        **opening: Any,
     ) -> None:
         self.worker = worker
         self.incarnation = incarnation
@@ -113,7 +116,7 @@ class RetainedIndex:
         self.errors = 0
         self.damaged_values = 0  # passed over, because their check sum was wrong
         self._tombstone_us = tombstone_s * 1_000_000
-        self._environment = RetainedEnvironment(folder, map_size)
+        self._environment = RetainedEnvironment(folder, map_size, worker=worker, **opening)
         self.report = self._environment.report  # what was found damaged at the start, in one sentence
         self._applied_key = APPLIED_KEY + worker.to_bytes(4, "big")
         with self._environment.lock:
@@ -122,7 +125,7 @@ class RetainedIndex:
             self._count, self._size, self.last_stamp_us = totals(transaction, self._environment.meta)
             transaction.abort()
         # In LMDB up to the first one, and nothing is of a higher record than the second one.
-        self.applied, self._highest = APPLIED.unpack(applied) if applied is not None else (0, 0)
+        self.applied, self._highest = APPLIED.unpack_from(applied) if applied is not None else (0, 0)
         self._durable = 0
         self.is_shared = workers > 1
         self._forwarded = Forwarded()
@@ -188,11 +191,12 @@ class RetainedIndex:
         """
         self.look()
         self.last_stamp_us = max(self.last_stamp_us, stamp_us)
+        key = key_of(message.topic_name)
         if message.body:
             value = encode(message, stamp_us, 0, record, origin, incarnation)
         else:
-            value = tombstone(stamp_us, record, origin, incarnation)
-        self._forwarded.add(key_of(message.topic_name), value, origin, incarnation, record)
+            value = tombstone(key, stamp_us, record, origin, incarnation)
+        self._forwarded.add(key, value, origin, incarnation, record)
 
     @property
     def pending(self) -> int:
@@ -217,8 +221,9 @@ class RetainedIndex:
 
     def clear(self, topic_name: bytes, *, stamp_us: int, record: int) -> bool:
         """Forget a topic's message, and remember for a while that it was cleared; True if there was one."""
-        value = tombstone(stamp_us, record, self.worker, self.incarnation)
-        return self._add(key_of(topic_name), value, record) == (True, True)
+        key = key_of(topic_name)
+        value = tombstone(key, stamp_us, record, self.worker, self.incarnation)
+        return self._add(key, value, record) == (True, True)
 
     def apply(self, record: int, topic_name: bytes, message: Message | None, *, stamp_us: int, now_ms: int = 0) -> bool:
         """Store or clear (None) what a record of the log said, in recovery; True if it was not known yet.
@@ -265,7 +270,7 @@ class RetainedIndex:
                     transaction.put(key, without_record(value), db=environment.topics)
                 self.applied = min(self.applied, last_number)
                 self._highest = last_number
-                transaction.put(self._applied_key, APPLIED.pack(self.applied, last_number), db=environment.meta)
+                environment.put_meta(transaction, self._applied_key, APPLIED.pack(self.applied, last_number))
             with environment.lock:
                 environment.touched(self._count)
         except lmdb.Error as error:
@@ -274,7 +279,12 @@ class RetainedIndex:
     def message_of(self, topic_name: bytes, now_us: int = 0, now_ms: int = 0) -> Message | None:
         """Return a topic's message, a new object each time, or None."""
         value = self.newest(key_of(topic_name))
-        return decode(value, now_us, now_ms) if value is not None and not is_tombstone(value) else None
+        if value is None or is_tombstone(value):
+            return None
+        found = decode(value, now_us, now_ms)
+        if found is None:
+            self.note_damage()
+        return found
 
     def size_of(self, topic_name: bytes) -> int:
         """Return what a topic's message counts for in size_bytes; 0 if there is none."""
@@ -333,7 +343,7 @@ class RetainedIndex:
                 environment.touched(len(expired))
             finally:
                 transaction.abort()
-        removed = sum(self._add(key, cleared(value))[0] for key, value in expired)
+        removed = sum(self._add(key, cleared(key, value))[0] for key, value in expired)
         if now_us >= self._forget_from_us:
             with self._lock:
                 self._forget_before_us = max(self._forget_before_us, now_us - self._tombstone_us)
@@ -389,6 +399,11 @@ class RetainedIndex:
                 raise
             finally:
                 transaction.abort()
+
+    def note_damage(self) -> None:
+        """Take notice of a value that is damaged, so that the next start makes the index anew."""
+        self.damaged_values += 1
+        self._environment.mark_damaged()
 
     def touched(self, pages: int) -> None:
         """Take notice, in what read() calls, that so many pages of messages were read."""
@@ -564,11 +579,11 @@ class RetainedIndex:
                 size += larger
             forget(environment, transaction, forget_before_us, self.tombstones_max)
             stamp_us = max(stamp_us, self.last_stamp_us)
-            transaction.put(TOTALS_KEY, TOTALS.pack(count, size, stamp_us), db=environment.meta)
+            environment.put_meta(transaction, TOTALS_KEY, TOTALS.pack(count, size, stamp_us))
             if table.last:
                 applied = table.last if is_last else self.applied
                 highest = max(self._highest, table.last)  # until rewind() was told, it may be higher than the log is
-                transaction.put(self._applied_key, APPLIED.pack(applied, highest), db=environment.meta)
+                environment.put_meta(transaction, self._applied_key, APPLIED.pack(applied, highest))
         with self._lock:
             self._count, self._size = count, size
             table.written = end

@@ -154,7 +154,7 @@ class RetainedScan:
             return
         message = decode(value, now_us, now_ms)
         if message is None:
-            self._index.damaged_values += 1
+            self._index.note_damage()
         elif not 0 < message.expires_at_ms < now_ms:
             found.append(message)
             self._bytes_left -= len(value)

@@ -28,6 +28,7 @@ OUTSIDE_ROUTER = re.compile(
 DOORS = {
     "disk.py": {"os", "errno"}, "storage.py": {"threading"}, "retained_environment.py": {"errno", "threading"},
     "retained_index.py": {"threading"}, "mapped.pyx": {"libc.errno", "posix"},
+    "retained_pages.pyx": {"libc.errno", "posix"},
 }  # fmt: skip
 TOP_LEVEL = {
     # pyspark_shoal.py: Spark looks for a source in top-level modules of this kind of name.

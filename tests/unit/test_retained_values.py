@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from router.message import message
 from router.retained_keys import key_of
 from router.retained_values import (
+    check,
     cleared,
     decode,
     due_key,
@@ -19,6 +21,7 @@ from router.retained_values import (
     size_of,
     stamp_of,
     tombstone,
+    without_record,
 )
 
 STAMP_US = 1_795_250_000_000_000
@@ -31,18 +34,34 @@ MESSAGE_1 = bytes.fromhex(
 TOMBSTONE_1 = bytes.fromhex("00748836c560060003000000090000000700000001000000")
 
 
-def test_bytes_of_version_1_are_read_and_still_written() -> None:
+# Format version 2: with check sums of what is behind the record, and of a tombstone and its key.
+MESSAGE_2 = MESSAGE_1 + bytes.fromhex("432d3bba")
+TOMBSTONE_2 = TOMBSTONE_1 + bytes.fromhex("bbe97d5e")
+
+
+def test_values_are_written_in_version_2() -> None:
     kept = message(b"a/b", b"payload", 1, True, b"\x02\x00\x00\x00\x05", 1, 1000, 6000)
-    assert encode(kept, STAMP_US, 1000, NUMBER, 3, 9) == MESSAGE_1
-    assert tombstone(STAMP_US, NUMBER, 3, 9) == cleared(MESSAGE_1) == TOMBSTONE_1
-    read = decode(MESSAGE_1, STAMP_US, 1000)
+    assert encode(kept, STAMP_US, 1000, NUMBER, 3, 9) == MESSAGE_2
+    for value in (MESSAGE_1, MESSAGE_2):
+        assert tombstone(b"a\0b", STAMP_US, NUMBER, 3, 9) == cleared(b"a\0b", value) == TOMBSTONE_2
+    assert without_record(MESSAGE_1) == without_record(MESSAGE_2)[:-4]
+    assert record_of(without_record(MESSAGE_2)) == 0
+
+
+@pytest.mark.parametrize(("message_bytes", "tombstone_bytes"), [(MESSAGE_1, TOMBSTONE_1), (MESSAGE_2, TOMBSTONE_2)])
+def test_bytes_of_all_versions_are_read(message_bytes: bytes, tombstone_bytes: bytes) -> None:
+    read = decode(message_bytes, STAMP_US, 1000)
     assert (read.topic_name, read.body, read.property_block) == (b"a/b", b"payload", b"\x02\x00\x00\x00\x05")
     assert (read.quality_of_service, read.retained, read.expires_at_ms) == (1, True, 6000)
-    assert (name_in(MESSAGE_1), record_of(MESSAGE_1), stamp_of(MESSAGE_1)) == (b"a\0b", NUMBER, STAMP_US)
-    assert size_of(MESSAGE_1) == len(b"a/b") + len(b"payload") + 5
-    assert due_of(MESSAGE_1) == due_key(b"\0", STAMP_US + 5_000_000) == bytes.fromhex("00000660c536d4bf40")
-    assert due_of(TOMBSTONE_1) == due_key(b"\1", STAMP_US)
-    assert (is_tombstone(MESSAGE_1), is_tombstone(TOMBSTONE_1), stamp_of(TOMBSTONE_1)) == (False, True, STAMP_US)
+    assert (name_in(message_bytes), record_of(message_bytes), stamp_of(message_bytes)) == (b"a\0b", NUMBER, STAMP_US)
+    assert size_of(message_bytes) == len(b"a/b") + len(b"payload") + 5
+    assert due_of(message_bytes) == due_key(b"\0", STAMP_US + 5_000_000) == bytes.fromhex("00000660c536d4bf40")
+    assert due_of(tombstone_bytes) == due_key(b"\1", STAMP_US)
+    assert (is_tombstone(message_bytes), is_tombstone(tombstone_bytes)) == (False, True)
+    assert stamp_of(tombstone_bytes) == STAMP_US
+    assert check(b"a\0b", message_bytes)
+    assert check(b"a\0b", tombstone_bytes)
+    assert not check(b"a\0c", message_bytes)
     # The first 478 bytes of a long name, 0xFF, and 32 bytes of hash.
     assert key_of(b"x" * 479) == b"x" * 478 + bytes.fromhex(
         "ff6b0cb3f99ddd2e6f56043e4698b191a6e19371fe8da28010025024ce56dfda06"
@@ -64,11 +83,21 @@ def test_the_greater_stamp_is_newer_and_then_the_greater_origin(
 ) -> None:
     kept = message(b"t", payload, retain=True, expires_ms=expires_ms)
     one = encode(kept, stamps[0], 0, 1, origins[0], 0)
-    other = tombstone(stamps[1], 2, origins[1], 0)
+    other = tombstone(b"t", stamps[1], 2, origins[1], 0)
     assert is_newer(one, other) == ((stamps[0], origins[0]) > (stamps[1], origins[1]))
     assert is_newer(other, one) == ((stamps[1], origins[1]) > (stamps[0], origins[0]))
     assert size_of(one) == 1 + len(payload)
     assert size_of(other) == 0
+
+
+@given(at=st.integers(0, len(TOMBSTONE_2) * 8 - 1))
+def test_any_flipped_bit_of_a_message_or_a_tombstone_is_seen(at: int) -> None:
+    for value in (MESSAGE_2, TOMBSTONE_2):
+        flipped = bytearray(value)
+        flipped[-1 - at // 8] ^= 1 << at % 8
+        assert not check(b"a\0b", bytes(flipped))
+    assert check(b"a\0b", MESSAGE_2)
+    assert not check(b"a\0c", TOMBSTONE_2)
 
 
 @given(length=st.integers(0, len(MESSAGE_1) - 1), at=st.integers(0, len(MESSAGE_1) - 9), bit=st.integers(0, 7))
