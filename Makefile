@@ -41,6 +41,7 @@ help:
 	@echo 'make test-leaks     many cycles of everything, and nothing may be left of them (6 minutes)'
 	@echo 'make soak           mixed load for MINUTES=30, and a verdict: memory flat, nothing acknowledged lost'
 	@echo 'make soak-kill      kill -9 every few seconds under load for SECONDS=600 at RATE=5000 messages/s, and a verdict'
+	@echo 'make soak-hostile   packets that are much work for SECONDS=15 each, beside a witness whose longest wait is judged'
 	@echo 'make soak-workers   a worker stopped for SECONDS=60, and COUNT=1000 names that two clients claim at the same instant'
 	@echo 'make capacity       measure what clients, subscriptions and messages cost, and write docs/capacity.md'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
@@ -221,7 +222,7 @@ test-lake-kills: test-ready
 test-cluster: test-ready
 	@$(BIN)/python -m tests.analytics.cluster
 
-.PHONY: soak soak-kill soak-workers capacity admin-turns
+.PHONY: soak soak-kill soak-workers soak-hostile capacity admin-turns
 soak: test-ready
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
@@ -232,6 +233,10 @@ soak-kill: test-ready
 soak-workers: test-ready
 	@$(BIN)/python -m tests.soak.stall --seconds $(or $(SECONDS),60)
 	@$(BIN)/python -m tests.soak.claims --count $(or $(COUNT),1000)
+
+# Packets that are much work, beside a witness that must not wait.
+soak-hostile: test-ready
+	@$(BIN)/python -m tests.soak.hostile_packets --seconds $(or $(SECONDS),15) $(ARGS)
 
 capacity: test-ready
 	@$(BIN)/python -m tests.bench.capacity

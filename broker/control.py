@@ -9,7 +9,7 @@ from router.topics import check_topic_filter, parse_shared
 
 from broker.acl import FailClosed
 from broker.handshake import Handshake
-from broker.limits import topic_problem
+from broker.limits import topic_problem, wildcard_problem
 from broker.logs import Late, get
 from broker.packets import (
     Connack,
@@ -190,6 +190,8 @@ class Controller:
             topic_filter = shared[1]
             if not self.mqtt.shared_subscriptions_available:
                 return self._unavailable(connection, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
+        if wildcard_problem(topic_filter, self.limits.wildcard_levels_max) is not None:
+            return Reason.TOPIC_FILTER_INVALID
         if not self.mqtt.wildcard_subscriptions_available and (b"+" in topic_filter or b"#" in topic_filter):
             return self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
         if topic_filter.startswith(REPLAY_PREFIX):

@@ -3,9 +3,9 @@
 from broker.buffers cimport PointerList
 from broker.connection cimport Connection
 from broker.durations cimport Durations
-from broker.protocol cimport Turn
 from broker.pump cimport Pump
 from broker.replay cimport Replays
+from broker.shares cimport Shares
 from broker.wheel cimport TimingWheel
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from mesh.seam cimport MeshSeam
@@ -21,8 +21,7 @@ cdef enum Phase:                         # what a turn's time goes to; names in 
     PHASE_COUNT = 5
 
 
-cdef class Hub:
-    cdef Turn turn
+cdef class Hub(Shares):
     cdef int64_t mark_ns                 # when the phase under way began
     cdef int64_t[PHASE_COUNT] phase_ns   # since the start
     cdef Durations turn_times
@@ -42,7 +41,6 @@ cdef class Hub:
     cdef int fd_capacity
     cdef readonly uint32_t connection_count
     cdef PointerList due
-    cdef PointerList work                # the list being worked through
     cdef uint32_t ended                  # how many of turn.closing the controller has heard of
     cdef uint32_t connect_timeout_ms
     cdef public MeshSeam mesh            # the links to other routers; None without any
@@ -56,6 +54,7 @@ cdef class Hub:
 
     cdef Connection make(self, int fd, int epoll_fd)
     cdef bint unfinished(self) noexcept
+    cdef bint has_more(self) noexcept
     cdef int end_turn(self) except -1
     cdef int deal_with_parked(self) except -1
     cdef int call_after_control(self) except -1
@@ -68,11 +67,9 @@ cdef class Hub:
     cdef int take_up_throttled(self) except -1
     cdef int take_up_pushed_back(self) except -1
     cdef int end_closing(self) except -1
-    cdef int flush_dirty(self) except -1
     cdef int gather_slices(self, Connection connection, bint busy) except -1
     cdef int reap(self) except -1
     cdef int dispose(self, Connection connection) except -1
-    cdef int swap(self, PointerList* items) noexcept
     cdef int64_t clock_ns(self) noexcept
     cdef int lap(self, int phase) noexcept     # what passed since the last lap was this phase's
     cdef int before_deadlines(self, Connection connection) except -1

@@ -8,11 +8,12 @@ cimport cython
 from broker.buffers import chunk_counts, trim_pools
 from broker.buffers cimport list_push, output_clear
 from broker.codec cimport PUBLISH
-from broker.connection cimport LINGER_MS, NO_SOCKET
+from broker.connection cimport LINGER_MS
 from broker.durations cimport durations_of
 from broker.properties import PacketType
 from broker.protocol cimport CLOSING, OPEN, Protocol, VERDICTS
 from broker.reasons import BY_CLIENT
+from broker.socket_end cimport NO_SOCKET
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove, memset
@@ -46,7 +47,7 @@ cdef void forget(PointerList* items, void* item) noexcept:
     items.count = kept
 
 
-cdef class Hub:
+cdef class Hub(Shares):
     """Connections of one worker and what happens when.
 
     Args:
@@ -54,9 +55,9 @@ cdef class Hub:
         controller: deals with control packets and ends (broker.control.Controller).
         pump: the router's pump.
         packet_bytes_max, payload_bytes_max, control_bytes_max, receive_maximum, receive_maximum_waits, alias_max,
-        output_bytes_max, pending_bytes_max, connect_bytes_max, topic_levels_max, topic_bytes_max, maximum_qos,
-        retain_available, packet_timeout_ms, messages_per_second_max, bytes_per_second_max: the terms of every
-        connection, as broker.worker.terms makes them of the settings; a rate of 0 is none.
+        alias_bytes_max, output_bytes_max, pending_bytes_max, connect_bytes_max, topic_levels_max, topic_bytes_max,
+        maximum_qos, retain_available, packet_timeout_ms, messages_per_second_max, bytes_per_second_max: the terms of
+        every connection, as broker.worker.terms makes them of the settings; a rate of 0 is none.
         connect_timeout_ms: from accept to CONNECT, and to the end of authentication.
         now_ms: monotonic milliseconds at the start.
     """
@@ -68,7 +69,8 @@ cdef class Hub:
 
     def __init__(self, Router router not None, controller, Pump pump not None, *, packet_bytes_max: int,
                  payload_bytes_max: int, control_bytes_max: int, receive_maximum: int, receive_maximum_waits: bool,
-                 alias_max: int, output_bytes_max: int, pending_bytes_max: int, connect_timeout_ms: int, now_ms: int,
+                 alias_max: int, alias_bytes_max: int, output_bytes_max: int, pending_bytes_max: int,
+                 connect_timeout_ms: int, now_ms: int,
                  connect_bytes_max: int, topic_levels_max: int,
                  topic_bytes_max: int, maximum_qos: int, retain_available: bool, packet_timeout_ms: int,
                  messages_per_second_max: int, bytes_per_second_max: int):
@@ -80,6 +82,7 @@ cdef class Hub:
         self.connections = {}
         self.arrivals = []
         self.after_control = []
+        self.turn.visited = &self.router.tree.filters.visited
         self.turn.packet_bytes_max = packet_bytes_max
         self.turn.payload_bytes_max = payload_bytes_max
         self.turn.control_bytes_max = control_bytes_max
@@ -89,6 +92,7 @@ cdef class Hub:
         self.turn.alias_max = alias_max
         self.turn.output_bytes_max = output_bytes_max
         self.turn.pending_bytes_max = pending_bytes_max
+        self.turn.alias_bytes_max = alias_bytes_max
         self.turn.connect_bytes_max = connect_bytes_max
         self.turn.topic_levels_max = topic_levels_max
         self.turn.topic_bytes_max = topic_bytes_max
@@ -110,7 +114,6 @@ cdef class Hub:
                 Py_DECREF(<object>self.by_fd[fd])
         free(self.by_fd)
         free(self.turn.verdicts)
-        free(self.turn.dirty.items)
         free(self.turn.parked.items)
         free(self.turn.closing.items)
         free(self.turn.waiting.items)
@@ -118,7 +121,6 @@ cdef class Hub:
         free(self.turn.throttled.items)
         free(self.turn.pushed_back.items)
         free(self.due.items)
-        free(self.work.items)
 
     cdef Connection make(self, int fd, int epoll_fd):
         cdef Connection connection = Connection.__new__(Connection)
@@ -158,8 +160,13 @@ cdef class Hub:
 
     cdef bint unfinished(self) noexcept:
         """Something was listed that is to be dealt with before the turn ends."""
-        return (self.turn.parked.count != 0 or self.turn.waiting.count != 0
+        return ((self.turn.parked.count != 0 and not self.control_spent()) or self.turn.waiting.count != 0
                 or self.ended < self.turn.closing.count)
+
+    cdef bint has_more(self) noexcept:
+        """Something waits for the next turn, which does not wait for events."""
+        return (self.turn.parked.count != 0 or self.turn.waiting.count != 0 or self.ended < self.turn.closing.count
+                or self.left_over() or self.has_replays() or self.pump.more)
 
     cdef int end_turn(self) except -1:
         """Control packets and ends, then the pump, then one flush per connection; at last, closing.
@@ -168,7 +175,7 @@ cdef class Hub:
         left after ROUNDS_MAX rounds is the next turn's, which does not wait.
         """
         cdef int rounds = 0
-        cdef bint read_on = False
+        cdef bint read_on = False, gone_on = False
         cdef bint busy = self.is_live()
         if self.replays is not None:
             self.run_replays(busy)
@@ -197,6 +204,12 @@ cdef class Hub:
                 self.take_up_later()
                 self.lap(PHASE_CONTROL)
                 continue
+            if self.turn.cut.count and not gone_on:
+                gone_on = True           # behind the flush likewise
+                self.lap(PHASE_FLUSH)
+                self.go_on_cut()
+                self.lap(PHASE_INPUT)
+                continue
             if rounds >= ROUNDS_MAX or not self.unfinished():
                 break
             self.lap(PHASE_FLUSH)
@@ -221,14 +234,6 @@ cdef class Hub:
         self.mark_ns = now_ns
         return 0
 
-    cdef int swap(self, PointerList* items) noexcept:
-        """Move a list into `work`, so that working it through may fill it anew."""
-        cdef PointerList empty = self.work
-        self.work = items[0]
-        items[0] = empty
-        items.count = 0
-        return 0
-
     cdef int deal_with_parked(self) except -1:
         cdef PointerList items
         cdef uint32_t index
@@ -238,7 +243,10 @@ cdef class Hub:
         self.swap(&self.turn.parked)
         items = self.work
         for index in range(items.count):
+            if self.control_spent():
+                return self.put_back(&self.turn.parked, items.items + index, items.count - index)
             connection = <Connection>items.items[index]
+            self.control_left -= 1
             if connection.state != CLOSING and self.controller.on_packet(
                     connection, connection.parked_first, connection.parked_body):
                 connection.unpark()
@@ -339,22 +347,6 @@ cdef class Hub:
             self.controller.on_end(<Connection>self.turn.closing.items[self.ended - 1])
         return 0
 
-    cdef int flush_dirty(self) except -1:
-        cdef uint32_t index
-        cdef Connection connection
-        for index in range(self.turn.dirty.count):
-            connection = <Connection>self.turn.dirty.items[index]
-            connection.dirty = False
-            if connection.fd != NO_SOCKET and not connection.blocked:
-                connection.send_pending()
-            if connection.out.pending > self.turn.output_bytes_max:
-                connection.writable = False
-                if not connection.stuffed and connection.state == OPEN:
-                    connection.stuffed = True       # who does not read our answers is not given more to answer
-                    connection.update_reading()
-        self.turn.dirty.count = 0
-        return 0
-
     cdef int reap(self) except -1:
         """Close what ended in this turn; a connection that we ended lingers until its peer has read our last words."""
         cdef PointerList items
@@ -380,7 +372,13 @@ cdef class Hub:
         self.wheel.cancel(&connection.timer)
         forget(&self.turn.parked, <void*>connection)
         forget(&self.turn.waiting, <void*>connection)
-        forget(&self.turn.dirty, <void*>connection)
+        if connection.dirty:
+            forget(&self.turn.dirty, <void*>connection)
+            forget(&self.turn.wide, <void*>connection)
+        if connection.cut:
+            forget(&self.turn.cut, <void*>connection)
+        if connection.unread:
+            forget(&self.turn.unread, <void*>connection)
         if connection.later:
             forget(&self.turn.later, <void*>connection)
         if connection.throttled:
@@ -487,6 +485,7 @@ cdef class Hub:
             self.router.ledger.now_ms = now_ms
             self.router.ledger.now_us = self.turn.now_ms * 1000
         self.mark_ns = self.clock_ns()
+        self.begin_shares(0)
         if self.mesh is not None and self.mesh.receive():
             self.live_ms = self.turn.now_ms
         self.tick()

@@ -21,6 +21,7 @@ log = get("limits")
 
 RECOVERED = 0.9                  # of the limit: below it, the worker takes in again
 FULL_OUTPUT_BYTES_MAX = 65_536   # of one connection's output while the worker is at its limit
+FULL_ROUTES_SHARE = 16           # of what routes may take, one part is left to them then
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WORKERS_BY_DEFAULT_MAX = 64      # each has a link to each other one
 CONTROL_GROUP = Path("/sys/fs/cgroup")
@@ -35,6 +36,18 @@ def topic_problem(topic: bytes, levels_max: int, bytes_max: int) -> str | None:
     if levels > levels_max:
         return f"{levels} topic levels, {levels_max} are allowed"
     return None
+
+
+def wildcard_problem(inner_filter: bytes, levels_max: int) -> str | None:
+    """Return which limit a topic filter breaks by a + in it, in words; None if it breaks none.
+
+    Args:
+        inner_filter: valid, without $share/name/.
+    """
+    if b"+" not in inner_filter:
+        return None
+    levels = inner_filter.count(b"/") + 1
+    return f"{levels} levels in a topic filter with +, {levels_max} are allowed" if levels > levels_max else None
 
 
 def check_topic_size(topic: bytes, levels_max: int, bytes_max: int) -> None:
@@ -151,7 +164,8 @@ class MemoryGuard:
     """Keeps a worker below its limit of memory by what it measures: its resident set.
 
     At the limit nothing more is queued or retained, only clients that have a session get in (they may take what is
-    queued), a packet of more than 64 KiB is not gathered, and QoS 0 waits in outputs up to 64 KiB per connection only.
+    queued), a packet of more than 64 KiB is not gathered, QoS 0 waits in outputs up to 64 KiB per connection only,
+    routes have a sixteenth of their room, and no topic alias is added beyond some KiB.
     Below nine tenths of the limit all goes on.
 
     Its file stays open, so that it measures where no file can be opened any more.
@@ -170,6 +184,7 @@ class MemoryGuard:
         self._hub = hub
         self._ledger = ledger
         self._output_bytes_max: int = hub.output_bytes_max
+        self._route_bytes_max: int = hub.router.tree.cache.bytes_max
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -197,5 +212,6 @@ class MemoryGuard:
         else:
             return
         self._ledger.memory_full = not full
+        self._hub.router.tree.cache.bytes_max = self._route_bytes_max // (1 if full else FULL_ROUTES_SHARE)
         self._hub.output_bytes_max = (
             self._output_bytes_max if full else min(self._output_bytes_max, FULL_OUTPUT_BYTES_MAX))

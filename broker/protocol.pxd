@@ -19,6 +19,12 @@ cdef enum ProtocolState:
 cdef enum:
     VERDICTS = 65536             # remembered answers of the ACL, a power of two
     POISON = 0xDD                # what the checked build leaves in the receive buffer
+    # What a turn does is counted in units of some 50 ns. A connection's share at a time, and a turn, are bounded by them.
+    WORK_PACKET = 2              # parsing one
+    WORK_DELIVERY = 1            # at QoS 0; at QoS 1 and 2 it is four times as much
+    WORK_READ = 40               # a system call
+    LARGE_FRAME = 1024           # bytes from which copying counts: a unit for each 1024 and receiver
+    WIDE_TARGETS = 256           # receivers of a message from which its output may wait behind everybody else's
 
 cdef struct Turn:
     # What all connections of a worker share: the turn's time, its lists of things to do, the terms every client gets.
@@ -29,6 +35,15 @@ cdef struct Turn:
     PointerList closing          # Protocol to be closed
     PointerList waiting          # Protocol that can take up again what it held back
     PointerList later            # Protocol with much to read from the disk: a few in a turn, whoever waits longest
+    # What a turn leaves for the next, in order; see Shares.
+    PointerList cut              # Connection that has had its share and has more to parse
+    PointerList unread           # Connection whose socket is ready and was not read
+    PointerList wide             # Protocol with output of messages to many: sent some at a time, behind the others
+    PointerList* touched         # where output is listed now: dirty or wide
+    uint32_t work                # done in this turn
+    const uint64_t* visited      # by the router's subscription tree: nodes, since the start
+    uint64_t visited_seen        # of these are in work
+    uint32_t share               # of one connection at a time
     uint64_t* verdicts           # VERDICTS entries: hash of (salt, topic name), low bit: allowed
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
     uint32_t payload_bytes_max   # of a PUBLISH; a message with a larger payload is dropped
@@ -37,6 +52,7 @@ cdef struct Turn:
     uint32_t receive_maximum     # Receive Maximum that we accept
     uint8_t receive_maximum_from # protocol level from which more than that is an error; whoever is below it waits
     uint32_t alias_max           # Topic Alias Maximum that we accept
+    uint32_t alias_bytes_max     # of the topic names behind one connection's aliases, each way
     uint32_t connect_bytes_max   # largest packet before authentication has succeeded
     uint32_t topic_levels_max
     uint32_t topic_bytes_max
@@ -83,6 +99,8 @@ cdef class Protocol(Sink):
     cdef public object backlog            # retained messages still to be sent (broker.backlog.Backlog), or None
     cdef public object slices             # of a control packet that takes several turns (broker.subscribing), or None
     cdef public bint replays_wait         # replays that go on when it takes more
+    cdef uint32_t alias_bytes_in          # of the topic names in aliases_in
+    cdef uint32_t alias_bytes_out
     cdef uint64_t salt                    # of this connection's verdicts
     cdef uint64_t messages_in, messages_out, bytes_in, bytes_out
     cdef readonly uint32_t packet_bytes_max   # the client's Maximum Packet Size
@@ -95,6 +113,7 @@ cdef class Protocol(Sink):
     cdef bint dirty                       # in turn.dirty
     cdef bint later                       # in turn.later
     cdef int64_t gathered_ms              # since when slices of what it reads are kept back; 0: none is
+    cdef bint cut                         # in turn.cut: it has had its share, later packets stay unparsed
     cdef bint held                        # over the inbound limit, or pushed back: later packets stay unparsed
     cdef Outgoing waits_for               # whose queue has no room for what the client publishes; None: it is not pushed back
     cdef int64_t waits_until_ms
@@ -113,6 +132,7 @@ cdef class Protocol(Sink):
     cdef int refuse_unlogged(self, Message message, uint16_t packet_identifier) except -1
     cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1
     cdef int on_acknowledgement(self, Session session, uint8_t first, const uint8_t* body, uint32_t length) except -1
+    cdef int cut_off(self) except -1
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int touch(self) except -1                    # there is output
     cdef int flush(self) except -1                    # send what is pending if that is possible here

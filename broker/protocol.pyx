@@ -44,6 +44,7 @@ cdef enum:
     NOT_AUTHORIZED = 0x87
     PACKET_IDENTIFIER_IN_USE = 0x91
     QUOTA_EXCEEDED = 0x97
+    ALIAS_BYTES_FULL = 4096      # of topic names behind one client's aliases, while there is no memory
     PACKET_IDENTIFIER_NOT_FOUND = 0x92
 
 
@@ -70,7 +71,13 @@ cdef class Protocol(Sink):
         cdef uint8_t first, packet_type
         cdef Message message = self.message
         cdef Session session = self.session      # what changes it is parked
+        cdef Turn* turn = self.turn
+        cdef uint32_t share_end = turn.work + turn.share
         while length - offset >= 2 and not self.parked and self.state != CLOSING and not self.held:
+            if turn.work >= share_end:
+                self.cut_off()
+                break
+            turn.work += WORK_PACKET
             first = data[offset]
             packet_type = first >> 4
             if self.state != OPEN and self.check_first_bytes(data + offset, length - offset):
@@ -85,7 +92,7 @@ cdef class Protocol(Sink):
                 if size < 0 or <uint32_t>size != varint_length(remaining):
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-1.5.5-1", "Remaining Length of too many bytes")
             packet_length = 1 + size + remaining
-            if packet_length > self.turn.checked_bytes:
+            if packet_length > turn.checked_bytes:
                 self.check_length(packet_type, packet_length)
             if self.state != OPEN:
                 self.check_before_open(packet_type, packet_length)
@@ -94,15 +101,15 @@ cdef class Protocol(Sink):
             if packet_type == PUBLISH:
                 self.on_publish(session, message, data + offset, 1 + size, remaining)
             elif PUBACK <= packet_type <= PUBCOMP:
-                self.turn.packets_in[packet_type] += 1
+                turn.packets_in[packet_type] += 1
                 self.on_acknowledgement(session, first, data + offset + 1 + size, remaining)
             elif packet_type == PINGREQ:
                 if first != 0xC0 or remaining:
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-2.1.3-1", "PINGREQ with flags or a body")
                 memcpy(output_room(&self.out, 2), b"\xD0\x00", 2)     # PINGRESP
                 self.bytes_out += 2
-                self.turn.packets_in[PINGREQ] += 1
-                self.turn.packets_out[PINGREQ + 1] += 1
+                turn.packets_in[PINGREQ] += 1
+                turn.packets_out[PINGREQ + 1] += 1
                 self.touch()
             else:
                 self.park(first, data + offset + 1 + size, remaining)
@@ -110,6 +117,12 @@ cdef class Protocol(Sink):
                 memset(data + offset, POISON, packet_length)
             offset += packet_length
         return offset
+
+    cdef int cut_off(self) except -1:
+        """It has had its share, and goes on after others have had theirs."""
+        self.cut = True
+        list_push(&self.turn.cut, <void*>self)
+        return call_for_turn(self.turn)
 
     cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1:
         """A large packet: what has no payload of an application message may be less large."""
@@ -244,7 +257,16 @@ cdef class Protocol(Sink):
             return self.refuse_unlogged(message, identifier)
         turn.in_router = True
         self.router.ledger.publisher = <void*>session.outgoing
+        if route.target_count >= WIDE_TARGETS:
+            turn.touched = &turn.wide
         reached = self.router.publish(session, message, route, identifier if message.qos == 2 else 0)
+        turn.touched = &turn.dirty
+        turn.work += reached * WORK_DELIVERY if message.qos == 0 else reached * WORK_DELIVERY * 4
+        if turn.visited[0] != turn.visited_seen:
+            turn.work += <uint32_t>(2 * (turn.visited[0] - turn.visited_seen))
+            turn.visited_seen = turn.visited[0]
+        if message.frame_length >= LARGE_FRAME:
+            turn.work += <uint32_t>min((reached + 1) * <uint64_t>message.frame_length // LARGE_FRAME, 1 << 24)
         self.router.ledger.publisher = NULL
         if message.qos:
             if reached == 0 and self.version == 5:
@@ -285,6 +307,7 @@ cdef class Protocol(Sink):
     cdef int resolve_alias(self, Message message, uint16_t alias) except -1:
         """Set or use a Topic Alias of the client's (3.3.2.3.4)."""
         cdef bytes topic
+        cdef uint32_t held
         if alias > self.alias_max_in:
             raise ClientError(Reason.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-9",
                               f"Topic Alias {alias}, {self.alias_max_in} are allowed")
@@ -293,8 +316,14 @@ cdef class Protocol(Sink):
         if message.topic_length:
             if not valid_topic_name(message.topic, message.topic_length):
                 raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
+            older = self.aliases_in[alias]
+            held = self.alias_bytes_in + message.topic_length - (len(<bytes>older) if older is not None else 0)
+            if held > self.turn.alias_bytes_max or (held > ALIAS_BYTES_FULL and self.router.ledger.memory_full):
+                raise ClientError(
+                    Reason.QUOTA_EXCEEDED, "section 4.13", f"{held} bytes of topic names behind topic aliases")
             topic = PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)
             self.aliases_in[alias] = topic
+            self.alias_bytes_in = held
         else:
             topic = self.aliases_in[alias]
             if topic is None:
@@ -422,7 +451,7 @@ cdef class Protocol(Sink):
     cdef int touch(self) except -1:
         if not self.dirty:
             self.dirty = True
-            list_push(&self.turn.dirty, <void*>self)
+            list_push(self.turn.touched, <void*>self)
             if not self.turn.turning:
                 call_for_turn(self.turn)
         return 0
@@ -501,6 +530,7 @@ cdef class Protocol(Sink):
                                  ids_length, 0, True, self.packet_bytes_max, self.turn.now_ms)
         if size and alias and with_topic:
             self.aliases_out[PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)] = alias
+            self.alias_bytes_out += message.topic_length
         return size
 
     cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0:
@@ -511,7 +541,8 @@ cdef class Protocol(Sink):
         if known is not None:
             with_topic[0] = False
             return known
-        if len(self.aliases_out) < self.alias_max_out:
+        if len(self.aliases_out) < self.alias_max_out and not self.router.ledger.memory_full and (
+                self.alias_bytes_out + message.topic_length <= self.turn.alias_bytes_max):
             return <uint16_t>(len(self.aliases_out) + 1)
         return 0
 

@@ -11,7 +11,8 @@ cdef class Pump:
     cdef readonly object mesh        # tell(records): the followers' turn, None while there are none
     cdef readonly object durability  # Durability
 
-    cdef uint64_t durable            # up to which record effects have left
+    cdef uint64_t durable            # up to which record effects may leave
+    cdef bint more                   # not all of these have left: the next turn goes on
 
     cdef bint run(self) except -1    # tell, append, settle; returns whether there was anything to do
     cdef int append(self, RecordBuffer records) except -1

@@ -11,6 +11,10 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
 
+cdef enum:
+    SETTLE_MAX = 16384               # effects that leave in a turn: some 3 ms
+
+
 class Durability:
     """The condition that settling waits for: our own log is synced, and so are `required` of the followers.
 
@@ -70,7 +74,7 @@ cdef class Pump:
         if self.durable < records.last_number:
             with nogil:
                 sched_yield()                # a turn under load never blocks, and the log's thread needs the GIL
-        self.router.settle(self.durable)
+        self.more = self.router.settle(self.durable, SETTLE_MAX) == SETTLE_MAX
         if records.count:
             self.append(records)             # what settling has decided rests on no turn to come
         return True

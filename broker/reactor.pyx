@@ -8,11 +8,11 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from broker.codec cimport CONNECT, varint_length, write_varint
-from broker.connection cimport NO_SOCKET
 from broker.durations cimport monotonic_ns, note_duration, realtime_us
 from broker.hub cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
 from broker.hub import PHASES
-from broker.protocol cimport CLOSING, CONNECTING
+from broker.protocol cimport CLOSING, CONNECTING, WORK_READ
+from broker.socket_end cimport NO_SOCKET
 from broker.wheel cimport TICK_MS
 from mesh.seam cimport MeshSeam
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -227,6 +227,7 @@ cdef class Reactor(Hub):
             return
         for connection in self.connections_snapshot():
             self.controller.shut_down(connection)
+        self.sends_left = self.control_left = 0xFFFFFFFF
         self.end_turn()
         for connection in self.connections_snapshot():
             self.dispose(connection)
@@ -350,11 +351,14 @@ cdef class Reactor(Hub):
         self.router.ledger.now_ms = self.turn.now_ms
         if self.router.recording or self.mesh is not None:
             self.router.ledger.now_us = realtime_us()
+        self.begin_shares(started_ns)
+        if self.turn.unread.count:
+            self.read_unread()
         if count:
             count = self.read_sockets(count)
         if self.mesh is not None:
             self.hear_peers()
-        if self.turn.dirty.count >= GATHER_OUTPUTS:
+        if self.turn.dirty.count + self.turn.wide.count >= GATHER_OUTPUTS:
             self.gather(GATHER_ROUNDS_WIDE)
         elif count >= GATHER_EVENTS:
             self.gather(GATHER_ROUNDS_WIDE if self.mesh is not None and self.mesh.batching() else GATHER_ROUNDS)
@@ -375,9 +379,7 @@ cdef class Reactor(Hub):
         PyErr_CheckSignals()
         self.turns += 1
         self.after_turn()
-        self.busy = (count > 0 or self.guest_due or self.unfinished() or self.turn.dirty.count > 0
-                     or self.turn.later.count > 0 or self.has_replays()
-                     or (self.mesh is not None and self.mesh.pending()))
+        self.busy = (count > 0 or self.guest_due or self.has_more() or (self.mesh is not None and self.mesh.pending()))
         return self.busy
 
     cdef int64_t clock_ns(self) noexcept:
@@ -391,8 +393,7 @@ cdef class Reactor(Hub):
         cdef int count = 0
         cdef int timeout_ms
         cdef bint may_block = (
-            block and not self.guest_due and self.running and not self.unfinished()
-            and not self.turn.dirty.count and not self.turn.later.count and not self.has_replays()
+            block and not self.guest_due and self.running and not self.has_more()
             and (self.mesh is None or not self.mesh.pending()))
         if not (may_block and self.waited):
             count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
@@ -425,8 +426,12 @@ cdef class Reactor(Hub):
                 clients += 1
                 if events[index].events & EPOLLOUT:
                     connection.send_pending()
-                if events[index].events & (EPOLLIN | EPOLLHUP | EPOLLERR):
-                    connection.readable(self.shared, self.shared_size)
+                if events[index].events & (EPOLLIN | EPOLLHUP | EPOLLERR) and not connection.unread:
+                    if self.spent():
+                        self.put_off(connection)
+                    else:
+                        self.turn.work += WORK_READ
+                        connection.readable(self.shared, self.shared_size)
             elif fd == self.wake_fd:
                 self.drain_wake()
             else:
@@ -435,10 +440,16 @@ cdef class Reactor(Hub):
                     callback(fd)
         return clients
 
+    cdef int read_one(self, Connection connection) except -1:
+        if connection.fd != NO_SOCKET and (connection.state == CLOSING or connection.interest & EPOLLIN):
+            self.turn.work += WORK_READ
+            connection.readable(self.shared, self.shared_size)
+        return 0
+
     cdef int gather(self, int rounds) except -1:
         """Under load, look for more input before the flush: halves the cost of fan-out, would hurt a lone message."""
         cdef int count
-        while rounds > 0:
+        while rounds > 0 and not self.spent():
             rounds -= 1
             count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
             if count <= 0:

@@ -242,6 +242,15 @@ class Limits(Struct, frozen=True, kw_only=True):
     topic_levels_max: Annotated[
         int, Meta(ge=1, le=65_536, description="Levels that a topic name or a topic filter may have.")
     ] = 200
+    wildcard_levels_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_536,
+            description="Levels that a topic filter with + may have. All such filters together have a new topic name "
+            "looked for in up to 2 to the power of this plus one places, whoever subscribes to what.",
+        ),
+    ] = 14
     topic_bytes_max: Annotated[
         int, Meta(ge=16, le=65_535, description="Length of a topic name or a topic filter.")
     ] = 65_535
@@ -281,6 +290,23 @@ class Limits(Struct, frozen=True, kw_only=True):
     route_cache_max: Annotated[
         int, Meta(ge=8, le=100_000_000, description="Topic names whose receivers are remembered between messages.")
     ] = 65_536
+    route_cache_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=65_536,
+            le=1 << 40,
+            description="Memory that these may take; a sixteenth of it while the worker is at its limit of memory.",
+        ),
+    ] = 67_108_864
+    alias_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=65_535,
+            le=1 << 31,
+            description="Length of all topic names behind the topic aliases of one connection, each way. A client that "
+            "goes beyond it is disconnected; towards a client, topic names are sent without one then.",
+        ),
+    ] = 131_072
     sockets_per_turn_max: Annotated[
         int, Meta(ge=1, le=512, description="Ready sockets that one turn of the reactor serves at most.")
     ] = 512

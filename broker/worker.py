@@ -86,6 +86,7 @@ class Worker:
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, index=None if folder is None else self._open_index(folder, accept_loss))
+        self.router.tree.cache.bytes_max = limits.route_cache_bytes_max
         self.controller = Controller(
             config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission)
         if folder is not None:
@@ -362,6 +363,7 @@ def terms(config: Config) -> dict[str, Any]:
         "receive_maximum": mqtt.receive_maximum,
         "receive_maximum_waits": mqtt.receive_maximum_exceeded == "wait",
         "alias_max": mqtt.topic_alias_maximum,
+        "alias_bytes_max": limits.alias_bytes_max,
         "output_bytes_max": limits.output_buffer_bytes_max,
         "pending_bytes_max": limits.pending_bytes_max,
         "connect_timeout_ms": int(limits.connect_timeout_s * 1000),

@@ -74,5 +74,5 @@ cdef class Effects:
                          uint8_t reason) except -1
     cdef int _grow(self) except -1
     cdef Effect* push(self, uint8_t kind) except NULL
-    cdef int settle(self, uint64_t durable) except -1
+    cdef int settle(self, uint64_t durable, int effects_max) except -1
     cdef int _release(self, Effect* effect) noexcept

@@ -248,15 +248,15 @@ cdef class Effects:
         Py_INCREF(action)
         effect.subject = <void*>action
 
-    cdef int settle(self, uint64_t durable) except -1:
-        """Let leave, in order, everything that rests on records up to `durable`. Returns how many effects left."""
+    cdef int settle(self, uint64_t durable, int effects_max) except -1:
+        """Let leave, in order, what rests on records up to `durable`: so many effects at most, 0: all. Returns how many."""
         cdef Effect effect
         cdef Session session
         cdef Receiver receiver
         cdef bint taken
         cdef int settled = 0
         while (self.head < self.tail and self.ring[self.head & (self.capacity - 1)].record <= durable
-               and self.floor <= durable):
+               and self.floor <= durable and (effects_max == 0 or settled < effects_max)):
             effect = self.ring[self.head & (self.capacity - 1)]
             self.head += 1
             settled += 1

@@ -23,6 +23,7 @@ cdef class FilterTree:
     cdef uint32_t matched_capacity
     cdef Node** frontier         # two halves of frontier_capacity: this level, the next one
     cdef uint32_t frontier_capacity
+    cdef uint64_t visited        # nodes that walks have come by, since the start
     cdef Node* find(self, bytes inner_filter) noexcept       # NULL: there is none
     cdef Node* add(self, bytes inner_filter) except NULL     # there already, or new and empty
     cdef int prune(self, Node* node) noexcept                # frees it and its parents as far as nobody needs them

@@ -127,6 +127,7 @@ cdef class FilterTree:
             if separator == end:
                 break
             half = 1 - half
+            self.visited += count
             following = self.frontier + half * self.frontier_capacity
             next_count = 0
             separator = <const uint8_t*>memchr(at, 0x2F, end - at)

@@ -355,14 +355,14 @@ cdef class Router:
             reached += (<SharedGroup>route.groups[index]).publish(None, message)
         return reached
 
-    def settle(self, durable: int) -> int:
-        """Let leave what rests on records up to number `durable`. Returns how many effects left."""
+    def settle(self, durable: int, effects_max: int = 0) -> int:
+        """Let leave what rests on records up to number `durable`, so many at most; 0: all. Returns how many left."""
         cdef Session session
         cdef list starved = self.ledger.starved
         self.ledger.durable = durable
         while self.ending and next(iter(self.ending.values())) <= durable:
             del self.ending[next(iter(self.ending))]
-        cdef int settled = self.effects.settle(durable)
+        cdef int settled = self.effects.settle(durable, effects_max)
         if starved:
             self.ledger.starved = []
             for session in starved:

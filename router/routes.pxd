@@ -49,6 +49,9 @@ cdef inline void merge(Target* target, Entry* entry) noexcept:
         target.ids_length += identifier_size(entry.identifier)
 
 
+cdef tuple described(Target* target)
+
+
 cdef class Route:
     # Who receives a topic. Valid while both generations are the tree's; see SubscriptionTree.fresh.
     cdef uint64_t hash
@@ -62,6 +65,7 @@ cdef class Route:
     cdef uint32_t level_slot     # which of the tree's level generations
     cdef uint16_t topic_length
     cdef bint dropped            # an exact filter of this topic changed, or the cache let go of it
+    cdef uint32_t size           # bytes that it takes
     cdef bint archived           # its messages are recorded whoever wants them
     cdef bint referenced         # used since the cache last looked for a place
     cdef void* block             # one block that targets, groups, topic and ids point into
@@ -73,6 +77,11 @@ cdef class RouteCache:
     cdef uint32_t slot_count     # a power of two, <= slots_max; 0 before the first route
     cdef uint32_t slots_max
     cdef readonly uint32_t count # routes in it, fresh and stale
+    cdef readonly uint64_t size_bytes    # of these; at most room_bytes, but for one that is larger by itself
+    cdef uint64_t room_bytes
+    cdef uint32_t shed           # where it looks next for one to let go of
+    cdef int make_room(self, uint64_t bytes_needed) noexcept
+    cdef int resized(self, uint32_t before, uint32_t after) noexcept     # of a route that is in it
     cdef uint32_t hand           # where in its bucket the next eviction starts to look
     cdef RouteSlot* find(self, uint64_t hash, const uint8_t* topic, uint32_t topic_length) noexcept
     cdef int add(self, Route route) except -1                    # of a topic that is not in it

@@ -1,6 +1,7 @@
 """Routes: who receives a topic, read off the subscription tree once; and the bounded cache of them."""
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
 from router.message cimport same_bytes
@@ -19,6 +20,13 @@ cdef class Route:
         free(self.block)
 
 
+cdef tuple described(Target* target):
+    """Return (receiver, granted QoS, retain as published, No Local, encoded identifiers) of a target."""
+    return (
+        <object>target.receiver, target.qos, bool(target.retain_as_published), bool(target.no_local),
+        PyBytes_FromStringAndSize(<char*>target.ids, target.ids_length))
+
+
 @cython.final
 @cython.no_gc
 cdef class RouteCache:
@@ -34,6 +42,7 @@ cdef class RouteCache:
         if routes_max < WAYS:
             raise ValueError(f"routes_max is {WAYS} or more, not {routes_max}")
         self.slots_max = 1 << (min(routes_max, 1 << 30).bit_length() - 1)
+        self.room_bytes = 0xFFFFFFFFFFFFFFFF
 
     def __dealloc__(self):
         cdef uint32_t slot
@@ -58,9 +67,12 @@ cdef class RouteCache:
         return NULL
 
     cdef int add(self, Route route) except -1:
-        """Take in a route; at the bound another one of its bucket goes."""
-        cdef RouteSlot* slot = self.place(route.hash)
+        """Take in a route; at the bound another one of its bucket goes, or those that are in its way."""
+        cdef RouteSlot* slot
+        self.make_room(route.size)
+        slot = self.place(route.hash)
         Py_INCREF(route)
+        self.size_bytes += route.size
         slot.hash = route.hash
         slot.route = <void*>route
         self.count += 1
@@ -71,6 +83,8 @@ cdef class RouteCache:
         cdef Route older = <Route>slot.route
         Py_INCREF(route)
         slot.route = <void*>route
+        self.size_bytes += route.size
+        self.size_bytes -= older.size
         older.dropped = True
         Py_DECREF(older)
         return 0
@@ -108,9 +122,43 @@ cdef class RouteCache:
         cdef Route route = <Route>slot.route
         slot.route = NULL
         self.count -= 1
+        self.size_bytes -= route.size
         route.dropped = True
         Py_DECREF(route)
         return 0
+
+    cdef int make_room(self, uint64_t bytes_needed) noexcept:
+        """Let go of routes, wherever they are, until one of this size fits; a second chance for those that were used."""
+        cdef uint32_t left = self.slot_count * 2
+        cdef RouteSlot* slot
+        while self.count and left and self.size_bytes + bytes_needed > self.room_bytes:
+            left -= 1
+            self.shed = (self.shed + 1) & (self.slot_count - 1)
+            slot = self.slots + self.shed
+            if slot.route == NULL:
+                continue
+            if (<Route>slot.route).referenced and left > self.slot_count:
+                (<Route>slot.route).referenced = False
+            else:
+                self.evict(slot)
+        return 0
+
+    cdef int resized(self, uint32_t before, uint32_t after) noexcept:
+        self.size_bytes += after
+        self.size_bytes -= before
+        if self.size_bytes > self.room_bytes and self.count > 1:
+            self.make_room(0)
+        return 0
+
+    @property
+    def bytes_max(self) -> int:
+        """How many bytes the routes may take."""
+        return self.room_bytes
+
+    @bytes_max.setter
+    def bytes_max(self, value: int) -> None:
+        self.room_bytes = value
+        self.make_room(0)
 
     cdef int grow(self) except -1:
         """Double the cache; each old bucket fills two new ones, so nothing is evicted."""

@@ -28,7 +28,7 @@ cdef class SubscriptionTree:
     cdef uint8_t strategy        # of groups made from now on
     cdef uint64_t random_state
     cdef public uint64_t router_key      # of this router, where a hash chooses among routers
-    cdef RouteCache cache
+    cdef readonly RouteCache cache
     cdef ArchiveFilters archive  # None: nothing is archived
     # Scratch of one match, grown and never shrunk.
     cdef uint32_t stamp

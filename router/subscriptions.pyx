@@ -10,7 +10,7 @@ cimport router.receiver
 from router.levels cimport IS_WILDCARD, Level, text_of
 from router.message cimport topic_hash
 from router.receiver cimport NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, give_back, reserve
-from router.routes cimport RouteSlot, identifier_size, merge, write_identifier
+from router.routes cimport RouteSlot, described, identifier_size, merge, write_identifier
 
 from router.shared import STRATEGIES
 from router.topics import check_topic_filter, parse_shared
@@ -21,6 +21,7 @@ cdef extern from "Python.h":
 cdef enum:
     LEVEL_SLOTS = 1024
     IDENTIFIER_MAX = 268435455
+    ROUTE_BYTES = 160            # of a route without anything, and of its place in the cache
 
 ROUTES_MAX = 65536
 
@@ -366,14 +367,18 @@ cdef class SubscriptionTree:
         """Return a topic's receivers. Cost: tens of nanoseconds if cached, else a walk of the matching branches."""
         cdef uint64_t hash = topic_hash(topic, topic_length)
         cdef RouteSlot* slot = self.cache.find(hash, topic, topic_length)
+        cdef uint32_t before
         cdef Route route
         if slot != NULL:
             if self.fresh(<Route>slot.route):
                 (<Route>slot.route).referenced = True
                 return <Route>slot.route
             if reference_count(<PyObject*>slot.route) == 1:
-                self.fill(<Route>slot.route, hash, topic, topic_length)
-                return <Route>slot.route
+                route = <Route>slot.route
+                before = route.size
+                self.fill(route, hash, topic, topic_length)
+                self.cache.resized(before, route.size)
+                return route
             # Somebody holds the stale one: it stays as it is, and stale.
             route = Route.__new__(Route)
             self.fill(route, hash, topic, topic_length)
@@ -421,6 +426,7 @@ cdef class SubscriptionTree:
         cdef uint8_t* ids
         cdef uint32_t group_count = 0
         cdef uint32_t ids_length = 0
+        cdef size_t size
         cdef uint32_t index
         cdef uint32_t place
         cdef uint32_t count = 0
@@ -435,6 +441,7 @@ cdef class SubscriptionTree:
                     raise MemoryError()
                 self.found = <Target*>moved
                 self.found_capacity = (count + node.entry_count) * 2
+            self.filters.visited += node.entry_count
             for place in range(node.entry_count):
                 entry = &node.entries[place]
                 receiver = <Receiver>entry.partner
@@ -457,8 +464,8 @@ cdef class SubscriptionTree:
                 group_count += 1
                 group = (<SharedGroup>group).next
 
-        block = <uint8_t*>malloc(
-            count * sizeof(Target) + group_count * sizeof(void*) + <size_t>topic_length + ids_length)
+        size = count * sizeof(Target) + group_count * sizeof(void*) + <size_t>topic_length + ids_length
+        block = <uint8_t*>malloc(size)
         if block == NULL:
             raise MemoryError()
         if count:
@@ -466,6 +473,7 @@ cdef class SubscriptionTree:
         memcpy(block + count * sizeof(Target) + group_count * sizeof(void*), topic, topic_length)
         free(route.block)
         route.block = block
+        route.size = <uint32_t>min(size + ROUTE_BYTES, 0xFFFFFFFF)
         route.targets = <Target*>block
         route.groups = <void**>(block + count * sizeof(Target))
         route.topic = <uint8_t*>(route.groups + group_count)
@@ -589,7 +597,3 @@ cdef class SubscriptionTree:
     def route_cache_count(self) -> int:
         """Routes in the cache, fresh and stale."""
         return self.cache.count
-cdef tuple described(Target* target):
-    return (
-        <Receiver>target.receiver, target.qos, bool(target.retain_as_published), bool(target.no_local),
-        PyBytes_FromStringAndSize(<char*>target.ids, target.ids_length))

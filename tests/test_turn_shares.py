@@ -1,0 +1,241 @@
+"""What one client sends never takes all of a turn: it has a share, and goes on when others have had theirs."""
+
+from __future__ import annotations
+
+import socket
+from itertools import pairwise
+from typing import Any
+
+from broker.config import Config, Limits
+from broker.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, encode, subscription
+from broker.worker import Worker
+from tests.support.doubles import FakeLog
+from tests.support.turned_hub import TurnedHub
+
+SHARE = 1000
+PINGRESP = b"\xd0\0"
+
+
+def readers(broker: TurnedHub, count: int, topic: bytes, qos: int = 0) -> list[Any]:
+    """Return so many subscribers."""
+    clients = [broker.connect(b"reader%d" % number) for number in range(count)]
+    for client in clients:
+        client.send(Subscribe(1, (subscription(topic, qos),)))
+    broker.turn(2)
+    assert all(isinstance(client.packets()[0], Suback) for client in clients)
+    return clients
+
+
+def delivered(broker: TurnedHub) -> int:
+    """Return how many messages were sent since the start."""
+    return int(broker.hub.counters()["messages_out"])
+
+
+def test_a_publisher_to_many_readers_has_its_share_of_deliveries_and_a_witness_is_heard_in_between() -> None:
+    broker = TurnedHub()
+    broker.hub.share = SHARE
+    clients = readers(broker, 100, b"t")
+    publisher, witness = broker.connect(b"publisher"), broker.connect(b"witness")
+    publisher.send(*[Publish(b"t", b"%04d" % number) for number in range(500)])
+    publisher.send(Pingreq())
+    seen = [delivered(broker)]
+    while seen[-1] < 500 * 100:
+        witness.send(Pingreq())
+        broker.turn()
+        assert witness.packets() == [Pingresp()]
+        seen.append(delivered(broker))
+        assert 100 <= seen[-1] - seen[-2] <= 2 * SHARE
+    broker.turn()
+    assert publisher.packets() == [Pingresp()]
+    for client in clients:
+        assert [packet.payload for packet in client.packets()] == [b"%04d" % number for number in range(500)]
+
+
+def test_a_recorded_message_to_many_counts_for_its_publisher_when_it_is_accepted() -> None:
+    log = FakeLog()
+    broker = TurnedHub(log)
+    broker.hub.share = SHARE
+    names = [b"reader%d" % number for number in range(50)]
+    for name in names:
+        client = broker.connect(name, properties={"session_expiry_interval": 60})
+        client.send(Subscribe(1, (subscription(b"t", 1),)))
+    broker.turn(4)
+    publisher = broker.connect(b"publisher")
+    publisher.send(*[Publish(b"t", b"%04d" % number, 1, packet_identifier=1 + number) for number in range(100)])
+    counts = []
+    while not counts or counts[-1] < 100:
+        counts.append(len([record for record in log.records if record.kind == "accepted"]))
+        broker.turn()
+    assert max(counts[0], *(later - earlier for earlier, later in pairwise(counts))) <= 20
+
+
+def test_a_large_payload_counts_as_it_is_copied() -> None:
+    broker = TurnedHub()
+    broker.hub.share = SHARE
+    readers(broker, 10, b"t")
+    publisher = broker.connect(b"publisher")
+    before = delivered(broker)
+    publisher.send(*[Publish(b"t", b"x" * 20_000) for _ in range(20)])
+    assert delivered(broker) - before <= 10 * (1 + SHARE // 200)
+    broker.turn(20)
+    assert delivered(broker) - before == 200
+
+
+def test_topics_whose_receivers_take_long_to_find_count_as_they_are_looked_for() -> None:
+    broker = TurnedHub()
+    broker.hub.share = SHARE
+    client = broker.connect(b"filters")
+    filters = [b"/".join((b"a", b"+")[number >> bit & 1] for bit in range(10)) for number in range(1024)]
+    client.send(Subscribe(1, tuple(subscription(each) for each in filters)))
+    broker.turn(100)
+    publisher = broker.connect(b"publisher")
+    publisher.send(*[Publish(b"a/a/a/a/a/a/a/a/a/x%d" % number, b"") for number in range(100)])
+    broker.turn()
+    assert broker.hub.counters()["messages_in"] <= 4
+    broker.turn(100)
+    assert broker.hub.counters()["messages_in"] == 100
+
+
+def test_who_leaves_after_its_share_is_forgotten_and_nothing_of_another_is_lost() -> None:
+    broker = TurnedHub()
+    broker.hub.share = SHARE
+    publisher, other = broker.connect(b"publisher"), broker.connect(b"other")
+    for client in (publisher, other):
+        client.send(*[Pingreq()] * 5000)
+    publisher.connection.close("gone")
+    broker.turn(20)
+    assert len(other.packets()) == 5000
+
+
+def test_more_control_packets_than_a_turn_deals_with_wait_in_order() -> None:
+    broker = TurnedHub()
+    clients = [broker.connect(b"c%d" % number) for number in range(30)]
+    broker.hub.control_max = 10
+    for client in clients:
+        client.send(Subscribe(1, (subscription(b"t"),)), Pingreq())
+    answered = []
+    for _ in range(3):
+        broker.turn()
+        answered.append([number for number, client in enumerate(clients) if client.packets()])
+    assert answered == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
+
+
+class Turned:
+    """A worker that turns when the test says so."""
+
+    def __init__(self) -> None:
+        self.worker = Worker(Config(listen=("tcp://127.0.0.1:0",), limits=Limits(bytes_per_read_max=8192)))
+        self.worker.listen()
+        self.reactor: Any = self.worker.reactor
+        assert self.worker.acceptor is not None
+        self.port = self.worker.acceptor.addresses[0].port
+        self.clients: list[socket.socket] = []
+
+    def __enter__(self) -> Turned:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self.clients:
+            client.close()
+        if self.reactor.fileno() >= 0:
+            self.worker.close()
+
+    def connect(self, name: bytes, version: int = 4) -> socket.socket:
+        """Return a client that has its CONNACK."""
+        client = socket.create_connection(("127.0.0.1", self.port))
+        client.settimeout(10)
+        self.clients.append(client)
+        client.sendall(encode(Connect(version, name), version))
+        self.turn(3)
+        assert client.recv(100)[0] == 0x20
+        return client
+
+    def turn(self, times: int = 1) -> None:
+        """Turn without waiting."""
+        for _ in range(times):
+            self.reactor.turn_once(False)
+
+
+def test_who_is_ready_when_a_turn_has_done_enough_is_first_in_the_next() -> None:
+    with Turned() as broker:
+        clients = [broker.connect(b"c%d" % number) for number in range(12)]
+        broker.reactor.share = 500
+        broker.reactor.turn_work_max = 1200              # two of them, and a third
+        rounds: list[list[int]] = []
+        for client in clients:
+            client.sendall(encode(Pingreq(), 4) * 400)
+        answers = [0] * len(clients)
+        while min(answers) < 400:
+            broker.turn()
+            assert broker.reactor.turn_work <= 1200 + 1200 + 2 * 600
+            came = []
+            for number, client in enumerate(clients):
+                client.setblocking(False)
+                try:
+                    count = len(client.recv(65_536)) // 2
+                except BlockingIOError:
+                    count = 0
+                if count and not answers[number]:
+                    came.append(number)
+                answers[number] += count
+            rounds.append(came)
+            assert len(rounds) < 100
+        first = [number for came in rounds for number in came]
+        assert sorted(first) == list(range(12))
+        assert max(len(came) for came in rounds) <= 6
+        assert answers == [400] * 12
+
+
+def test_a_reactor_goes_on_with_what_a_turn_has_left_although_nothing_more_comes() -> None:
+    with Turned() as broker:
+        client = broker.connect(b"c")
+        broker.reactor.share = 100
+        broker.reactor.turn_work_max = 200
+        client.sendall(encode(Pingreq(), 4) * 3000)
+        got = b""
+        while len(got) < 6000:
+            broker.reactor.turn_once(True)           # blocks only if nothing is left
+            client.setblocking(False)
+            try:
+                got += client.recv(65_536)
+            except BlockingIOError:
+                pass
+        assert got == PINGRESP * 3000
+
+
+def test_messages_to_many_are_sent_some_at_a_time_and_a_witness_is_answered_before() -> None:
+    with Turned() as broker:
+        readers_ = [broker.connect(b"reader%d" % number) for number in range(300)]
+        for reader in readers_:
+            reader.sendall(encode(Subscribe(1, (subscription(b"t"),)), 4))
+        broker.turn(10)
+        for reader in readers_:
+            assert reader.recv(100) == b"\x90\3\0\1\0"
+        publisher, witness = broker.connect(b"publisher"), broker.connect(b"witness")
+        broker.reactor.sends_max = 50
+        publisher.sendall(encode(Publish(b"t", b"x"), 4))
+        witness.sendall(encode(Pingreq(), 4))
+        broker.turn()
+        assert witness.recv(100) == PINGRESP
+        got = []
+        while sum(got) < 300:
+            count = 0
+            for reader in readers_:
+                reader.setblocking(False)
+                try:
+                    count += len(reader.recv(100)) > 0
+                except BlockingIOError:
+                    pass
+            got.append(count)
+            broker.turn()
+            assert len(got) < 1000
+        assert max(got) <= 50
+
+
+def test_at_the_end_of_a_worker_everybody_is_told_however_many_they_are() -> None:
+    with Turned() as broker:
+        clients = [broker.connect(b"c%d" % number, 5) for number in range(20)]
+        broker.reactor.sends_max = 5
+        broker.worker.close()
+        for client in clients:
+            assert client.recv(100) == b"\xe0\1\x8b"
