@@ -1,4 +1,4 @@
-"""The admin socket in the data folder: opened, reached however long its path is, and served once somebody asks."""
+"""The admin socket in the data folder: opened, reached however long its path is, and served once a client asks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Window:
         self._listener = open_socket(folder)
 
     async def serve(self) -> None:
-        """Answer until cancelled. What speaks HTTP is loaded when somebody asks: few brokers are ever asked."""
+        """Answer until cancelled. What speaks HTTP is loaded when a client asks: few brokers are ever asked."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.backend.keep_house)
             await trio.lowlevel.wait_readable(self._listener)

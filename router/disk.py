@@ -217,7 +217,7 @@ class FileLock:
         os.pwrite(self._file, words.encode(), os.fstat(self._file).st_size)
 
     def said(self) -> str:
-        """Return what say() has written, whoever called it."""
+        """Return what say() has written, with its caller's name."""
         return os.pread(self._file, 1 << 16, 0).decode("ascii", "replace")
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class FileLock:
 
 
 def make_private(path: str) -> None:
-    """Let nobody but its owner read a file or a folder, if there is one."""
+    """Let only its owner read a file or a folder, if there is one."""
     try:
         os.chmod(path, 0o700 if os.path.isdir(path) else 0o600)
     except (FileNotFoundError, NotADirectoryError):

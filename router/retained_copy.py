@@ -153,7 +153,7 @@ class RetainedCopy:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Have it for oneself, among processes; waits for whoever has it. Not to be nested."""
+        """Have it alone among all processes; waits for the one that has it. Not to be nested."""
         if self._lock is not None:
             self._lock.take()
         try:

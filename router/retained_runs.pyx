@@ -72,7 +72,7 @@ cdef class RunReader:
         self.at = 16
 
     def close(self) -> None:
-        """Close its file; to be called by whoever made it, once."""
+        """Close its file; to be called by its maker, once."""
         self.disk.close(self.file)
 
     cdef bint have(self, Py_ssize_t wanted) except -1:
