@@ -19,6 +19,7 @@ SUM_DEPENDENCIES := $(shell { echo $(PYTHON) $(CURDIR); sed -n '/^requires/p;/^d
 SUM_COMPILED := $(shell { cksum $(COMPILED); uname -m; } | cksum | cut -d' ' -f1)
 VENV_READY := $(VENV)/.created-$(SUM_DEPENDENCIES)
 RUN_READY := $(VENV)/.run-$(SUM_DEPENDENCIES)
+ANALYTICS_READY := $(VENV)/.analytics-$(SUM_DEPENDENCIES)
 TEST_READY := $(VENV)/.test-$(SUM_DEPENDENCIES)
 BUILT := $(VENV)/.built-$(SUM_DEPENDENCIES)-$(SUM_COMPILED)
 
@@ -108,6 +109,11 @@ $(RUN_READY): | $(VENV_READY)
 $(TEST_READY): | $(RUN_READY)
 	@echo 'installing what the tests need'
 	@$(PIP) install -r <($(call REQUIREMENTS,test lint analytics))
+	@touch $@
+
+$(ANALYTICS_READY): | $(RUN_READY)
+	@echo 'installing what analytics needs (PySpark and PyArrow)'
+	@$(PIP) install -r <($(call REQUIREMENTS,analytics))
 	@touch $@
 
 $(BUILT): | $(RUN_READY)
@@ -211,7 +217,8 @@ test-leaks: test-ready
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/leaks/in_process.py tests/leaks/process.py $(ARGS)
 
 .PHONY: demo test-lake-kills test-cluster
-demo: test-ready
+# Nothing of what tests need but PySpark, and Java.
+demo: $(ANALYTICS_READY) $(BUILT)
 	@rm -rf build/demo
 	@$(BIN)/python -m analytics.demo build/demo --minutes $(or $(MINUTES),2) --devices $(or $(DEVICES),1000)
 

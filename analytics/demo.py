@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from analytics.commands import need_extra
 from analytics.mqtt import Client, Unfinished
 
 if TYPE_CHECKING:
@@ -234,6 +235,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1_000)
     parser.add_argument("--minutes", type=float, default=2.0)
     given = parser.parse_args()
+    need_extra()
     if given.folder.exists() and any(given.folder.iterdir()):
         raise SystemExit(f"{given.folder} is not empty: the example begins with an empty folder.")
     found = run(given.folder, devices=given.devices, minutes=given.minutes)

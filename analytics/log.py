@@ -110,11 +110,21 @@ def worker_folders(folder: str) -> dict[int, str]:
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
-        raise LogError(f"{folder} cannot be read: {error.strerror}") from error
+        raise LogError(f"{folder} cannot be read: {error.strerror}{_who(error)}") from error
     found = {int(name[1]): os.path.join(folder, name[0]) for name in map(_WORKER.fullmatch, names) if name}
     if not found:
         raise LogError(f"{folder} is no data folder of Shoal: there is no folder worker-0 in it")
     return dict(sorted(found.items()))
+
+
+def _who(error: OSError) -> str:
+    """Return which user may not read, where that is what is wrong: Spark often runs as another one than the broker."""
+    if not isinstance(error, PermissionError):
+        return ""
+    return (
+        f". Spark runs as user {os.geteuid()} here: let a group that it is in read the data folder and its folders (see"
+        " docs/analytics.md, Another user)"
+    )
 
 
 def node_of(folder: str) -> str | None:
@@ -143,7 +153,7 @@ class WorkerLog:
         try:
             self.segments = open_segments(self.disk, worker)
         except OSError as error:
-            raise LogError(f"the log in {folder} cannot be read: {error.strerror}") from error
+            raise LogError(f"the log in {folder} cannot be read: {error.strerror}{_who(error)}") from error
         self.headers = self.segments.headers
 
     def end(self) -> End | None:
@@ -161,7 +171,7 @@ class WorkerLog:
             finally:
                 os.close(file)
         except OSError as error:
-            raise LogError(f"{path} cannot be read: {error.strerror}") from error
+            raise LogError(f"{path} cannot be read: {error.strerror}{_who(error)}") from error
         return End(header.segment, size)
 
     def all_of(
@@ -338,7 +348,7 @@ def decode(
     except ValueError as error:
         raise LogError(f"{path}: {error}") from None
     except OSError as error:
-        raise LogError(f"{path} cannot be read: {error.strerror} (at byte {at})") from error
+        raise LogError(f"{path} cannot be read: {error.strerror} (at byte {at}){_who(error)}") from error
     if not fail_on_loss:
         return
     for damage in segments.damages:

@@ -25,6 +25,8 @@ _KNOWN: Final = {
     "url", "username", "password", "clientidentifier", "behind", "upto", "table",
 }  # fmt: skip
 
+# What a catalog says of a table, beside its options: CREATE TABLE ... USING shoal.
+_OF_CATALOGS: Final = {"provider", "owner", "comment", "collation", "external", "is_managed_location", "location"}
 _OF_FOLDERS: Final = {"until", "workers", "startingposition", "behind", "upto", "table"}
 _OF_BROKERS: Final = {"username", "password", "clientidentifier"}
 _OF_MESSAGES: Final = {"topicfilter", "since", "until", "behind", "upto", "maxmessagespertrigger", "startingposition"}
@@ -71,7 +73,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     Args:
         given: by name; capital letters do not matter.
     """
-    options = {name.lower(): value for name, value in given.items()}
+    options = plain(given)
+    if options.get("path", "").startswith("file:/"):
+        options["path"] = "/" + options["path"].removeprefix("file:").lstrip("/")
     unknown = sorted(set(options) - _KNOWN)
     if unknown:
         raise ValueError(
@@ -112,6 +116,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
         password=options.get("password"),
         client_identifier=options.get("clientidentifier", ""),
     )
+
+
+def plain(given: Mapping[str, str]) -> dict[str, str]:
+    """Return options by their names in small letters, without what a catalog puts to them."""
+    names = {name: name.lower().removeprefix("option.") for name in given}
+    return {name: given[each] for each, name in names.items() if name not in _OF_CATALOGS}
 
 
 def _topic_filter(text: str) -> bytes:

@@ -15,18 +15,19 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructField, StructType
 
 from analytics.log import End, LogError, Place, Stretch, WorkerLog, decode, node_of, worker_folders
-from analytics.options import BYTES_PER_BATCH, ROWS_PER_BATCH, Options, parse_options
+from analytics.options import BYTES_PER_BATCH, ROWS_PER_BATCH, Options, parse_options, plain
 from analytics.schema import MESSAGES, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     import pyarrow
-    from pyspark.sql.types import StructType
 
 PARTITION_BYTES_MAX = 67_108_864
+OPTIONS = "shoal"  # in the metadata of a column
 MESSAGES_WITHOUT_LIMIT = 2**62
 
 Offset = dict[str, dict[str, int]]
@@ -59,10 +60,24 @@ class ShoalSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that a reader has unless some of them are asked for, with schema()."""
-        return _table(self._options())
+        table = _table(self._options())
+        if "provider" not in self.given:
+            return table
+        # Of a table in a catalog, Spark tells its options here and never again: they go with the first column.
+        first, *others = table.fields
+        with_options = StructField(first.name, first.dataType, first.nullable, {OPTIONS: plain(self.given)})
+        return StructType([with_options, *others])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table. Raises ValueError, LogError."""
+        if not self.given:
+            self.given = next((field.metadata[OPTIONS] for field in schema if OPTIONS in field.metadata), {})
+            if not self.given:
+                raise ValueError(
+                    "name one of the two: a data folder, with load(FOLDER), or a broker, with the option url. (Of a"
+                    " table in a catalog whose columns were named, Spark tells no options: do not name them, as in"
+                    " CREATE TABLE NAME USING shoal OPTIONS (path 'FOLDER'))"
+                )
         options = self._options()
         if options.url:
             from analytics.network import NETWORK, NetworkReader
@@ -94,10 +109,7 @@ class ShoalSource(DataSource):
         return StreamSink(parse_target(self.given, schema))
 
     def _options(self) -> Options:
-        options = parse_options(self.given)
-        if options.path.startswith("file:"):
-            raise ValueError("a data folder is a path of this machine, without file:")
-        return options
+        return parse_options(self.given)
 
 
 def _table(options: Options) -> StructType:

@@ -23,9 +23,10 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from analytics.session import session
 
-    made = session(master="local[1]", name="tests", settings=SETTINGS)
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    made = session(master="local[1]", name="tests", settings={**SETTINGS, "spark.sql.warehouse.dir": warehouse})
     yield made
     made.stop()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.log_folders import segment, write, write_messages
+from tests.support.process import ROOT
 
 pytest.importorskip("pyspark")
 
@@ -45,6 +50,61 @@ def test_conditions_of_one_query_do_not_reach_into_another_one_on_the_same_frame
     assert payloads(table.where("topic = 'b'").join(table.select("topic"), "topic")) == [b"3"]
     for condition, expected in [("worker = 1", 2), ("true", len(whole))]:
         assert spark.sql(f"select count(*) from kept_in_mind where {condition}").first()[0] == expected
+
+
+def test_a_table_in_a_catalog_has_what_is_in_the_log_at_each_query(spark: Any, folder: Path) -> None:
+    spark.sql(f"create table whole using shoal options (path '{folder}')")
+    spark.sql(f"create table some using shoal options (topicFilter 'a/#') location '{folder}'")
+    spark.sql(f"create table named (topic string) using shoal options (path '{folder}')")
+    try:
+        assert spark.sql("select count(*) from whole where topic = 'a/b'").first()[0] == 2
+        assert spark.sql("select count(*) from whole").first()[0] == 5
+        assert spark.sql("select count(*) from some").first()[0] == 3
+        with pytest.raises(Exception, match="Spark tells no options: do not name them"):
+            spark.sql("select count(*) from named").first()
+        write_messages(folder, (8, "a/d", b"5"))
+        assert spark.sql("select count(*) from some").first()[0] == 4
+    finally:
+        for name in ("whole", "some", "named"):
+            spark.sql(f"drop table {name}")
+    assert (folder / "worker-0").exists()
+
+
+READER = """
+import os, sys
+from analytics.source import ShoalSource
+from analytics.schema import MESSAGES
+import analytics.batches, analytics.decoder, analytics.events, pyspark.sql.pandas.types
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(65534)
+reader = ShoalSource({"path": sys.argv[1]}).reader(MESSAGES)
+print(sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_another_user_reads_what_its_group_may_read_and_is_told_what_it_may_not() -> None:
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        data = Path(made) / "data"
+        write_messages(data, (1, "a", b"1"), (2, "a", b"2"))
+
+        def read() -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-c", READER, str(data), "65534"]
+            return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+        data.chmod(0o700)
+        sentence = "data cannot be read: Permission denied. Spark runs as user 65534 here: let a group"
+        assert sentence in read().stderr
+        # As docs/analytics.md says.
+        for each in (data, data / "worker-0"):
+            os.chown(each, -1, 65534)
+            each.chmod(0o2750)
+        for each in (data / "worker-0").iterdir():
+            os.chown(each, -1, 65534)
+        write_messages(data, (3, "a", b"3"))
+        assert read().stdout == "3\n"
 
 
 @pytest.mark.xfail(reason="Spark 4.3.0: what pushFilters() of a source in Python takes narrows later queries, too")
