@@ -74,32 +74,26 @@ class Source:
         from analytics.lake import read_all, read_lake
         from analytics.payloads import filter_pattern
 
-        frame = read_lake(self.spark, self.lake) if self.lake_only else read_all(self.spark, self.lake, self.data_dir)
-        wanted = self._wanted()
-        if wanted.topic_filter is not None:
-            frame = frame.where(f.col("topic").rlike(filter_pattern(wanted.topic_filter.decode())))
-        return _within(frame, wanted)
+        if not self.lake_only:
+            return read_all(self.spark, self.lake, self.data_dir, **self.options)
+        frame = read_lake(self.spark, self.lake, since=self.options.get("since"), until=self.options.get("until"))
+        topic_filter = self._wanted().topic_filter
+        if topic_filter is None:
+            return frame
+        return frame.where(f.col("topic").rlike(filter_pattern(topic_filter.decode())))
 
     def other(self, name: str) -> DataFrame:
         """Return the table `events` or `deliveries` of the log, of the wanted time."""
-        return _within(self.spark.read.format("shoal").option("table", name).load(self.data_dir), self._wanted())
+        from analytics.reading import within
+
+        wanted = self._wanted()
+        frame = self.spark.read.format("shoal").option("table", name).load(self.data_dir)
+        return within(frame, wanted.since_us, wanted.until_us)
 
     def _wanted(self) -> Options:
         from analytics.options import parse_options
 
         return parse_options({"path": self.data_dir, **self.options})
-
-
-def _within(frame: DataFrame, wanted: Options) -> DataFrame:
-    """Return the rows of the wanted time."""
-    from pyspark.sql import functions as f
-    from router.scan import TIME_MAX, TIME_MIN
-
-    if wanted.since_us != TIME_MIN:
-        frame = frame.where(f.col("time") >= f.timestamp_micros(f.lit(wanted.since_us)))
-    if wanted.until_us != TIME_MAX:
-        frame = frame.where(f.col("time") < f.timestamp_micros(f.lit(wanted.until_us)))
-    return frame
 
 
 def show(frame: DataFrame, limit: int, as_json: bool) -> None:

@@ -192,6 +192,11 @@ def write(
             written: Any = DeltaLake(spark, plan)
         else:
             written = Lake(spark, plan)
+        for table in written.new_tables():
+            click.echo(
+                f"{table} gets what comes from now on. To decode what is in the lake already: shoal lake decode {path}"
+                f" {table} --decoders {decoders}"
+            )
         follow(written.start(every_s=None if once else every_s))
 
 
@@ -221,6 +226,37 @@ def repair_lake(
         decoded = [table for table in done.missing if table not in (MESSAGES, QUARANTINE)]
         if decoded:
             click.echo(f"To decode again what is missing: shoal lake decode {path} {decoded[0]} --decoders FILE")
+
+
+@lake.command(name="decode", short_help="Decode what is in a lake already.")
+@click.argument("path", metavar="LAKE")
+@click.argument("table", metavar="TABLE")
+@click.option("--decoders", metavar="FILE", required=True, help="TOML file that says what payloads mean.")
+@click.option("--data-dir", metavar="DIR", help="The broker's data folder.")
+@click.option("--since", metavar="TIME", help="Messages accepted from then on: 2026-11-21T09:30:00Z, or -24h.")
+@click.option("--until", metavar="TIME", help="Messages accepted before then.")
+@spark_options
+def decode_lake(
+    path: str, table: str, decoders: str, data_dir: str | None, since: str | None, until: str | None,
+    master: str | None, conf: tuple[str, ...], verbose: bool,
+) -> None:  # fmt: skip
+    """Decode messages of LAKE that are not in TABLE yet, which a decoder in FILE has.
+
+    For a decoder that was added later, and for messages in the quarantine that it can decode now. Nobody may be writing
+    to LAKE. It may be ended and begun again.
+    """
+    with telling():
+        spark = open_session(master, conf, verbose, "shoal lake decode")
+        from analytics.history import decode_history
+        from analytics.lake import Plan
+        from analytics.payloads import load_payloads
+
+        def told(day: str, decoded: int, quarantined: int) -> None:
+            click.echo(f"{day}: {decoded:,} decoded, {quarantined:,} in the quarantine")
+
+        plan = Plan(data_folder(data_dir), path, tuple(load_payloads(decoders)))
+        decoded, quarantined = decode_history(spark, plan, table, since=since, until=until, told=told)
+        click.echo(f"done: {decoded:,} decoded, {quarantined:,} in the quarantine")
 
 
 def follow(query: StreamingQuery) -> None:

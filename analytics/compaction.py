@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import StructType
 
 from analytics import state as states
-from analytics.state import STAGING
+from analytics.state import MERGING, STAGING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,14 +73,43 @@ def _merge(spark: SparkSession, files: Files, state: State, table_name: str, day
     folder = f"{STAGING}/compact"
     frame = spark.read.schema(StructType.fromJson(table.schema)).parquet(*[files.uri(name) for name in group])
     frame.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(files.uri(folder))
+    made = {}
     for count, entry in enumerate(files.entries(folder)):
         if entry.name.endswith(".parquet"):
             name = f"{table_name}/{day}/c{state.batch:012d}-{count:05d}-{uuid.uuid4().hex[:8]}.parquet"
-            files.rename(f"{folder}/{entry.name}", name)
-            table.files[name] = entry.size
+            made[name] = entry.size
+            files.rename(f"{folder}/{entry.name}", f"{MERGING}/{name}")
+    swapped = _swap(files, f"{table_name}/{day}", set(group))
+    if not swapped:
+        for name in made:
+            files.rename(f"{MERGING}/{name}", name)
     for name in group:
         del table.files[name]
+    table.files.update(made)
     states.commit(files, state)
-    for name in group:
-        files.remove(name)
+    if not swapped:
+        for name in group:
+            files.remove(name)
+    files.remove(MERGING)
     files.remove(STAGING)
+
+
+def _swap(files: Files, day: str, group: set[str]) -> bool:
+    """Put a folder in the place of a day's that has the merged file and not those of a group; False if that cannot be.
+
+    Whoever reads the folders, and no state, so sees each row once at any moment. Until the state is written, the folder
+    that was there is in MERGING, for tidy() to take back from.
+    """
+    entries = files.entries(day)
+    if any(entry.is_folder for entry in entries):
+        return False
+    kept = {f"{day}/{entry.name}" for entry in entries} - group
+    if not all(files.link(name, f"{MERGING}/{name}") for name in sorted(kept)):
+        return False
+    if not files.exchange(day, f"{MERGING}/{day}"):
+        return False
+    for entry in files.entries(f"{MERGING}/{day}"):
+        name = f"{day}/{entry.name}"
+        if name not in kept and name not in group:
+            files.rename(f"{MERGING}/{name}", name)  # somebody else's, that came meanwhile
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -14,6 +15,8 @@ from router.disk import Disk, FileLock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_AT_FDCWD: Final = -100  # of <fcntl.h>: paths are as they are
+_RENAME_EXCHANGE: Final = 2  # of <linux/fs.h>
 # A file system without hard links says one of these.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -56,6 +59,14 @@ class Files(ABC):
     @abstractmethod
     def rename(self, name: str, new_name: str) -> None:
         """Rename a file that is complete, into a folder that is made if need be. Raises FileExistsError."""
+
+    def exchange(self, folder: str, other: str) -> bool:
+        """Have two folders change their names at one moment; False where that cannot be."""
+        return False
+
+    def link(self, name: str, new_name: str) -> bool:
+        """Give a file another name, too, in a folder that is made if need be; False where that cannot be."""
+        return False
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -141,6 +152,28 @@ class LocalFiles(Files):
             os.close(file)
         os.rename(path, new_path)
         Disk(os.path.dirname(new_path)).sync_folder()
+
+    def link(self, name: str, new_name: str) -> bool:
+        new_path = self._path(new_name)
+        os.makedirs(os.path.dirname(new_path), exist_ok=True)
+        try:
+            os.link(self._path(name), new_path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return False
+        return True
+
+    def exchange(self, folder: str, other: str) -> bool:
+        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if rename is None:
+            return False
+        one, two = os.fsencode(self._path(folder)), os.fsencode(self._path(other))
+        if rename(_AT_FDCWD, one, _AT_FDCWD, two, _RENAME_EXCHANGE):
+            return False
+        for each in (folder, other):
+            Disk(os.path.dirname(self._path(each))).sync_folder()
+        return True
 
     def remove(self, name: str) -> None:
         path = self._path(name)

@@ -12,18 +12,20 @@ import threading
 import uuid
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from analytics import state as states
 from analytics.compaction import compact
-from analytics.files import Files, open_files
+from analytics.files import open_files
 from analytics.inference import extended, grown
 from analytics.lock import WriterLock
 from analytics.payloads import KEPT, MESSAGES, QUARANTINE, Payload, decoded, decoder, found_out
-from analytics.state import PARQUET, STAGING, LakeError, State, Table
+from analytics.reading import frame_of, read_all, read_lake, within
+from analytics.schema import ID, nullable
+from analytics.state import PARQUET, STAGING, LakeError, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 CHECKPOINT: Final = "_shoal/checkpoint"
 ARROW_BYTES: Final = 16_777_216  # that Spark gives a Python process at once, so that large payloads do not add up
 ROWS_PER_FILE_MAX: Final = 2_000_000
+
+__all__ = ["Lake", "Plan", "read_all", "read_lake"]
 
 Position = dict[str, dict[str, int]]
 # The lakes that this process writes to, by their folder.
@@ -163,7 +167,7 @@ class Lake:
         try:
             self._stage(messages, MESSAGES)
             for payload in self.plan.payloads:
-                self._stage_decoded(messages, payload)
+                self._stage_decoded(messages, payload).unpersist()
             self._publish(end)
         finally:
             if self.plan.payloads:
@@ -176,6 +180,58 @@ class Lake:
         self.files.remove(STAGING)
         self._stage(frame, table)
         self._publish(self.state.position)
+
+    def new_tables(self) -> list[str]:
+        """Return the decoders that know nothing of the messages that the lake has."""
+        if MESSAGES not in self.state.tables:
+            return []
+        return [payload.table for payload in self.plan.payloads if payload.table not in self.state.tables]
+
+    def finish(self) -> None:
+        """Finish what was begun before anything else is written."""
+
+    def decode(self, payload: Payload, day: str, since_us: int, until_us: int) -> tuple[int, int]:
+        """Decode messages of a day of the lake that are not in the decoder's table; returns how many are now, and not.
+
+        Those of them that are in the quarantine leave it, or are in it with the reason of today.
+        """
+        self.files.remove(STAGING)
+        self.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(ARROW_BYTES))
+
+        def of_day(table: str) -> DataFrame:
+            frame = frame_of(self.spark, self.files, self.state, table, lambda each: each == day)
+            return within(frame, since_us, until_us)
+
+        messages = of_day(MESSAGES)
+        if payload.table in self.state.tables:
+            messages = messages.join(of_day(payload.table).select(*ID), list(ID), "left_anti").select(messages.columns)
+        before = False
+        if QUARANTINE in self.state.tables:
+            before = not of_day(QUARANTINE).where(f.col("table") == payload.table).isEmpty()
+        old = self._leave_quarantine(payload.table, day, since_us, until_us) if before else []
+        rows = self._stage_decoded(messages, payload)
+        try:
+            counted = rows.groupBy(f.isnull("reason").alias("good")).count().collect()
+            counts = {row.good: row["count"] for row in counted}
+        finally:
+            rows.unpersist()
+        if counts or before:
+            self._publish(self.state.position)
+            for name in old:
+                self.files.remove(name)
+        self.files.remove(STAGING)
+        return counts.get(True, 0), counts.get(False, 0)
+
+    def _leave_quarantine(self, table: str, day: str, since_us: int, until_us: int) -> list[str]:
+        """Take the messages of a decoder's that are being decoded again out; return the files that go with them."""
+        whole = frame_of(self.spark, self.files, self.state, QUARANTINE, lambda each: each == day)
+        leaving = within(whole.where(f.col("table") == table), since_us, until_us).select(*ID, "table")
+        self._stage(whole.join(leaving, [*ID, "table"], "left_anti").select(whole.columns), QUARANTINE, "_kept")
+        files = self.state.tables[QUARANTINE].files
+        old = [name for name in files if name.split("/")[1] == f"date={day}"]
+        for name in old:
+            del files[name]
+        return old
 
     def _merge_small_files(self) -> None:
         compact(self.spark, self.files, self.state, self.plan.file_bytes)
@@ -193,20 +249,20 @@ class Lake:
             .partitionBy("date").parquet(self.files.uri(f"{STAGING}/{table}/{part}"))
         )  # fmt: skip
 
-    def _stage_decoded(self, messages: DataFrame, payload: Payload) -> None:
+    def _stage_decoded(self, messages: DataFrame, payload: Payload) -> DataFrame:
+        """Write what a decoder makes of messages; return the rows, with `reason`, which are held until unpersist()."""
         found = StructType([])
         if payload.kind == "json" and payload.schema is None:
             found = found_out(messages, payload, self.not_in_names)
         schema = self._schema_of(payload, found)
         rows = decoded(messages, payload, schema).persist()
-        try:
-            rest = ["rest"] if "rest" in rows.columns else []
-            if not isinstance(schema, StructType) or schema.fields:
-                self._stage(rows.where("reason is null").select(*KEPT, "data", *rest), payload.table)
-            bad = rows.where("reason is not null").drop("data", *rest).withColumn("table", f.lit(payload.table))
-            self._stage(bad, QUARANTINE, payload.table)
-        finally:
-            rows.unpersist()
+        rest = ["rest"] if "rest" in rows.columns else []
+        if not isinstance(schema, StructType) or schema.fields:
+            self._stage(rows.where("reason is null").select(*KEPT, "data", *rest), payload.table)
+        named = f.when(f.col("reason").isNotNull(), f.lit(payload.table))  # a plain literal could not be null
+        bad = rows.where("reason is not null").drop("data", *rest).withColumn("table", named)
+        self._stage(bad, QUARANTINE, payload.table)
+        return rows
 
     def _schema_of(self, payload: Payload, found: StructType) -> DataType:
         """Return the schema of a decoder's `data`: what the table has, and what is new. Raises LakeError.
@@ -266,11 +322,6 @@ class Lake:
         return position
 
 
-def nullable(schema: StructType) -> StructType:
-    """Return a schema whose columns may be null: Parquet files of another time may not have them."""
-    return StructType([StructField(each.name, each.dataType, True) for each in schema.fields])
-
-
 def _check_additive(table: str, had: StructType, wanted: StructType) -> None:
     known = {each.name.lower(): each for each in had.fields}
     for each in wanted.fields:
@@ -284,48 +335,3 @@ def _check_additive(table: str, had: StructType, wanted: StructType) -> None:
             f"table {table}: {each.name} is {before.dataType.simpleString()} there, and cannot become"
             f" {each.dataType.simpleString()}: a schema can only be added to"
         )
-
-
-# Reading ------------------------------------------------------------------------------------------------------------
-
-
-def read_lake(spark: SparkSession, path: str, table: str = MESSAGES) -> DataFrame:
-    """Return a table of a lake as it is now, whether or not a job is writing to it. Raises LakeError.
-
-    Args:
-        path: of the lake.
-        table: `messages`, `quarantine`, or a decoder's.
-    """
-    files = open_files(spark, path)
-    state = states.load(files)
-    return _frame(spark, files, state, table)
-
-
-def _frame(spark: SparkSession, files: Files, state: State, table: str) -> DataFrame:
-    known = state.tables.get(table)
-    if known is None:
-        there = f"there are {', '.join(sorted(state.tables))}" if state.tables else "there is none"
-        raise LakeError(f"the lake {files.root} has no table {table!r}; {there}")
-    schema = StructType.fromJson(known.schema).add("date", "date")
-    if not known.files:
-        return spark.createDataFrame([], schema)
-    names = [files.uri(name) for name in sorted(known.files)]
-    return spark.read.schema(schema).option("basePath", files.uri(table)).parquet(*names)
-
-
-def read_all(spark: SparkSession, path: str, data_dir: str, **options: Any) -> DataFrame:
-    """Return all messages: those in the lake, and those in the log that are not in it yet. Raises LakeError.
-
-    Args:
-        path: of the lake.
-        data_dir: the data folder of the broker.
-        options: of the source.
-    """
-    files = open_files(spark, path)
-    state = states.load(files)
-    behind = json.dumps(state.position)
-    tail = spark.read.format("shoal").options(**options).option("behind", behind).load(data_dir)
-    tail = tail.withColumn("date", f.to_date("time"))
-    if MESSAGES not in state.tables:
-        return tail
-    return _frame(spark, files, state, MESSAGES).unionByName(tail)

@@ -19,6 +19,7 @@ from router.topics import check_topic_filter
 
 from analytics.fitting import UnfitError, fitter, parse
 from analytics.inference import extended, inferred
+from analytics.schema import nullable
 from analytics.state import LakeError, check_table_name
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _fitted(frame: DataFrame, payload: Payload, schema: StructType) -> DataFrame
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructField, StructType
 
-    held = schema if schema.fields else StructType([StructField(NOTHING, StringType())])
+    held = nullable(schema) if schema.fields else StructType([StructField(NOTHING, StringType())])
     result = StructType([StructField("data", held)]).add("rest", StringType()).add("reason", StringType())
     decode = _of_arrays(decoder(payload, schema, result), result)
     called = frame.withColumn("_decoded", decode("topic", "payload"))

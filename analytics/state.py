@@ -18,6 +18,7 @@ FORMAT: Final = 2
 FORMATS: Final = (1, 2)  # that are read
 FOLDER: Final = "_shoal/state"
 STAGING: Final = "_shoal/staging"
+MERGING: Final = "_shoal/merging"  # a day that is changing places with what it is merged to
 STATES_KEPT: Final = 10
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
@@ -123,6 +124,7 @@ def tidy(files: Files, state: State) -> list[str]:
     Only for who may write to the lake: the files of somebody else's batch would be among them.
     """
     files.remove(STAGING)
+    _take_back(files, state)
     for entry in files.entries(FOLDER):
         if entry.name.endswith(".new"):
             files.remove(f"{FOLDER}/{entry.name}")
@@ -141,6 +143,26 @@ def tidy(files: Files, state: State) -> list[str]:
                 if _DATA.fullmatch(entry.name) and name not in known:
                     files.remove(name)
     return sorted(missing)
+
+
+def _take_back(files: Files, state: State) -> None:
+    """Have files where a state knows them that a merge, which was not finished, has put aside."""
+    for table in files.entries(MERGING):
+        known = state.tables[table.name].files if table.name in state.tables else {}
+        for day in files.entries(f"{MERGING}/{table.name}"):
+            folder = f"{table.name}/{day.name}"
+            aside = {entry.name for entry in files.entries(f"{MERGING}/{folder}")}
+            there = {entry.name for entry in files.entries(folder)}
+            lost = [name for name in sorted(aside - there) if f"{folder}/{name}" in known]
+            if not lost:
+                continue
+            for name in sorted(there - aside):
+                if not _DATA.fullmatch(name):  # somebody else's, that came meanwhile
+                    files.rename(f"{folder}/{name}", f"{MERGING}/{folder}/{name}")
+            if not files.exchange(folder, f"{MERGING}/{folder}"):
+                for name in lost:
+                    files.rename(f"{MERGING}/{folder}/{name}", f"{folder}/{name}")
+    files.remove(MERGING)
 
 
 def numbers(position: dict[str, dict[str, int]]) -> dict[str, tuple[int, int]]:

@@ -75,6 +75,16 @@ def files_of(folder: Path, table: str = "messages") -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*.parquet"))
 
 
+def assert_all_may_be_null(table: Path) -> None:
+    """Files of one table are of one schema, batches and merged ones."""
+    import pyarrow.parquet
+
+    schemas = [pyarrow.parquet.read_schema(path) for path in table.rglob("*.parquet")]
+    assert all(schema.equals(schemas[0]) for schema in schemas), schemas
+    assert all(field.nullable for field in schemas[0]), schemas[0]
+    assert "not null" not in str(schemas[0])
+
+
 def test_messages_lie_in_the_day_in_which_they_were_accepted(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
     write_messages(data, (DAY_US - 1, "a", b"1"), (DAY_US, "a", b"2"), (2 * DAY_US, "a", b"3"), (5, "late", b"4"))
@@ -158,6 +168,8 @@ def test_what_does_not_decode_is_in_the_quarantine_with_the_reason_and_nothing_i
     assert [row.data.length for row in rows(spark, tmp_path, "f")] == [3]
     assert [row.data.c for row in rows(spark, tmp_path, "t")] == [7.0]
     assert [bytes(row.data) for row in rows(spark, tmp_path, "r")] == [b"\0"]
+    for table in ("j", "n", "s", "f", "t", "r", "quarantine"):
+        assert_all_may_be_null(tmp_path / "lake" / table)
     reasons = {(row.table, bytes(row.payload), row.reason) for row in rows(spark, tmp_path, "quarantine")}
     assert reasons == {
         ("j", b"{", "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
@@ -185,6 +197,7 @@ def test_small_files_are_merged_and_old_ones_go(spark: Any, tmp_path: Path) -> N
     write_messages(tmp_path / "data", *((number, "t", b"%d" % number) for number in range(1, 10)))
     fill(Lake(spark, plan(tmp_path, messages_max=1)))
     assert len(files_of(tmp_path)) == 2
+    assert_all_may_be_null(tmp_path / "lake" / "messages")
     assert sorted(int(bytes(row.payload)) for row in rows(spark, tmp_path)) == [*range(1, 10)]
 
 
