@@ -23,8 +23,6 @@ _SETTINGS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
-    # On a busy machine a Python process of Spark takes longer to start than the 15 s that Spark waits for it.
-    "spark.python.authenticate.socketTimeout": "120s",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
