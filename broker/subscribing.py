@@ -153,6 +153,20 @@ class Subscribing:
         for replay in self._replays:
             if self._session.replays.get(replay.topic_filter) is replay and controller.replays is not None:
                 controller.replays.start(connection, replay)
+        router = controller.router
+        if backlog and router.recording and router.ledger.durable < router.last_record:
+            # What is retained may be younger than what a crash leaves, and then it would go back.
+            router.effects.call(self._send_retained)
+        else:
+            self._send_retained()
+
+    def _send_retained(self) -> None:
+        controller, connection, backlog = self._controller, self._connection, self._backlog
+        if not connection.is_open:
+            return
+        for topic_filter in self._asked:
+            if not controller.router.tree.has(self._session, topic_filter):
+                backlog.drop(topic_filter)       # it has ended meanwhile
         backlog.begin()
         if not backlog:
             return

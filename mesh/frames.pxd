@@ -11,7 +11,7 @@ cdef enum FrameKind:             # names in frames.KINDS
     FRAME_DATA = 1               # epoch, index, perhaps epoch, index, sequence of an ack, perhaps began after; then entries
     FRAME_ACK = 2                # epoch, index, sequence, stamp, incarnation
     FRAME_GAP = 3                # epoch, sequence, incarnation
-    FRAME_HEARTBEAT = 4          # epoch, index, stamp
+    FRAME_HEARTBEAT = 4          # epoch, index, stamp, sent record
     FRAME_HELLO = 5              # these and the next are the gluing's: msgpack all through
     FRAME_INTEREST = 6
     FRAME_INTEREST_INSTALLED = 7

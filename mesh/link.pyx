@@ -76,6 +76,9 @@ cdef class LinkOwner:
     def began(self, link: PeerLink, after: int) -> None:
         """The peer's process, of `link.peer_incarnation`, began after this record of its log; before anything it sends."""
 
+    def brought(self, link: PeerLink, record: int) -> None:
+        """The peer has nothing for us of its log up to this record that has not come."""
+
     def restarted(self, link: PeerLink, incarnation: int) -> None:
         """The peer is heard in a higher incarnation; before anything that it said is acted on."""
 
@@ -341,11 +344,15 @@ cdef class PeerLink(Sink):
 
     cdef int on_heartbeat(self, FrameReader frame) except -1:
         """Answer, and complain again if frames are missing that nothing has come behind."""
+        cdef int order
         frame.expect(3)
         if not self.hear(frame.numbers[0] >> 32):
             return 0
-        if self.in_order(frame.numbers[0], frame.numbers[1]) == 2:
+        order = self.in_order(frame.numbers[0], frame.numbers[1])
+        if order == 2:
             self.send_gap(frame.numbers[0])
+        elif order == 1 and frame.number_count >= 4 and frame.numbers[3]:
+            self.owner.brought(self, frame.numbers[3])
         return self.send_ack(frame.numbers[2])
 
     cdef int on_data(self, FrameReader frame) except -1:
@@ -438,7 +445,7 @@ cdef class PeerLink(Sink):
         """Send a heartbeat if one is due; find that the peer does not answer. At least four times a second."""
         cdef int64_t passed_ms = min(max(now_ms - self.ticked_ms, 0), TICK_MS_MAX)
         cdef uint8_t[HEADER_ROOM] frame
-        cdef uint64_t[3] numbers
+        cdef uint64_t[4] numbers
         self.ticked_ms = now_ms
         if self.link_state == LINK_GONE:
             return 0
@@ -451,8 +458,16 @@ cdef class PeerLink(Sink):
                 self.oldest_index < self.index and self.stalled_ms >= STALL_MS and self.probed_ms >= STALL_MS):
             self.probed_ms = 0
             numbers[0], numbers[1], numbers[2] = self.epoch, self.index, max(self.ledger.now_us, 1)
-            self.owner.send(self, frame, header(frame, FRAME_HEARTBEAT, numbers, 3))
+            numbers[3] = self.sent_record()
+            self.owner.send(self, frame, header(frame, FRAME_HEARTBEAT, numbers, 4))
         return 0
+
+    cdef uint64_t sent_record(self) noexcept:
+        """Return up to which record of our log all that the peer is owed has left; 0 if that is not known now."""
+        if self.link_state != LINK_UP or self.batch.count or (
+                self.session.outgoing is not None and self.session.outgoing.waiting()):
+            return 0
+        return self.ledger.durable
 
     def give_up(self) -> None:
         """The peer is gone for good: its session is detached, and nothing is sent or heard any more."""

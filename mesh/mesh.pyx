@@ -92,6 +92,10 @@ cdef class Owner(LinkOwner):
         """A process of a peer says where its log was when it began."""
         self.mesh.forwarding.began((<Neighbour>link.place).peer, link.peer_incarnation, after)
 
+    def brought(self, link: PeerLink, record: int) -> None:
+        """A peer has sent all that is wanted here, up to a record of its log."""
+        self.mesh.forwarding.brought((<Neighbour>link.place).peer, record)
+
     def restarted(self, link: PeerLink, incarnation: int) -> None:
         """Another process than before: it knows nothing of what we want, and wants what it will tell."""
         cdef Neighbour neighbour = self.mesh.neighbours[link.peer]
@@ -177,6 +181,8 @@ cdef class Mesh(MeshSeam):
             neighbour.name = peer
             neighbour.peer = self.forwarding.peer(peer)
             neighbour.peer.shares_node = peer.rpartition(b"/")[0] == name.rpartition(b"/")[0]
+            if neighbour.peer.shares_node and router.retaining.is_shared:
+                router.retaining.fences.passed[neighbour.peer.worker] = 0
             neighbour.channel = transport.connect(peer, endpoint, key)
             neighbour.there_ms = router.ledger.now_ms
             neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, began_after=began_after,

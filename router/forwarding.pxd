@@ -25,7 +25,7 @@ cdef class Forwarding:
 
     cdef Route route_of(self, Message message)
     cdef int receive_recorded(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
-                              Route route) except -1
+                              Route route, list behind) except -1
     cdef int receive_picked(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
                             const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except -1
     cdef uint64_t copies_done(self, Peer peer) noexcept

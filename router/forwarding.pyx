@@ -18,6 +18,8 @@ from router.session cimport Session
 from router.ledger import DROP_REASONS
 from router.peers import PEER_PREFIX
 
+SUPERSEDED = "superseded"        # why it is skipped: a newer retained message was sent to its new subscription
+
 cdef enum:
     IDENTIFIER_MAX = 268435455
 
@@ -89,7 +91,16 @@ cdef class Forwarding:
         What a log has lost has numbers that are given again: `os` or `none` and a loss of power, a folder that comes from
         a backup. So the numbers that its earlier processes sent count up to that one only.
         """
+        cdef Router router = self.router
+        if incarnation > peer.heard_incarnation and peer.shares_node and router.retaining.is_shared:
+            router.retaining.fences.began(peer.worker, after)
         peer.began(incarnation, after)
+
+    def brought(self, Peer peer not None, record: int) -> None:
+        """A peer's link has brought all that is wanted here of its log, up to a record."""
+        cdef Router router = self.router
+        if peer.shares_node and router.retaining.is_shared:
+            router.retaining.fences.brought(peer.worker, record)
 
     cdef int pass_on(self, Message message) except -1:
         """Take a message for all receivers here of its topic, at QoS 0, without RETAIN: nothing is decided."""
@@ -111,6 +122,7 @@ cdef class Forwarding:
         cdef Target* target
         cdef Receiver receiver
         cdef uint32_t index
+        cdef list behind = None
         # Without a sequence it comes beside the queue and once, at QoS 0, whatever it was published at: it overtakes what
         # waits for its record there, so its numbers say nothing of what came before.
         cdef uint8_t qos = message.qos if sequence else 0
@@ -129,24 +141,32 @@ cdef class Forwarding:
                 peer.heard = n
         if message.retain and peer.shares_node:
             router.retaining.forwarded(message, peer.worker, incarnation, n, router.ledger.now_us)
+            if n and router.retaining.is_shared:
+                if len(router.retaining.fences):
+                    behind = router.retaining.fences.behind(peer.worker, n, message.topic_name, router.tree) or None
+                if qos:
+                    router.retaining.fences.brought(peer.worker, n)
         if ids_length:
             self.receive_picked(peer, message, qos, incarnation, n, ids, ids_length, publisher_key)
             return True
         route = self.route_of(message)
         # What stands behind a record of the same peer leaves behind it, so that order holds [MQTT-4.6.0-5].
         if qos and router.recording and (peer.session.waiting_records or self.rests_on_record(message, route)):
-            self.receive_recorded(peer, message, qos, incarnation, n, route)
+            self.receive_recorded(peer, message, qos, incarnation, n, route, behind)
             return True
         for index in range(route.target_count):
             target = &route.targets[index]
             receiver = <Receiver>target.receiver
-            if not receiver.peer:
+            if not receiver.peer and (behind is None or receiver not in behind):
                 self.deliver(receiver, message, qos, target, False)
         return True
 
     cdef int receive_recorded(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
-                              Route route) except -1:
-        """Record a message and deliver it when that is durable; receivers without room are skipped, and logged so."""
+                              Route route, list behind) except -1:
+        """Record a message and deliver it when that is durable; receivers without room are skipped, and logged so.
+
+        So are those `behind`, which were given what came behind it.
+        """
         cdef Ledger ledger = self.router.ledger
         cdef Target* target
         cdef Receiver receiver
@@ -159,6 +179,9 @@ cdef class Forwarding:
             receiver = <Receiver>target.receiver
             if receiver.peer or target.qos == 0 or not receiver.durable:
                 continue
+            if behind is not None and receiver in behind:
+                ledger.records.add("skipped", ledger.now_us, (<Session?>receiver).client_identifier, SUPERSEDED)
+                continue
             reason = receiver.refuses(message)
             if reason >= 0:
                 receiver.refuse(message, reason)
@@ -170,7 +193,8 @@ cdef class Forwarding:
         for index in range(route.target_count):
             target = &route.targets[index]
             receiver = <Receiver>target.receiver
-            if not receiver.peer and (skipped is None or receiver not in skipped):
+            if not receiver.peer and (skipped is None or receiver not in skipped) and (
+                    behind is None or receiver not in behind):
                 self.deliver(receiver, message, qos, target, True)
         return 0
 

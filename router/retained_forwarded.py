@@ -31,10 +31,15 @@ class Forwarded:
     place of the one before it, which is forgotten early.
 
     Not for several threads.
+
+    Args:
+        worker: ours.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
         self.applied: dict[int, int] = {}  # worker to the number of the record up to which LMDB has its log
+        self.came: dict[int, int] = {}  # worker to the number of the newest record that came of it
         self._incarnations: dict[int, int] = {}  # of origins, the highest
         self._seen = -1  # id of the transaction that was looked at last
         self._back = _Table()
@@ -60,7 +65,9 @@ class Forwarded:
         if incarnation > self._incarnations.get(origin, 0):
             # It has recovered, and with that given LMDB whatever its log had kept.
             self._incarnations[origin] = incarnation
+            self.came[origin] = 0
             self._settle()
+        self.came[origin] = max(self.came.get(origin, 0), record)
         older = self.get(key)
         if record <= self.applied.get(origin, 0) or (older is not None and is_newer(older, value)):
             return
@@ -71,6 +78,16 @@ class Forwarded:
         front.last[origin] = (incarnation, record)
         if len(front.keys) >= TABLE_MAX:
             self._back, self._front = front, _Table()
+
+    def written(self) -> dict[int, int]:
+        """Return up to which record of each other worker's log LMDB has what was retained, as it was seen last."""
+        return {origin: record for origin, record in self.applied.items() if origin != self.worker}
+
+    def reached(self) -> dict[int, int]:
+        """Return the same, or up to which record something has come, if that is further."""
+        return self.written() | {
+            origin: max(record, self.applied.get(origin, 0)) for origin, record in self.came.items()
+        }
 
     def get(self, key: bytes) -> bytes | None:
         """Return the newest value of a key that is remembered."""

@@ -30,6 +30,7 @@ from router.retained_values import (
     encode,
     is_newer,
     is_tombstone,
+    newest_of,
     origin_of,
     record_of,
     size_of,
@@ -128,7 +129,8 @@ class RetainedIndex:
         self.applied, self._highest = APPLIED.unpack_from(applied) if applied is not None else (0, 0)
         self._durable = 0
         self.is_shared = workers > 1
-        self._forwarded = Forwarded()
+        self._forwarded = Forwarded(worker)
+        self.written, self.reached = self._forwarded.written, self._forwarded.reached
         self._forget_from_us = 0  # no tombstone goes before: a worker that recovers may have what it keeps out
         self._forget_before_us = 0  # tombstones with an older stamp are to go; 0: nobody has asked
         self._back = _Table()  # being written; nothing is added to it
@@ -362,11 +364,7 @@ class RetainedIndex:
         """Return the value of a key that is not in LMDB yet, or is just being written."""
         # In this order: the thread makes the front table the back one.
         change = self._front.changes.get(key) or self._back.changes.get(key)
-        return self._newer(change, self._forwarded.get(key)) if self.is_shared else change
-
-    @staticmethod
-    def _newer(one: bytes | None, other: bytes | None) -> bytes | None:
-        return other if one is None or (other is not None and is_newer(other, one)) else one
+        return newest_of(change, self._forwarded.get(key)) if self.is_shared else change
 
     def newest(self, key: bytes) -> bytes | None:
         """Return the value of a key, which may be a tombstone."""
@@ -385,7 +383,8 @@ class RetainedIndex:
                 raise
             finally:
                 transaction.abort()
-        return self._newer(found, change)
+        newest: bytes | None = newest_of(found, change)
+        return newest
 
     def read(self, reading: "Callable[[lmdb.Transaction[bytes]], Any]") -> Any:
         """Call something with a read transaction, and return what it returned."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from router.message import Message
 from router.retained_keys import KeyFilter, is_cut, key_of
-from router.retained_values import decode, is_tombstone, name_in, origin_of, stamp_of
+from router.retained_values import decode, is_tombstone, name_in, origin_of, record_of, stamp_of
 
 if TYPE_CHECKING:
     from router.retained_index import RetainedIndex
 
+NEVER: Final = 1 << 64
 STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return
 STEPS_MIN: Final = 16
 SLICE_BYTES_MAX: Final = 1 << 20
@@ -29,13 +31,16 @@ class RetainedScan:
     Attributes:
         done: there is nothing more.
         is_exact: the filter has no wildcard: one slice, of one look-up, is all.
+        on_begin: called when it begins again: what is there now is what it gives.
     """
 
     __slots__ = ("_bytes_left", "_filter", "_forwarded", "_from", "_index", "_newer", "_older", "_own_stamp_us",
-                 "_position", "_stamp_us", "_tables", "done", "is_exact")  # fmt: skip
+                 "_position", "_reached", "_stamp_us", "_tables", "done", "is_exact",
+                 "on_begin")  # fmt: skip
 
     def __init__(self, index: RetainedIndex, topic_filter: bytes) -> None:
         self.done = False
+        self.on_begin: Callable[[], None] = lambda: None
         self.is_exact = b"+" not in topic_filter and b"#" not in topic_filter
         self._index = index
         self._filter: KeyFilter | bytes = key_of(topic_filter) if self.is_exact else KeyFilter(topic_filter)
@@ -50,6 +55,8 @@ class RetainedScan:
         """
         index = self._index
         self._stamp_us = index.look()
+        self._reached = index.reached() if index.is_shared else {}
+        self.on_begin()
         self._tables = index.tables()  # those that are gone through yet
         self._older, self._newer, *self._forwarded = (changes for changes, _, _ in self._tables)
         self._position = 0  # in the first table
@@ -150,7 +157,7 @@ class RetainedScan:
 
     def _take(self, found: list[Message], value: bytes, now_us: int, now_ms: int) -> None:
         """Append a message to what was found, unless it is newer than the scan, expired or damaged."""
-        if stamp_of(value) > self._own_stamp_us and not self._is_older(value):
+        if not self._is_older(value):
             return
         message = decode(value, now_us, now_ms)
         if message is None:
@@ -169,7 +176,8 @@ class RetainedScan:
 
     def _is_older(self, value: bytes) -> bool:
         """Return whether a message was there before what came live to the subscriber."""
-        stamp_us: int = stamp_of(value)
-        if stamp_us <= self._own_stamp_us:
-            return True
-        return stamp_us <= self._stamp_us and bool(origin_of(value) != self._index.worker)
+        origin = origin_of(value)
+        if origin == self._index.worker:
+            return bool(stamp_of(value) <= self._own_stamp_us)
+        # By its record, too: the clocks of two workers are not that exact.
+        return bool(stamp_of(value) <= self._stamp_us and record_of(value) <= self._reached.get(origin, NEVER))

@@ -141,8 +141,17 @@ def stamp_of(bytes value not None) -> int:
 
 
 def record_of(bytes value not None) -> int:
-    """Return the number of a message's record in the log of its origin; 0: it is in no log any more."""
-    return get64(bytes_of(value) + RECORD_HEADER) if is_message(value) else 0
+    """Return the number of the record in the log of its origin; 0: it is in no log any more."""
+    if is_message(value):
+        return get64(bytes_of(value) + RECORD_HEADER)
+    return get64(bytes_of(value) + 16) if PyBytes_GET_SIZE(value) == TOMBSTONE else 0
+
+
+def id_of(bytes value not None) -> tuple[int, int]:
+    """Return incarnation and number of the record of a message or a tombstone."""
+    cdef const uint8_t* incarnation = bytes_of(value) + (
+        12 if PyBytes_GET_SIZE(value) == TOMBSTONE else PyBytes_GET_SIZE(value) - TRAILER + 4)
+    return get32(incarnation), record_of(value)
 
 
 def origin_of(bytes value not None) -> int:
@@ -155,6 +164,16 @@ def is_newer(bytes value not None, bytes other not None) -> bool:
     if stamp_in(value) != stamp_in(other):
         return stamp_in(value) > stamp_in(other)
     return origin_in(value) > origin_in(other)
+
+
+def newest_of(one, other):
+    """Return the newer one of two values of a key, either of which may be None."""
+    if one is None or other is None:
+        return other if one is None else one
+    if origin_in(one) == origin_in(other) and record_of(one) and record_of(other):
+        # What came over a link has the stamp of when it came, which may be later than that of what LMDB has since.
+        return other if id_of(other) > id_of(one) else one
+    return other if is_newer(other, one) else one
 
 
 def due_of(bytes value not None) -> bytes | None:

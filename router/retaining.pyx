@@ -1,8 +1,12 @@
 """What a router retains, in memory or on disk."""
 
+from functools import partial
+
 cimport cython
 from router.ledger cimport DROP_RETAINED_FULL
 from router.message cimport message_size
+
+from router.retained_fences import Fences
 
 
 @cython.final
@@ -22,6 +26,7 @@ cdef class Retaining:
         self.index = index
         self.known = 0 if retains else 0xFFFFFFFFFFFFFFFF
         self.is_shared = index is not None and index.is_shared
+        self.fences = Fences() if self.is_shared else None
         if index is not None:
             self.known = index.applied
             ledger.stamp_us = max(ledger.stamp_us, index.last_stamp_us)
@@ -125,6 +130,18 @@ cdef class Retaining:
             return self.store.match(topic_filter)
         # With other workers something may come to be there before the scan begins again.
         return [] if not self.is_shared and self.index.is_empty else self.index.scan(topic_filter)
+
+    def match_new(self, receiver, bytes topic_filter not None):
+        """match() for a new subscription, which what other workers have retained before is not sent behind that."""
+        found = self.match(topic_filter)
+        if self.is_shared:
+            found.on_begin = partial(self.fence, receiver, topic_filter)
+            found.on_begin()
+        return found
+
+    def fence(self, receiver, bytes topic_filter not None) -> None:
+        """A new subscription is given what LMDB has now."""
+        self.fences.put(receiver, topic_filter, self.index.written())
 
     def message_of(self, bytes topic_name not None) -> Message | None:
         """Return a topic's message; a new object each time, where there is an index."""

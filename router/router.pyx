@@ -529,7 +529,7 @@ cdef class Router:
             return []
         if is_sys:
             return self.sys_topics.match(topic_filter) if self.sys_topics is not None else []
-        return self.retaining.match(topic_filter)
+        return self.retaining.match_new(receiver, topic_filter) if is_new else self.retaining.match(topic_filter)
 
     cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
                               uint32_t ids_length) except -1:
@@ -572,6 +572,8 @@ cdef class Router:
         else:
             before = self.tree.options_of(receiver, topic_filter) if self.interest is not None else -1
             removed = self.tree.unsubscribe(receiver, topic_filter)
+            if self.retaining.is_shared:
+                self.retaining.fences.take_down(receiver, topic_filter)
             if removed and self.interest is not None:
                 self.interest.changes(topic_filter, receiver, before, -1)
         if removed and self.recording and receiver.durable:
@@ -584,6 +586,8 @@ cdef class Router:
         if self.interest is not None:
             self.interest.ends(receiver, self.tree.subscriptions_of(receiver))
         self.tree.remove_receiver(receiver)
+        if self.retaining.is_shared:
+            self.retaining.fences.forget(receiver)
 
     @property
     def deadline_count(self) -> int:

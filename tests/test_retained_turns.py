@@ -22,7 +22,7 @@ from broker.auth import Anonymous
 from broker.backlog import SLICE_MESSAGES, SLICE_MESSAGES_BUSY
 from broker.config import Config
 from broker.control import Controller
-from broker.packets import Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.packets import Connack, Connect, Publish, Suback, Subscribe, decode, encode, next_frame, subscription
 from broker.worker import ledger, terms
 from router.retained_index import RetainedIndex
 from tests.support.doubles import FakeLog
@@ -38,7 +38,7 @@ class Retaining:
 
     def __init__(self, folder: Path, with_sockets: bool, payload: bytes) -> None:
         config = Config()
-        log = FakeLog()
+        self.log = log = FakeLog()
         self.index = RetainedIndex(str(folder / "retained"))
         self.router = Router(ledger(config), seed=1, index=self.index)
         controller = Controller(config, self.router, Anonymous(), AllowAll())
@@ -276,3 +276,30 @@ def test_slices_that_are_kept_back_are_sent_although_nothing_more_is_found(tmp_p
         assert slices == KEPT // SLICE_MESSAGES_BUSY + 1
         while got < KEPT * packet_bytes:
             got += len(reader.recv(1 << 20))
+
+
+def test_what_a_new_subscriber_is_sent_as_retained_is_durable(tmp_path: Path) -> None:
+    broker = Retaining(tmp_path, False, b"old")
+    try:
+        broker.router.publish_message(message(b"kept/0000", b"new", 1, True))
+        readers = [broker.hub.connect() for _ in range(2)]
+        for number, reader in enumerate(readers):
+            reader.feed_bytes(encode(Connect(4, b"%d" % number), 4) + encode(
+                Subscribe(1, (subscription((b"kept/0000", b"kept/+")[number], 0),)), 4))
+        broker.turn(1)
+        for reader in readers:
+            output, kinds = bytearray(reader.take_output()), []
+            while (frame := next_frame(output)) is not None:
+                kinds.append(type(decode(*frame, 4)))
+            assert kinds == [Connack, Suback], "nobody knows yet whether a crash would leave it"
+        broker.log.sync()
+        for _ in range(100):
+            broker.turn(QUIET_MS)
+        for reader in readers:
+            output, found = bytearray(reader.take_output()), {}
+            while (frame := next_frame(output)) is not None:
+                packet: Any = decode(*frame, 4)
+                found[packet.topic] = packet.payload
+            assert found[b"kept/0000"] == b"new"
+    finally:
+        broker.index.close()

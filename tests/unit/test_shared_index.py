@@ -257,6 +257,19 @@ def test_what_another_worker_has_written_since_is_no_reason_to_forget_what_is_fo
     assert own.get(b"t") == (b"t", b"1", 1)
 
 
+def test_what_came_over_a_link_late_gives_way_to_what_its_worker_has_written_since(
+    own: IndexCalls, other: IndexProcess
+) -> None:
+    # As after a pause of this worker: it has the time of when it was read.
+    own.forwarded(b"t", b"1", 50, 1, 1, 1)
+    own.forwarded(b"u", b"", 51, 1, 1, 3)
+    other.call("publish", b"t", b"1", 19, 1)
+    other.call("publish", b"t", b"2", 20, 2)
+    other.call("commit_all", 2)
+    assert own.get(b"t") == (b"t", b"2", 2)
+    assert own.match(b"#") == [(b"t", b"2", 2)]
+
+
 def test_what_is_forwarded_and_never_written_is_bounded(own: IndexCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.retained_forwarded.TABLE_MAX", 10)
     for record in range(1, 36):
