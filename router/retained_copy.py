@@ -353,6 +353,9 @@ class Gathered:
         self._values: dict[bytes, bytes] = {}
         self._size = 0
         self._runs: list[Run] = []
+        for name in copy.disk.names():
+            if name.startswith(f"gathered-{worker}-"):
+                copy.disk.remove(name)  # of a process that was killed
 
     def apply(self, record: int, topic_name: bytes, message: Message | None, *, stamp_us: int, now_ms: int = 0) -> bool:
         """Take what a record says, as RetainedIndex.apply()."""
