@@ -33,6 +33,7 @@ from broker import logs
 from broker.acl import AllowAll
 from broker.backup import workers_of
 from broker.commit_log import CommitLog, open_index, worker_folder
+from broker.data_folder import log_refusal
 from broker.left_logs import compact_left_logs
 from broker.logs import get
 from broker.place import Start, router_name
@@ -340,7 +341,8 @@ def main() -> int:
         adoption = adopt(start)
     except (SegmentError, StartError, AdoptionError, CopyError, OSError) as error:
         logs.flush()
-        print(unusable(start.folder_path, error) if isinstance(error, OSError) else error, file=sys.stderr)
+        said = log_refusal(start.folder_path, error) if isinstance(error, SegmentError) else error
+        print(unusable(start.folder_path, error) if isinstance(error, OSError) else said, file=sys.stderr)
         return 3
     log.info("sessions_spread", workers=start.count, sessions_moved=adoption.moved, messages_copied=adoption.messages,
              messages_delivered=adoption.delivered, messages_lost=adoption.lost,

@@ -18,9 +18,10 @@ from typing import Any, Final
 from router.crc32c import checksum
 
 from broker.version import VERSION
-from router.commit_log import INCARNATION, snapshot_of
+from router.commit_log import snapshot_of
 from router.disk import Disk
 from router.inspection import read_incarnation
+from router.last_run import INCARNATION
 from router.positions import format_time
 from router.reading import open_segments
 from router.segments import Header, Segments, segment_of

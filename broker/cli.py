@@ -130,12 +130,18 @@ def serve(
 
 def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
     """Spread the sessions over the workers that there are to be, if they are spread over others."""
+    from broker.data_folder import check_folder
     from broker.startup import StartError, note_spread, spread_of, unusable
 
+    try:
+        anew = check_folder(folder, accept_loss)
+    except OSError as error:
+        raise StartError(unusable(folder, error)) from error
     spread = spread_of(folder)
-    if spread == config.workers or (spread is None and config.workers == 1):
+    if not anew and (spread == config.workers or (spread is None and config.workers == 1)):
         return
     from mesh.node import NodeError, node_of
+    from router.disk import make_folder
 
     try:
         node = node_of(folder)
@@ -144,6 +150,9 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
 
             spread_over(config.workers, config, folder, node, accept_loss)
         else:
+            # Where `workers` is, their folders are.
+            for number in range(config.workers):
+                make_folder(str(folder / f"worker-{number}"))
             note_spread(folder, config.workers)
     except NodeError as error:
         raise StartError(str(error)) from error
@@ -154,6 +163,7 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
 def _serve_alone(
     config: "Config", folder: Path, accept_loss: bool, ready: "Callable[[list[Address]], None]"
 ) -> dict[str, int]:
+    from broker.data_folder import log_refusal
     from broker.hosting import run_worker
     from broker.startup import StartError
     from router.segments import SegmentError
@@ -161,10 +171,7 @@ def _serve_alone(
     try:
         return run_worker(config, ready, folder, accept_loss)
     except SegmentError as error:
-        raise StartError(
-            f"The log in {folder} cannot be used: {error}. With --accept-loss the broker starts without what "
-            "is lost by that."
-        ) from error
+        raise StartError(log_refusal(folder, error)) from error
 
 
 def _supervise(

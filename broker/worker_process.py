@@ -76,6 +76,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     """Boot and serve. Returns the exit code, and what the supervisor is told last."""
     # Here, so that a worker without a parent does not load what it never needs.
     from broker.admin_queries import Queries
+    from broker.data_folder import log_refusal
     from broker.hosting import host
     from broker.reactor import end_with_parent
     from broker.startup import unusable
@@ -93,9 +94,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     try:
         worker = Worker(start.config, folder=start.folder_path, accept_loss=start.accept_loss, place=start.place)
     except SegmentError as error:
-        return EXIT_NOT_BOOTED, "not_booted", (
-            f"The log in {folder} cannot be used: {error}. With --accept-loss the broker starts without what is lost "
-            "by that.")
+        return EXIT_NOT_BOOTED, "not_booted", log_refusal(folder, error)
     except OSError as error:
         return EXIT_NOT_BOOTED, "not_booted", unusable(start.folder_path, error)
     sockets = [socket.socket(fileno=listener) for listener in start.listeners]

@@ -18,7 +18,15 @@ RESTORE: Final = "restore it, for where sessions are follows from it."
 
 
 class NodeError(Exception):
-    """Why the file of a node cannot be used, in one sentence."""
+    """Why the file of a node cannot be used, in one sentence.
+
+    Attributes:
+        is_newer: a newer version wrote it.
+    """
+
+    def __init__(self, text: str, *, is_newer: bool = False) -> None:
+        super().__init__(text)
+        self.is_newer = is_newer
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -59,7 +67,8 @@ def node_of(folder: Path) -> Node:
     except (msgspec.MsgspecError, ValueError):
         raise NodeError(f"The file {path} is not a node's: {RESTORE}") from None
     if node.version != VERSION:
-        raise NodeError(f"The file {path} has version {node.version}, this program knows {VERSION}.")
+        raise NodeError(f"The file {path} has version {node.version}, this program knows {VERSION}.",
+                        is_newer=node.version > VERSION)
     if not readable:
         raise NodeError(f"The file {path} is damaged: {RESTORE}")
     return node

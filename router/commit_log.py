@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from router.bodies import Stored
 from router.cursor import Cursor
+from router.kinds import FORMAT_VERSION, RecordError
+from router.last_run import LOST, LastRun, read_last_run, write_last_run
 from router.records import RecordBuffer
 from router.recovery import Recovery
 from router.segments import (
@@ -20,9 +22,13 @@ from router.segments import (
     Damage,
     ForeignFileError,
     Header,
+    MissingSegmentError,
     NewerVersionError,
     Position,
+    SegmentError,
     Segments,
+    read_header,
+    segment_name,
 )
 from router.storage import Log
 
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     from router.router import Router
 
 RULES: Final = 1  # what the router makes of its records; raised when it makes something else of the same ones
-INCARNATION: Final = "incarnation"
+DAMAGED_SNAPSHOT: Final = "is damaged: it has bytes that are no record, or no end"
 _SNAPSHOT = re.compile(r"snapshot-(\d{12})\.log")
 
 
@@ -71,43 +77,6 @@ def snapshot_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def raise_incarnation(disk: Storage, at_least: int, durability: str = "fsync") -> tuple[int, str]:
-    """Return the number of this run of the worker, higher than that of any before, and the durability of the last run.
-
-    Both are durable when it returns, for the next run.
-
-    Args:
-        at_least: the highest number that is known from elsewhere.
-        durability: of this run.
-
-    Raises OSError, ForeignFileError.
-    """
-    before, durability_before = at_least, "fsync"
-    names = disk.names()
-    if INCARNATION in names:
-        file = disk.open(INCARNATION)
-        try:
-            words = disk.read(file, 0, 32).split()
-        finally:
-            disk.close(file)
-        if not words or not words[0].isdigit():
-            raise ForeignFileError(INCARNATION, 0, "does not hold the number of the worker's last run")
-        before = max(before, int(words[0]))
-        durability_before = words[1].decode("ascii", "replace") if len(words) > 1 else durability_before
-    following = INCARNATION + ".new"
-    if following in names:
-        disk.remove(following)
-    file = disk.create(following)
-    try:
-        disk.write(file, f"{before + 1} {durability}\n".encode(), 0)
-        disk.sync(file)
-    finally:
-        disk.close(file)
-    disk.rename(following, INCARNATION)
-    disk.sync_folder()
-    return before + 1, durability_before
-
-
 def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, Stored | None, int]:
     """Feed the newest snapshot, if there is one.
 
@@ -124,12 +93,8 @@ def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, 
     file = disk.open(name)
     try:
         header = Header.decode(disk.read(file, 0, HEADER.size))
-        if header is None or header.worker != worker or header.segment != newest:
-            raise ForeignFileError(name, 0, f"is not a snapshot of worker {worker}")
-        if header.rules > RULES:
-            raise NewerVersionError(
-                name, 10, f"was made under rules version {header.rules}; this version of Shoal knows {RULES}"
-            )
+        _check_snapshot(name, header, worker, newest)
+        assert header is not None
         offset, number, window, size = RECORDS_AT, 0, WINDOW_BYTES, disk.size(file)
         while offset < size:
             data, checked = disk.read_records(file, offset, window, header.mark)
@@ -142,8 +107,62 @@ def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, 
     finally:
         disk.close(file)
     if offset < size or not recovery.ended:
-        raise ForeignFileError(name, offset, "is damaged: it has bytes that are no record, or no end")
+        raise ForeignFileError(name, offset, DAMAGED_SNAPSHOT)
     return newest, Stored(disk, header, name, recovery.places), recovery.first_number
+
+
+def _check_snapshot(name: str, header: Header | None, worker: int, segment: int) -> None:
+    """Raise SegmentError unless a snapshot's header is what its name says."""
+    if header is None or header.worker != worker or header.segment != segment:
+        raise ForeignFileError(name, 0, f"is not a snapshot of worker {worker}")
+    if header.version > FORMAT_VERSION:
+        raise NewerVersionError(
+            name, 8, f"has format version {header.version}; this version of Shoal reads up to {FORMAT_VERSION}"
+        )
+    if header.rules > RULES:
+        raise NewerVersionError(
+            name, 10, f"was made under rules version {header.rules}; this version of Shoal knows {RULES}"
+        )
+
+
+def _check_fit(segments: Segments, first_segment: int, first_number: int) -> None:
+    """Raise ForeignFileError where a snapshot does not end where the segment begins that is to follow it."""
+    for header in segments.headers if first_segment else ():
+        if header.segment == first_segment and header.first_number != first_number:
+            raise ForeignFileError(
+                snapshot_name(first_segment), 0, f"ends before record {first_number}, and {header.name} begins with"
+                f" record {header.first_number}: they are not of one log")  # fmt: skip
+
+
+def put_aside_snapshots(disk: Storage, worker: int) -> None:
+    """Rename the newest snapshots that cannot be used, whose loss is accepted. Raises OSError."""
+    found = [segment for name in disk.names() if (segment := snapshot_of(name)) is not None]
+    for segment in sorted(found, reverse=True):
+        name = snapshot_name(segment)
+        file = disk.open(name)
+        try:
+            header = Header.decode(disk.read(file, 0, HEADER.size))
+            try:
+                _check_snapshot(name, header, worker, segment)
+                assert header is not None
+                data = disk.read(file, RECORDS_AT, disk.size(file))
+                cursor = Cursor(data, RECORDS_AT, header.mark, 0)
+                kind, first_number = "", 0
+                while cursor.step():
+                    kind = cursor.kind_name()
+                    if kind == "snapshot":
+                        first_number = cursor.fields()["first_number"]
+                following = read_header(disk, segment_name(segment)) if segment_name(segment) in disk.names() else None
+                if cursor.status == END and kind == "snapshot_end" and (
+                    following is None or following.first_number == first_number
+                ):
+                    return
+            except (SegmentError, RecordError):
+                pass
+        finally:
+            disk.close(file)
+        disk.rename(name, f"{name}.foreign")
+        disk.sync_folder()
 
 
 def open_log(
@@ -182,10 +201,21 @@ def open_log(
     router.ledger.now_us, router.ledger.now_ms = now_us, now_ms
     remove_unfinished(disk)
     recovery = Recovery(router, make_will, now_us, now_ms, worker)
+    last_run = read_last_run(disk, accept_loss=accept_loss)
+    if accept_loss:
+        put_aside_snapshots(disk, worker)
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
-    segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment, accept_loss=accept_loss)
-    start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None
+    segments = Segments(
+        disk, worker=worker, rules=RULES, first_needed=first_segment, begins=last_run.begins or 1,
+        newest=last_run.newest, strict=last_run.begins > 0, accept_loss=accept_loss)  # fmt: skip
+    _check_fit(segments, first_segment, first_number)
+    if first_segment and not segments.headers:
+        segments.last_number = first_number - 1  # those before are in the snapshot, though all others are lost
     index = router.retaining.index
+    if index is not None and index.applied and not segments.headers and not first_segment and not accept_loss:
+        raise MissingSegmentError(
+            segment_name(1), 0, f"is missing: retained messages are from a log with {index.applied} records")
+    start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None
     for position, header in enumerate(segments.headers):
         if index is not None:
             index.incarnation = header.incarnation
@@ -204,11 +234,15 @@ def open_log(
     # Before anything is written: on a full disk it is room.
     remove_snapshots(disk, first_segment)
     segments.repair()
-    durability = options.get("durability", "fsync")
-    incarnation, durability_before = raise_incarnation(
-        disk, max((header.incarnation for header in segments.headers), default=0), durability
-    )
-    log = Log(segments, incarnation=incarnation, make_mark=make_mark, **options)
+    incarnation = 1 + max([last_run.incarnation, *(header.incarnation for header in segments.headers)])
+    run = LastRun(
+        incarnation, options.get("durability", "fsync"), segments.begins,
+        segments.headers[-1].segment if segments.headers else 0)  # fmt: skip
+    write_last_run(disk, run)
+    durability_before = LOST if segments.lost_newest else last_run.durability
+    log = Log(
+        segments, incarnation=incarnation, make_mark=make_mark,
+        note_newest=lambda segment: write_last_run(disk, replace(run, newest=segment)), **options)  # fmt: skip
     log.bodies.stored = stored
     log.snapshot = first_segment
     router.ledger.incarnation = incarnation

@@ -5,10 +5,11 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-from router.commit_log import INCARNATION, snapshot_of
+from router.commit_log import snapshot_of
 from router.cursor import Cursor
 from router.disk import Storage
 from router.kinds import FORMAT_VERSION, RecordError
+from router.last_run import INCARNATION, parse
 from router.reading import Progress, file_size, no_progress, open_segments
 from router.scan import Census
 from router.segments import (
@@ -94,9 +95,7 @@ def read_incarnation(disk: Storage) -> int | None:
         text = disk.read(file, 0, 64)
     finally:
         disk.close(file)
-    if not re.fullmatch(rb"[0-9]{1,10}( [a-z]+)?\s*", text):
-        raise ValueError("does not hold a number")
-    return int(text.split()[0])
+    return parse(text).incarnation
 
 
 def examine(disk: Storage, worker: int, progress: Progress = no_progress) -> Report:

@@ -20,6 +20,7 @@ HEADER: Final = struct.Struct("<8sHHIIIQQq12xI")
 HEADER_COPY_AT: Final = 4096  # another sector, whatever a sector's size
 RECORDS_AT: Final = HEADER_COPY_AT + HEADER.size
 WINDOW_BYTES: Final = 1_048_576
+HOLE: Final = b"SHOALGAP"  # what the file of a segment holds whose loss was accepted
 MARK_AT: Final = 8  # in a record
 NUMBER_AT: Final = 12
 
@@ -180,6 +181,9 @@ class Segments:
         worker: whose log it is.
         rules: the newest version of the router's rules that the caller knows.
         first_needed: the number of the oldest segment that must be there; 0 if any will do.
+        begins: the segment that the log begins with where first_needed is 0; 0 if any will do.
+        newest: a segment that was written to, so that it and those before it must be there; 0: nobody knows of one.
+        strict: an empty file does not stand for a segment whose loss was accepted, as it did in earlier versions.
         accept_loss: go on without what is missing, foreign or newer; it is in `damages` then.
         headers: those of a log that is open already; nothing is looked for or refused then.
 
@@ -193,6 +197,9 @@ class Segments:
         worker: int,
         rules: int,
         first_needed: int = 0,
+        begins: int = 0,
+        newest: int = 0,
+        strict: bool = False,
         accept_loss: bool = False,
         headers: list[Header] | None = None,
     ) -> None:
@@ -208,8 +215,12 @@ class Segments:
         self._holes: list[int] = []  # segments that are not there, and whose loss was accepted
         self._batch_at = RECORDS_AT  # in the segment read last: where the last batch begins, as far as has been read
         self._unfinished: dict[int, int] = {}  # segment -> bytes; without a header or a record
+        self._strict = strict
+        self.begins = begins  # as the argument; where the loss of the beginning was accepted, what is the beginning now
+        self.lost_newest = False  # and that was accepted
         if headers is None:
             self._open(first_needed)
+            self._look_for(newest)
         else:
             self.headers = list(headers)
 
@@ -220,6 +231,13 @@ class Segments:
 
     def _open(self, first_needed: int) -> None:
         names = {segment: name for name in self.disk.names() if (segment := segment_of(name)) is not None}
+        oldest = min(names, default=0)
+        if self.begins and not first_needed and oldest > self.begins:
+            self._lose(MissingSegmentError(
+                segment_name(self.begins), 0,
+                f"is missing, {names[oldest]} is the oldest, and no snapshot stands for what came before"
+            ))  # fmt: skip
+            self.begins = oldest
         expected = first_needed
         for segment, name in sorted(names.items()):
             for missing in range(expected, segment) if expected else ():
@@ -250,6 +268,25 @@ class Segments:
         if self.headers:
             self.last_number = self.headers[0].first_number - 1
 
+    def _look_for(self, newest: int) -> None:
+        """Refuse segments without a header that cannot have been so when they were made."""
+        there = {header.segment for header in self.headers}
+        last = max(there, default=0)
+        for segment, size in self._unfinished.items():
+            if segment < max(last, newest) and (self._strict or size):
+                self._lose(MissingSegmentError(segment_name(segment), 0, f"has {size} bytes, and records were in it"))
+                if segment < last:
+                    self._holes.append(segment)
+            elif segment < last:
+                self._holes.append(segment)      # says so in today's way from now on
+        if newest > last:
+            self._lose(MissingSegmentError(
+                segment_name(newest), 0,
+                "is missing, and records were in it" if newest not in self._unfinished else
+                f"has {self._unfinished[newest]} bytes, and records were in it"
+            ))  # fmt: skip
+            self.lost_newest = True
+
     def _lose(self, error: SegmentError) -> None:
         if not self.accept_loss:
             raise error
@@ -271,8 +308,10 @@ class Segments:
         if header is None and size > RECORDS_AT:
             raise ForeignFileError(name, 0, "is not a segment of Shoal's log, or both copies of its header are damaged")
         if size < RECORDS_AT or header is None:
-            # The header is synced before the first record goes in, so nothing that was acknowledged was ever here.
-            self._unfinished[segment] = size
+            # The header is synced before the first record goes in, so where this was never finished being made, nothing
+            # that was acknowledged was ever here.
+            if start != HOLE:
+                self._unfinished[segment] = size
             return None
         if header.version > FORMAT_VERSION:
             raise NewerVersionError(
@@ -428,9 +467,17 @@ class Segments:
                 self._keep_aside(damage)
         for name, aside in self._put_aside.items():
             self.disk.rename(name, aside)
-        # An empty file stands for a segment that is known to be lost: the next start finds no hole.
+        # A file that says so stands for a segment that is known to be lost: the next start finds no hole.
+        names = self.disk.names()
         for segment in self._holes:
-            self.disk.close(self.disk.create(segment_name(segment)))
+            if segment_name(segment) in names:
+                self.disk.remove(segment_name(segment))
+            file = self.disk.create(segment_name(segment))
+            try:
+                self.disk.write(file, HOLE, 0)
+                self.disk.sync(file)
+            finally:
+                self.disk.close(file)
         if self._put_aside or self._holes:
             self.disk.sync_folder()
         if self.headers:

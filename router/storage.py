@@ -56,6 +56,7 @@ class Log(Places):
             appended.
         backlog_bytes_max: with more than that in memory, `accepting` is False; nothing is refused or dropped here.
         retry_s: how long to wait after an error before trying again.
+        note_newest: is told of each segment that is made, durably, before there is a record in it. May raise OSError.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Log(Places):
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
         retry_s: float = RETRY_S,
+        note_newest: Callable[[int], None] = lambda segment: None,
     ) -> None:
         super().__init__(segments.disk, segments.worker, segments.rules)
         self.incarnation = incarnation
@@ -91,6 +93,7 @@ class Log(Places):
         self.read_errors = 0
         self.headers = list(segments.headers)
         self._make_mark = make_mark
+        self._note_newest = note_newest
         self._next_segment = segments.next_segment
         self._segment: _OpenSegment | None = None
         self._unused: int | None = None  # a segment that may have a file and holds nothing durable
@@ -313,6 +316,11 @@ class Log(Places):
         self._remove_unused()
         try:
             file = create_segment(self.disk, header)
+            try:
+                self._note_newest(header.segment)
+            except BaseException:
+                self.disk.close(file)
+                raise
         except FileExistsError:
             raise  # somebody else's: not ours to remove
         except OSError:

@@ -339,7 +339,7 @@ def test_a_backup_needs_a_log(tmp_path: Path) -> None:
 def test_an_incarnation_that_is_no_number_is_damage(tmp_path: Path) -> None:
     write(tmp_path / "data", 3)
     (tmp_path / "data" / "worker-0" / "incarnation").write_text("five")
-    with pytest.raises(DamagedError, match="worker-0/incarnation does not hold a number"):
+    with pytest.raises(DamagedError, match="worker-0/incarnation does not hold the number of the worker's last run"):
         back_up(tmp_path / "data", tmp_path / "copy", NOW_US)
 
 

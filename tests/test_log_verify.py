@@ -98,7 +98,7 @@ def test_the_incarnation_is_looked_at(tmp_path: Path) -> None:
     write(tmp_path, 5, incarnation=4)
     assert "says 1, and there is a segment of incarnation 4" in verdict(tmp_path)["damages"][0]["what"]
     (tmp_path / "worker-0" / "incarnation").write_text("four")
-    assert verdict(tmp_path)["damages"][0]["what"] == "does not hold a number"
+    assert verdict(tmp_path)["damages"][0]["what"] == "does not hold the number of the worker's last run"
 
 
 def test_removed_segments_need_a_whole_snapshot(tmp_path: Path) -> None:
