@@ -264,7 +264,7 @@ define BUILD_COPY
 	@mkdir -p $(1)
 	@find $(1) -mindepth 2 -name build -prune -o \( -name '*.py' -o -name '*.pyx' -o -name '*.pxd' \) -type f -exec rm {} +
 	@tar -cf - --exclude='*.so' --exclude='__pycache__' \
-		broker router mesh analytics tests deploy docs shoal.py pyspark_shoal.py setup.py pyproject.toml README.md LICENSE Makefile .ci | tar -xf - -C $(1)
+		broker router mesh analytics tests deploy docs shoal.py shoal_packages.py pyspark_shoal.py setup.py pyproject.toml README.md LICENSE Makefile .ci | tar -xf - -C $(1)
 	@cd $(1) && $(2)=1 $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
 endef
 

@@ -1,5 +1,11 @@
 """The public names of Shoal."""
 
+# ruff: noqa: E402  (what stands in the way of the packages is named before they are imported)
+
+import shoal_packages
+
+shoal_packages.check("router", "mesh", "broker")
+
 from broker.acl import Acl
 from broker.application import ReceivedMessage
 from broker.auth import Accepted, Admission, Authenticator, Refused

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from broker.commands import said
 from broker.log_cli import data_folder, folder_options, reading
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def _asking(context: click.Context) -> Iterator[AdminClient]:
     """Give a client of the broker's admin socket; say in one sentence what went wrong."""
     from broker.admin_client import AdminClient, AdminError
 
-    client = AdminClient.of(data_folder(**context.find_object(dict) or {}))
+    client = AdminClient.of(data_folder(**said(context)))
     try:
         with reading():
             yield client
@@ -47,10 +48,8 @@ def _asking(context: click.Context) -> Iterator[AdminClient]:
 
 @click.group(short_help="Ask a running broker.")
 @folder_options
-@click.pass_context
-def admin(context: click.Context, data_dir: str | None, file: Path | None) -> None:
+def admin(data_dir: str | None, file: Path | None) -> None:
     """Ask a running broker, or tell it to do something, through the socket admin.sock in its data folder."""
-    context.obj = {"data_dir": data_dir, "file": file}
 
 
 def _print_json(value: Any) -> None:

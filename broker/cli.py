@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from broker.commands import prepared
 from broker.version import VERSION
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Commands(click.Group):
 @click.version_option(VERSION, prog_name="shoal", message="%(prog)s %(version)s")
 def main() -> None:
     """Shoal, an MQTT broker."""
+
+
+prepared(main)
 
 
 @main.command()

@@ -6,6 +6,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +24,10 @@ class MqttError(Exception):
     """What ended or spoiled the connection, as a sentence for a person, without its full stop."""
 
 
+class ConnectionLostError(MqttError):
+    """There is no connection, or there is none any more; to connect again may help."""
+
+
 class RefusedError(MqttError):
     """The broker said no; `reason` is its reason code or, before 5.0, its return code."""
 
@@ -31,6 +36,23 @@ class RefusedError(MqttError):
         text = f"{what}: {reason.name.lower().replace('_', ' ')} (0x{reason:02x})"
         explanation = (properties or {}).get("reason_string")
         super().__init__(f"{text}, it says: {explanation}" if explanation else text)
+
+
+class TurnedAwayError(RefusedError, ConnectionLostError):
+    """The broker said no for now."""
+
+
+FOR_NOW = frozenset({
+    Reason.SUCCESS, Reason.UNSPECIFIED_ERROR, Reason.IMPLEMENTATION_SPECIFIC_ERROR, Reason.SERVER_UNAVAILABLE,
+    Reason.SERVER_BUSY, Reason.SERVER_SHUTTING_DOWN, Reason.KEEP_ALIVE_TIMEOUT, Reason.MESSAGE_RATE_TOO_HIGH,
+    Reason.QUOTA_EXCEEDED, Reason.ADMINISTRATIVE_ACTION, Reason.CONNECTION_RATE_EXCEEDED, Reason.MAXIMUM_CONNECT_TIME,
+})  # fmt: skip
+"""Why a broker of 5.0 turns a client away that may come again. Not 0x8E: another client has taken over."""
+
+
+def _refused(what: str, reason: Reason | ConnectReturn, properties: dict[str, Any]) -> RefusedError:
+    for_now = reason in FOR_NOW if isinstance(reason, Reason) else reason == ConnectReturn.SERVER_UNAVAILABLE
+    return (TurnedAwayError if for_now else RefusedError)(what, reason, properties)
 
 
 class Client:
@@ -88,7 +110,7 @@ class Client:
             self._socket = socket.create_connection((self.host, self.port), self.answer_timeout_s)
         except OSError as error:
             text = (error.strerror or str(error) or "no answer in time").lower()
-            raise MqttError(f"no broker answers at {self.host}:{self.port} ({text})") from None
+            raise ConnectionLostError(f"no broker answers at {self.host}:{self.port} ({text})") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
         self._send(self.connect)
@@ -97,9 +119,29 @@ class Client:
         if reason:
             self.close()
             where = f"the broker at {self.host}:{self.port} refused the connection"
-            raise RefusedError(where, reason, self.connack.properties)
+            raise _refused(where, reason, self.connack.properties)
         self._keep_alive_s = float(self.connack.properties.get("server_keep_alive", self._keep_alive_s))
         return self.connack
+
+    def open_again(self) -> packets.Connack:
+        """Connect once more after the connection was lost, and go on with the session if it outlived it.
+
+        Raises MqttError as open() does. Of messages to the broker, those that were not answered are given up.
+        """
+        self.close()
+        if self.connect.properties.get("session_expiry_interval"):
+            self.connect = replace(self.connect, clean_start=False)
+        self._input.clear()
+        self._output.clear()
+        for of_connection in (self._answers, self._aliases, self._outgoing, self._refusals):
+            of_connection.clear()
+        self._connected = False
+        self._ping_sent = None
+        self._keep_alive_s = float(self.connect.keep_alive_s)
+        connack = self.open()
+        if not connack.session_present:
+            self._incoming.clear()
+        return connack
 
     def publish(
         self, topic: bytes, payload: bytes, qos: int = 0, retain: bool = False,
@@ -159,6 +201,8 @@ class Client:
                 return None
             self.turn(remaining)
         message = self._received.popleft()
+        if self._socket is None:
+            return message               # it had come before the connection was lost
         if message.qos == 1:
             self._send(packets.Ack(PacketType.PUBACK, message.packet_identifier))
         elif message.qos == 2:
@@ -196,7 +240,7 @@ class Client:
             whether `also` can be read.
         """
         if self._socket is None:
-            raise MqttError("the connection is closed")
+            raise ConnectionLostError("the connection is closed")
         waits = [wait for wait in (timeout_s, self._keep_alive_wait_s()) if wait is not None]
         readers: list[Any] = [self._socket] if also is None else [self._socket, also]
         readable, writable, _ = select.select(
@@ -214,7 +258,8 @@ class Client:
         progress = (len(self._outgoing), len(self._output))
         while not condition():
             if monotonic() >= deadline:
-                raise MqttError(f"the broker did not answer {question} within {self.answer_timeout_s:g} seconds")
+                kind = ConnectionLostError if question == "CONNECT" else MqttError
+                raise kind(f"the broker did not answer {question} within {self.answer_timeout_s:g} seconds")
             self.turn(deadline - monotonic())
             if progress != (len(self._outgoing), len(self._output)):
                 progress = (len(self._outgoing), len(self._output))
@@ -238,7 +283,7 @@ class Client:
         if self._ping_sent is not None:
             remaining = self._ping_sent + self.answer_timeout_s - now
             if remaining <= 0:
-                raise MqttError(f"the broker did not answer PINGREQ within {self.answer_timeout_s:g} seconds")
+                raise ConnectionLostError(f"the broker did not answer PINGREQ within {self.answer_timeout_s:g} seconds")
             return remaining
         # Three quarters, so that a slow network does not make us late [MQTT-3.1.2-20].
         remaining = self._last_sent + self._keep_alive_s * 0.75 - now
@@ -250,7 +295,7 @@ class Client:
 
     def _send(self, packet: packets.Packet) -> None:
         if self._socket is None:
-            raise MqttError("the connection is closed")
+            raise ConnectionLostError("the connection is closed")
         frame = packets.encode(packet, self.version)
         size_max = self.connack.properties.get("maximum_packet_size")
         if size_max is not None and len(frame) > size_max:
@@ -280,11 +325,11 @@ class Client:
             return
         except OSError as error:
             self.close()
-            raise MqttError(f"the connection was lost ({(error.strerror or str(error)).lower()})") from None
+            raise ConnectionLostError(f"the connection was lost ({(error.strerror or str(error)).lower()})") from None
         if not data:
             self.close()
             when = "" if self._connected else " before it answered CONNECT"
-            raise MqttError(f"the broker closed the connection{when}")
+            raise ConnectionLostError(f"the broker closed the connection{when}")
         self._input += data
         try:
             while (frame := packets.next_frame(self._input)) is not None:
@@ -309,7 +354,7 @@ class Client:
             self._ping_sent = None
         elif isinstance(packet, packets.Disconnect) and self.version == 5:
             self.close()
-            raise RefusedError("the broker ended the connection", packet.reason, packet.properties)
+            raise _refused("the broker ended the connection", packet.reason, packet.properties)
         else:
             raise ClientError(Reason.PROTOCOL_ERROR, "section 4.13", "a packet that no broker sends")
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import click
 
 from broker import packets
-from broker.client import Client, MqttError
+from broker.client import Client, ConnectionLostError, MqttError
 from broker.properties import BY_NAME, VARIABLE_BYTE_INTEGER_MAX, PacketType
 
 EXIT_BROKER = 1
@@ -24,6 +24,7 @@ EXIT_INTERRUPTED = 130
 
 VERSIONS = {"3": 3, "3.1": 3, "4": 4, "3.1.1": 4, "5": 5, "5.0": 5}
 STDIN_BYTES = 1 << 16
+RECONNECT_S = 1.0                   # between two attempts, as mosquitto_sub does
 # The payload and the properties of a PUBLISH share its Remaining Length; this leaves room for the rest.
 PAYLOAD_BYTES_MAX = VARIABLE_BYTE_INTEGER_MAX - (1 << 20)
 
@@ -159,6 +160,8 @@ def sub(
     no_local: bool, retain_as_published: bool, retain_handling: int, **options: Any) -> None:
     """Subscribe, and print the messages that arrive, one a line, until Ctrl-C.
 
+    When the connection is lost, it is made again, once a second until the broker is back.
+
     A payload is printed as it is. With --json a payload that is not text is {"base64": "..."}.
 
     \b
@@ -179,18 +182,30 @@ def sub(
                              retain_handling=retain_handling)
         for topic_filter in topic_filters]
 
-    def run() -> None:
-        deadline = None if wait is None else monotonic() + wait
+    def subscribe() -> None:
         suback = client.subscribe(subscriptions, properties)
         _report_refusals(topics, suback)
         if options["debug"]:
             for topic, reason in zip(topics, suback.reasons, strict=True):
                 if reason < 0x80:
                     click.echo(f"shoal: subscribed to {topic!r} with QoS {int(reason)}.", err=True)
+
+    def run() -> None:
+        deadline = None if wait is None else monotonic() + wait
         received = 0
+        subscribed = False
         while count is None or received < count:
-            remaining = None if deadline is None else max(0.0, deadline - monotonic())
-            message = client.receive(remaining)
+            try:
+                if not subscribed:
+                    subscribe()
+                    subscribed = True
+                message = client.receive(None if deadline is None else max(0.0, deadline - monotonic()))
+            except ConnectionLostError as error:
+                connack = _connect_again(client, error, deadline)
+                if connack is not None:
+                    subscribed = subscribed and connack.session_present
+                    continue
+                message = None
             if message is None:
                 if count is not None:
                     raise SystemExit(EXIT_TIME_OVER)
@@ -199,6 +214,22 @@ def sub(
             received += 1
 
     _run(client, run, options["debug"])
+
+
+def _connect_again(client: Client, lost: MqttError, deadline: float | None) -> packets.Connack | None:
+    """Connect once a second until the broker lets us in again; None if the time (monotonic) is over before that."""
+    click.echo(f"shoal: {lost}; connecting again.", err=True)
+    while True:
+        remaining = RECONNECT_S if deadline is None else min(RECONNECT_S, deadline - monotonic())
+        if remaining <= 0:
+            return None
+        sleep(remaining)
+        try:
+            connack = client.open_again()
+        except ConnectionLostError:
+            continue
+        click.echo(f"shoal: connected again to {client.host}:{client.port}.", err=True)
+        return connack
 
 
 def _run(client: Client, run: Callable[[], None], debug: bool) -> None:

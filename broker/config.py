@@ -229,6 +229,12 @@ def _read_toml(file: Path, problems: list[Problem]) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         problems.append(Problem(f"file {file}", "", f"a byte that is not UTF-8 at {error.start}", "TOML in UTF-8"))
     except (ValueError, RecursionError) as error:
+        from broker.mosquitto_conf import recognised
+
+        said = recognised(file)
+        if said:
+            problems += [Problem(f"file {file}{where}", key, found, expected) for where, key, found, expected in said]
+            return {}
         # TOMLDecodeError is a ValueError; a number of thousands of digits and arrays nested as deep are none of TOML's.
         problems.append(Problem(f"file {file}", "", str(error), "TOML"))
     return {}

@@ -37,7 +37,8 @@ def archive(path: Path) -> None:
             for file in sorted((ROOT / package).iterdir()):
                 if file.suffix in (".py", ".so"):
                     made.write(file, f"{package}/{file.name}")
-        made.write(ROOT / "pyspark_shoal.py", "pyspark_shoal.py")
+        for module in ("pyspark_shoal.py", "shoal_packages.py"):
+            made.write(ROOT / module, module)
 
 
 def free_port() -> int:

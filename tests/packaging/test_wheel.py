@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.packaging, pytest.mark.xdist_group("packaging")]
 
 SOURCES = (
     "LICENSE", "README.md", "analytics", "broker", "mesh", "pyproject.toml", "pyspark_shoal.py", "router", "setup.py",
-    "shoal.py",
+    "shoal.py", "shoal_packages.py",
 )  # fmt: skip
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "PYTHON"))}
 
@@ -86,6 +86,7 @@ def test_the_wheel_has_compiled_modules_and_no_sources_of_them(distributions: Pa
         "analytics",
         "pyspark_shoal.py",
         "shoal.py",
+        "shoal_packages.py",
     }
     compiled = {re.sub(r"\..*", "", name) for name in names if name.endswith(".so")}
     assert compiled == {

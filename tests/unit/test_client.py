@@ -31,8 +31,10 @@ class ScriptedBroker:
     def _run(self):
         try:
             self.socket = self.listener.accept()[0]
-            with self.socket:
+            try:
                 self.script(self)
+            finally:
+                self.socket.close()
         except BaseException as error:
             self.failure = error
 
@@ -47,6 +49,12 @@ class ScriptedBroker:
 
     def send(self, *packets):
         self.socket.sendall(b"".join(p.encode(packet, self.version) for packet in packets))
+
+    def next_connection(self):
+        """Close the connection, and take the one that the client makes next."""
+        self.socket.close()
+        self.buffer.clear()
+        self.socket = self.listener.accept()[0]
 
     def accept(self, **properties):
         connect = self.read()
@@ -332,3 +340,70 @@ def test_wrong_usage_is_told_before_anything_is_sent(command, arguments, complai
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_sub_comes_again_when_the_connection_is_lost_and_subscribes_anew(scripted):
+    def script(broker):
+        for payload, ends_with in ((b"one", None), (b"two", p.Disconnect(Reason.SERVER_SHUTTING_DOWN))):
+            assert broker.accept().clean_start
+            subscribe = broker.read()
+            assert isinstance(subscribe, p.Subscribe)
+            broker.send(p.Suback(subscribe.packet_identifier, (Reason.SUCCESS,)), p.Publish(b"t", payload))
+            if ends_with is not None:
+                broker.send(ends_with)
+            broker.next_connection()
+        broker.read()
+        broker.send(p.Connack(reason=Reason.SERVER_BUSY))
+        broker.next_connection()
+        broker.accept()
+        subscribe = broker.read()
+        broker.send(p.Suback(subscribe.packet_identifier, (Reason.SUCCESS,)), p.Publish(b"t", b"three"))
+        assert isinstance(broker.read(), p.Disconnect)
+
+    result = run(sub, scripted(script), "-t", "t", "-C", "3")
+    assert (result.exit_code, result.stdout) == (0, "one\ntwo\nthree\n")
+    assert result.stderr.count("; connecting again.") == 2
+    assert "server shutting down (0x8b); connecting again." in result.stderr
+    assert result.stderr.count("connected again to") == 2
+
+
+def test_sub_goes_on_with_a_session_that_outlived_the_connection(scripted):
+    def script(broker):
+        assert broker.accept().clean_start
+        subscribe = broker.read()
+        broker.send(p.Suback(subscribe.packet_identifier, (Reason.SUCCESS,)),
+                    p.Publish(b"t", b"one", 2, packet_identifier=7))
+        assert broker.read() == p.Ack(PacketType.PUBREC, 7)
+        broker.next_connection()
+        assert not broker.read().clean_start
+        broker.send(p.Connack(session_present=True),
+                    p.Publish(b"t", b"one", 2, dup=True, packet_identifier=7),       # the PUBREC may have been lost
+                    p.Publish(b"t", b"two", 1, packet_identifier=8))
+        assert broker.read() == p.Ack(PacketType.PUBREC, 7)
+        assert broker.read() == p.Ack(PacketType.PUBACK, 8)
+        assert isinstance(broker.read(), p.Disconnect)
+
+    result = run(sub, scripted(script), "-t", "t", "-q", "2", "-i", "c", "--session-expiry-interval", "60", "-C", "2")
+    assert (result.exit_code, result.stdout) == (0, "one\ntwo\n")
+
+
+@pytest.mark.parametrize("reason", [Reason.SESSION_TAKEN_OVER, Reason.NOT_AUTHORIZED, Reason.SERVER_MOVED])
+def test_sub_does_not_come_again_where_that_cannot_help(scripted, reason):
+    def script(broker):
+        broker.accept()
+        subscribe = broker.read()
+        broker.send(p.Suback(subscribe.packet_identifier, (Reason.SUCCESS,)), p.Disconnect(reason))
+
+    result = run(sub, scripted(script), "-t", "t")
+    assert result.exit_code == 1
+    assert "connecting again" not in result.stderr
+
+
+def test_the_time_of_w_goes_on_while_there_is_no_broker(scripted):
+    def script(broker):
+        broker.accept()
+        broker.listener.close()
+        subscribe = broker.read()
+        broker.send(p.Suback(subscribe.packet_identifier, (Reason.SUCCESS,)))
+
+    assert run(sub, scripted(script), "-t", "t", "-W", "1.5", "-C", "1").exit_code == 3
