@@ -21,7 +21,7 @@ from broker.packets import (
 )
 from broker.properties import PacketType
 from tests.simulator.network import Network
-from tests.simulator.several import SILENCE_MS, Worker
+from tests.simulator.worker import SILENCE_MS, Worker
 
 TICK_MS = 250
 
