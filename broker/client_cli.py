@@ -398,6 +398,12 @@ def _print(message: packets.Publish, verbose: bool, as_json: bool) -> None:
     sys.stdout.buffer.flush()
 
 
+def _stored_at(message: packets.Publish) -> str | None:
+    """Return when a replayed message was stored, as the broker says; None of one that is not replayed."""
+    said = dict(message.properties.get("user_property", ()))
+    return said.get("shoal-time") if "shoal-position" in said else None
+
+
 def _json(message: packets.Publish) -> bytes:
     import json
     from datetime import UTC, datetime
@@ -405,7 +411,7 @@ def _json(message: packets.Publish) -> bytes:
     properties = {
         name: _text(value) if isinstance(value, bytes) else value for name, value in message.properties.items()}
     fields = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "time": _stored_at(message) or datetime.now(UTC).isoformat(timespec="milliseconds"),
         "topic": message.topic.decode(),
         "payload": _text(message.payload),
         "qos": message.qos,

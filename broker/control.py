@@ -53,8 +53,18 @@ OTHER_PROTOCOLS = {
         b"This port speaks MQTT over plain TCP, not HTTP or WebSocket"),
 }
 
+EXPLANATION_MAX = 300            # characters of why a subscription was refused
+
 # Ends that are a client's everyday business; all others are worth a line at level info.
 QUIET_ENDS = frozenset({CloseReason.CLIENT_DISCONNECT})
+
+
+class ReplayError(Exception):
+    """A subscription to stored messages is refused: the SUBACK's reason code, and the words for its Reason String."""
+
+    def __init__(self, reason: Reason, why: str) -> None:
+        super().__init__(why)
+        self.reason = reason
 
 
 class Controller:
@@ -211,29 +221,46 @@ class Controller:
 
     def replay_of(
         self, connection: Connection, subscription: Subscription
-    ) -> tuple[Reason | None, ReplaySubscription | None]:
-        """Return why a subscription to stored messages is refused, or else what it asks for."""
+    ) -> tuple[Reason | None, ReplaySubscription | None, str]:
+        """Return why a subscription to stored messages is refused, in a code and in words, or else what it asks for."""
+        try:
+            return None, self._replay_asked(connection, subscription), ""
+        except ReplayError as error:
+            why = str(error)[:EXPLANATION_MAX]
+            log.info("replay_refused", client=client_of(connection), topic_filter=subscription.topic_filter,
+                     reason=error.reason.name.lower(), detail=why)
+            return error.reason, None, why
+
+    def _replay_asked(self, connection: Connection, subscription: Subscription) -> ReplaySubscription:
         session, topic_filter = connection.session, subscription.topic_filter
-        if topic_problem(topic_filter, self.limits.topic_levels_max, self.limits.topic_bytes_max) is not None:
-            return Reason.TOPIC_FILTER_INVALID, None
+        problem = topic_problem(topic_filter, self.limits.topic_levels_max, self.limits.topic_bytes_max)
+        if problem is not None:
+            raise ReplayError(Reason.TOPIC_FILTER_INVALID, problem)
         if self.replays is None:
-            return Reason.IMPLEMENTATION_SPECIFIC_ERROR, None        # nothing is stored here
+            raise ReplayError(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "nothing is stored here: the broker keeps no log")
+        if not self._may_replay(connection):
+            raise ReplayError(Reason.NOT_AUTHORIZED, "replay.allow_anonymous is false, and the client has no user name")
         try:
             asked = parse_replay(topic_filter, self.router.ledger.now_us)
-        except ValueError:
-            return Reason.TOPIC_FILTER_INVALID, None
+        except ValueError as error:
+            raise ReplayError(Reason.TOPIC_FILTER_INVALID, str(error)) from None
         if not self.mqtt.wildcard_subscriptions_available and (
                 b"+" in asked.inner_filter or b"#" in asked.inner_filter):
-            return self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED), None
+            reason = self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
+            raise ReplayError(reason, "no wildcards are available")
         if self._is_full(session) and topic_filter not in (session.replays or {}):
-            return Reason.QUOTA_EXCEEDED, None
+            raise ReplayError(Reason.QUOTA_EXCEEDED,
+                              f"a client may have {self.limits.subscriptions_per_client_max} subscriptions")
         if not self.acl.may_subscribe(connection.identity, asked.inner_filter):
-            return Reason.NOT_AUTHORIZED, None
-        return None, asked
+            raise ReplayError(Reason.NOT_AUTHORIZED, "the client may not subscribe to the topic filter")
+        return asked
+
+    def _may_replay(self, connection: Connection) -> bool:
+        return connection.identity is not None or self.handshake.config.replay.allow_anonymous
 
     def resume_replays(self, connection: Connection) -> None:
         """A client is back: what its session replays goes on."""
-        if connection.session.replays and self.replays is not None:
+        if connection.session.replays and self.replays is not None and self._may_replay(connection):
             self.replays.resume(connection)
 
     def _unavailable(self, connection: Connection, reason: Reason) -> Reason:

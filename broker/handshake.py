@@ -174,6 +174,7 @@ class Handshake:
     def _read(self, connection: Connection, body: bytes) -> Connect:
         connect = decode_connect(body)
         connection.choose_version(connect.version, connect.properties.get("maximum_packet_size", 0))
+        connection.unexplained = connect.properties.get("request_problem_information") == 0
         return connect
 
     def refuse_unavailable(self, connection: Connection) -> None:

@@ -108,6 +108,7 @@ cdef class Protocol(Sink):
     cdef uint16_t alias_max_out           # what we use of the client's Topic Alias Maximum
     cdef readonly uint8_t parked_first    # first byte of the parked packet's fixed header
     cdef readonly uint8_t version         # 0 before CONNECT; 3, 4 or 5
+    cdef public bint unexplained          # 5.0: Request Problem Information is 0 [MQTT-3.1.2-29]
     cdef uint8_t state                    # ProtocolState
     cdef bint parked                      # a control packet waits for Python, later packets stay unparsed
     cdef bint dirty                       # in turn.dirty

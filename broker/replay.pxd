@@ -17,7 +17,8 @@ cdef enum:
     NOTE_MS = 1000               # between two records of how far a replay has come, if nothing else is recorded
     NOTE_RECORDS = 100000        # ... or after so many records that were looked at
     RETRY_MS = 1000              # after an error of the disk
-    EXTRAS_BYTES = 160           # beside the position
+    EXTRAS_BYTES = 200           # beside the position
+    TIME_BYTES = 27              # of a time as text
     POSITION_BYTES = 15          # at most, for each log: two numbers of at most 32 and 64 bits
 
 cdef enum ReplayState:

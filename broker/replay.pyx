@@ -23,6 +23,7 @@ from router.replays import note
 
 log = get("replay")
 
+cdef int64_t LAST_SECOND = 253402300799      # of the year 9999
 cdef const uint8_t* BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
@@ -59,6 +60,38 @@ cdef uint32_t write_token(uint8_t* to, uint8_t* content, uint32_t length) noexce
         to += 4
     # What stands for the bytes behind the content's end is left out.
     return <uint32_t>(to - start) - (3 - length % 3) % 3
+
+
+cdef void put_digits(uint8_t* to, int64_t number, int count) noexcept nogil:
+    while count:
+        count -= 1
+        to[count] = <uint8_t>(0x30 + number % 10)
+        number //= 10
+
+
+cdef void write_time(uint8_t* to, int64_t time_us) noexcept nogil:
+    """Write a time, µs since 1970, as RFC 3339 in UTC to the microsecond, as router.positions.format_time does.
+
+    Years have four digits; a clock that is further off than that is not shown as it is.
+    """
+    cdef int64_t seconds = min(max(time_us, 0) // 1000000, LAST_SECOND)
+    cdef int64_t in_day = seconds % 86400
+    # Days from the 1st of March of the year 0: the leap day is the last of its year, and 400 years have 146,097 days.
+    cdef int64_t days = seconds // 86400 + 719468
+    cdef int64_t era = days // 146097
+    cdef int64_t of_era = days % 146097
+    cdef int64_t year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    cdef int64_t of_year = of_era - (365 * year + year // 4 - year // 100)
+    cdef int64_t month = (5 * of_year + 2) // 153
+    memcpy(to, b"0000-00-00T00:00:00.000000Z", TIME_BYTES)
+    put_digits(to + 8, of_year - (153 * month + 2) // 5 + 1, 2)
+    month = month + 3 if month < 10 else month - 9
+    put_digits(to, year + era * 400 + (month <= 2), 4)
+    put_digits(to + 5, month, 2)
+    put_digits(to + 11, in_day // 3600, 2)
+    put_digits(to + 14, in_day // 60 % 60, 2)
+    put_digits(to + 17, in_day % 60, 2)
+    put_digits(to + 20, max(time_us, 0) % 1000000, 6)
 
 
 cdef inline uint8_t* write_user_property(uint8_t* to, const char* name, uint8_t name_length) noexcept:
@@ -318,7 +351,11 @@ cdef class Replays:
         cdef uint32_t count = 0
         cdef uint64_t missing = replay.missing
         memcpy(at, replay.identifiers, replay.identifiers_length)
-        at = write_user_property(at + replay.identifiers_length, b"shoal-position", 14)
+        at = write_user_property(at + replay.identifiers_length, b"shoal-time", 10)
+        at[0] = 0
+        at[1] = TIME_BYTES
+        write_time(at + 2, replay.tail.current.time_us)
+        at = write_user_property(at + 2 + TIME_BYTES, b"shoal-position", 14)
         self.content[0] = 1
         for tail in replay.tail.tails:
             length += put_variable(self.content + length, tail.worker)
@@ -387,6 +424,13 @@ cdef object name_of(Replay replay):
 
 cdef object filter_of(Replay replay):
     return replay.subscription.topic_filter.decode("utf-8", "replace")
+
+
+def time_text(time_us: int) -> str:
+    """write_time() for tests."""
+    cdef uint8_t[TIME_BYTES] text
+    write_time(text, time_us)
+    return text[:TIME_BYTES].decode()
 
 
 def position_token(numbers: dict) -> str:

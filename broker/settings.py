@@ -336,6 +336,14 @@ class Archive(Struct, frozen=True, kw_only=True):
     ] = 0
 
 
+class Replay(Struct, frozen=True, kw_only=True):
+    """Who may have stored messages again, by $replay."""
+
+    allow_anonymous: Annotated[
+        bool, Meta(description="Whether clients without a user name may, as far as the ACL lets them subscribe.")
+    ] = True
+
+
 class Log(Struct, frozen=True, kw_only=True):
     """Where log lines go and how many may wait to be written."""
 
@@ -485,6 +493,7 @@ class Config(Struct, frozen=True, kw_only=True):
         Archive,
         Meta(description="What is logged for replays, whether or not a session wants it, and for how long it is kept."),
     ] = Archive()
+    replay: Annotated[Replay, Meta(description="Who may have stored messages again, by $replay.")] = Replay()
     mesh: Annotated[Mesh, Meta(description="Links between workers.")] = Mesh()
     log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
     shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()

@@ -8,7 +8,7 @@ from router.topics import check_topic_filter
 
 from broker.backlog import Backlog
 from broker.packet_parts import decode_head, decode_options, encode_codes, take_subscription, take_topic_filter
-from broker.packets import Subscription
+from broker.packets import Suback, Subscription, encode
 from broker.properties import PacketType
 from broker.reasons import ClientError, Reason
 from broker.topic_filters import FilterList
@@ -25,6 +25,7 @@ SLICE_FILTERS_BUSY = 8          # ... while messages are published, which wait f
 SLICE_LEVELS = 512              # of topic filters: each may be a place in the tree, at a microsecond
 SLICE_BYTES = 65_536
 SLICE_RETAINED = 2_048          # retained messages found in memory
+EXPLANATIONS_MAX = 8            # in one Reason String
 KEEP_EXISTING = 0x10            # Retain Handling 1: only if the subscription is new
 RETAIN_HANDLING_BITS = 0x30
 
@@ -56,8 +57,8 @@ def _filters_of(packet_type: PacketType, body: bytes, position: int, version: in
 class Subscribing:
     """A SUBSCRIBE. Nothing of it is done before all of it is known to be well-formed."""
 
-    __slots__ = ("_asked", "_backlog", "_codes", "_connection", "_controller", "_filters", "_identifier", "_in_use",
-                 "_packet_identifier", "_replays", "_session")  # fmt: skip
+    __slots__ = ("_asked", "_backlog", "_codes", "_connection", "_controller", "_explanations", "_filters",
+                 "_identifier", "_in_use", "_packet_identifier", "_replays", "_session")  # fmt: skip
 
     def __init__(self, controller: Controller, connection: Connection, body: bytes) -> None:
         self._controller, self._connection = controller, connection
@@ -70,6 +71,7 @@ class Subscribing:
             raise ClientError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "section 3.2.2.3.12",
                               "a Subscription Identifier, and none are available")
         self._codes = bytearray()
+        self._explanations: list[str] = []       # why replays were refused
         self._asked: set[bytes] = set()          # topic filters that have asked for what is retained
         self._backlog = Backlog(controller.router)
         self._replays: list[ReplaySubscription] = []
@@ -97,7 +99,9 @@ class Subscribing:
         if self._in_use:
             reason: Reason | None = Reason.PACKET_IDENTIFIER_IN_USE
         elif topic_filter.startswith(REPLAY_PREFIX):
-            reason, asked = controller.replay_of(connection, subscription)
+            reason, asked, why = controller.replay_of(connection, subscription)
+            if why and len(self._explanations) < EXPLANATIONS_MAX:
+                self._explanations.append(why)
         else:
             reason = controller.refusal(connection, subscription)
             if reason is None and subscription.retain_handling != 2 and (self._backlog.is_full or (
@@ -148,8 +152,12 @@ class Subscribing:
         controller, connection, backlog = self._controller, self._connection, self._backlog
         if not connection.is_open:
             return
-        connection.write_packet(
-            encode_codes(0x90, self._packet_identifier, bytes(self._codes), connection.version))
+        suback = encode_codes(0x90, self._packet_identifier, bytes(self._codes), connection.version)
+        if self._explanations and connection.version == 5 and not connection.unexplained:
+            explained = encode(Suback(self._packet_identifier, tuple(map(Reason, self._codes)),
+                                      {"reason_string": "; ".join(self._explanations)}), 5)
+            suback = explained if len(explained) <= connection.packet_bytes_max else suback      # [MQTT-3.9.2-1]
+        connection.write_packet(suback)
         for replay in self._replays:
             if self._session.replays.get(replay.topic_filter) is replay and controller.replays is not None:
                 controller.replays.start(connection, replay)

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 import trio
 
+from broker.config import Config
 from broker.packets import Ack, Disconnect, Publish, Suback, Subscribe, Unsuback, Unsubscribe, subscription
 from broker.properties import PacketType
 from broker.reasons import Reason
-from broker.settings import Archive
+from broker.settings import Archive, Replay
 from broker.worker import Worker, open_broker
-from router.positions import decode_position, encode_position
+from router.positions import decode_position, encode_position, parse_time
 from tests.support.doubles import TopicAcl
 from tests.support.embedded import CONFIG, TIMEOUT_S, Device, device
 
@@ -23,13 +24,13 @@ ARCHIVED = msgspec.structs.replace(CONFIG, archive=Archive(topic_filters=("senso
 EVERYTHING = b"$replay/1970-01-01T00:00:00Z/"
 
 
-def serve(folder: Path, run: Callable[[Worker], Awaitable[None]], **seams: Any) -> None:
+def serve(folder: Path, run: Callable[[Worker], Awaitable[None]], config: Config = ARCHIVED, **seams: Any) -> None:
     """Run a broker that keeps what it has in a folder, once."""
     folder.mkdir(exist_ok=True)
 
     async def main() -> None:
         with trio.fail_after(TIMEOUT_S):
-            async with open_broker(ARCHIVED, folder=folder, **seams) as broker:
+            async with open_broker(config, folder=folder, **seams) as broker:
                 await run(broker)
 
     trio.run(main)
@@ -377,7 +378,7 @@ def test_a_client_is_told_how_much_retention_has_taken(tmp_path: Path) -> None:
             message = (await take(reader, 1))[0]
             assert ("shoal-replay-gap", str(first - 2)) in message.properties["user_property"]
             message = (await take(reader, 1))[0]
-            assert [name for name, _ in message.properties["user_property"]] == ["shoal-position"]
+            assert [name for name, _ in message.properties["user_property"]] == ["shoal-time", "shoal-position"]
         assert broker.reactor.replays.records_missing == first - 2
         assert broker.counters()["replay_gaps"] == 1
 
@@ -417,3 +418,52 @@ def test_without_a_data_folder_there_is_nothing_to_replay() -> None:
                 assert (await reader.receive()).reasons == (Reason.NO_SUBSCRIPTION_EXISTED,)
 
     trio.run(main)
+
+
+def test_a_replayed_message_says_when_it_was_stored_and_that_is_a_start(tmp_path: Path) -> None:
+    async def run(broker: Worker) -> None:
+        before_us = broker.router.ledger.now_us
+        await fill(broker, 3)
+        async with device(broker, b"reader") as client:
+            assert await ask(client, EVERYTHING + b"sensors/#") == Reason.SUCCESS
+            found = await take(client, 4)
+            times = [dict(packet.properties["user_property"])["shoal-time"] for packet in found]
+            assert times == sorted(times)
+            assert before_us - 1_000_000 <= parse_time(times[0], 0) <= broker.router.ledger.now_us + 1_000_000
+            assert await ask(client, f"$replay/{times[-1]}/sensors/end".encode()) == Reason.SUCCESS
+            assert payloads(await take(client, 1)) == [b"end"]
+
+    serve(tmp_path, run)
+
+
+@pytest.mark.parametrize("explained", [True, False])
+def test_why_a_replay_is_refused_is_told_and_logged(tmp_path: Path, explained: bool) -> None:
+    async def run(broker: Worker) -> None:
+        properties = {} if explained else {"request_problem_information": 0}
+        async with device(broker, b"reader", properties=properties) as client:
+            await client.send(Subscribe(9, (subscription(b"$replay/yesterday/a"), subscription(b"$replay/-1h/a/#b"))))
+            packet = await client.receive()
+            assert isinstance(packet, Suback)
+            assert set(packet.reasons) == {Reason.TOPIC_FILTER_INVALID}
+            said = packet.properties.get("reason_string")
+            if explained:
+                assert said.startswith("'yesterday' is not a time")
+                assert "; " in said
+            else:
+                assert said is None          # [MQTT-3.1.2-29]
+
+    serve(tmp_path, run)
+
+
+def test_replays_may_be_closed_to_clients_without_a_user_name(tmp_path: Path) -> None:
+    closed = msgspec.structs.replace(ARCHIVED, replay=Replay(allow_anonymous=False))
+
+    async def run(broker: Worker) -> None:
+        async with device(broker, b"reader") as client:
+            await client.send(Subscribe(9, (subscription(EVERYTHING + b"a/#"),)))
+            packet = await client.receive()
+            assert isinstance(packet, Suback)
+            assert packet.reasons == (Reason.NOT_AUTHORIZED,)
+            assert "replay.allow_anonymous" in packet.properties["reason_string"]
+
+    serve(tmp_path, run, config=closed)

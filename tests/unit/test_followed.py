@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.replay import position_token
+from broker.replay import position_token, time_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from router.message import message
@@ -10,7 +10,7 @@ from router.records import RecordBuffer
 from router.tail import LogTail, MergedTail
 
 from router.followed import FollowedLog
-from router.positions import encode_position
+from router.positions import encode_position, format_time, parse_time
 from router.segments import RECORDS_AT
 from router.storage import Log
 from router.windows import LogWindows
@@ -240,3 +240,9 @@ def test_a_log_that_nobody_writes_any_more_is_read_to_its_end() -> None:
 @given(st.dictionaries(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), min_size=1, max_size=40))
 def test_the_compiled_token_is_the_token(numbers: dict[int, int]) -> None:
     assert position_token(numbers) == encode_position(numbers)
+
+
+@given(st.integers(0, 253_402_300_799_999_999))
+def test_the_compiled_time_is_the_time(time_us: int) -> None:
+    assert time_text(time_us) == format_time(time_us)
+    assert parse_time(time_text(time_us), 0) == time_us
