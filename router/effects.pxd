@@ -55,8 +55,7 @@ cdef class Effects:
     # To another member of a group than `gone`, which did not take it or ends; then `number` is the delivery's there.
     # Nobody else: dropped. 1: somebody has it.
     cdef int pass_on(self, SharedGroup group, Session gone, uint64_t number, Message message) except -1
-    cdef int redispatch(self, Session gone) except -1       # its session ends, and the end is not recorded yet
-    cdef int withdraw(self, Session gone) except -1
+    cdef int withdraw(self, Session gone) except -1         # its session ends, and the end is not recorded yet
     # To one receiver, at QoS 1 or 2, by a decision that no accepted record implies; `gone` had it before, or None.
     cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                      uint32_t ids_length, SharedGroup group, Session gone, uint64_t number) except -1

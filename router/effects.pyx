@@ -10,9 +10,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from router.held cimport forget, hold, let_go
-from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED, DROP_UNREADABLE
+from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
 from router.message cimport message_size
-from router.outgoing cimport DELIVERY_QUEUED, DELIVERY_SENT, Delivery, Outgoing
 from router.peers cimport Peer
 from router.receiver cimport TOO_LARGE
 from router.sink cimport PUBACK, PUBCOMP, PUBREC
@@ -118,35 +117,6 @@ cdef class Effects:
             return 1
         return self.address(member, message, qos, retain, ids, ids_length, group,
                             gone if number != NO_NUMBER and gone.durable else None, number)
-
-    cdef int redispatch(self, Session gone) except -1:
-        """What came through shared subscriptions and has to go to another member does, or is counted."""
-        cdef Outgoing outgoing = gone.outgoing
-        cdef Delivery* delivery
-        cdef Message message
-        cdef uint64_t number
-        if outgoing is not None and outgoing.waiting_qos0 is not None:
-            self.ledger.dropped_messages[DROP_SESSION_ENDED] += <uint64_t>len(outgoing.waiting_qos0)
-        if outgoing is not None and outgoing.ring != NULL:
-            for number in range(outgoing.oldest_open, outgoing.end_number):
-                delivery = outgoing.slot(number)
-                if delivery.state != DELIVERY_QUEUED and delivery.state != DELIVERY_SENT:
-                    continue
-                if delivery.group == NULL or (delivery.state == DELIVERY_SENT and delivery.qos == 2):
-                    if delivery.state == DELIVERY_QUEUED:
-                        self.ledger.dropped_messages[DROP_SESSION_ENDED] += 1
-                    continue
-                try:
-                    message = outgoing.body(delivery)
-                except LookupError:
-                    message = None
-                if message is None:
-                    self.ledger.dropped_messages[DROP_UNREADABLE] += 1
-                elif self.ledger.records is not None:
-                    self.pass_on(<SharedGroup>delivery.group, gone, number, message)
-                elif not (<SharedGroup>delivery.group).redispatch(gone, message):
-                    self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
-        return self.withdraw(gone) if gone.promised else 0
 
     cdef int withdraw(self, Session gone) except -1:
         """Pass on what waits here for a session that ends: recovery would not, once its end is recorded."""

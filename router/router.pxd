@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.deadlines cimport Deadlines
 from router.effects cimport Effects
+from router.ending cimport Ending
 from router.held cimport Waiters
 from router.ledger cimport Ledger
 from router.message cimport Message
@@ -33,7 +34,7 @@ cdef class Router:
     cdef public bint accepting           # the log takes more; if not, what would rest on a record is refused
     cdef readonly bint recorded          # whether the last publish rests on a record
     cdef Deadlines _deadlines            # of sessions without a connection
-    cdef readonly dict ending            # client identifier -> record of its session's end, not durable yet; in order
+    cdef readonly Ending ending          # has the client identifiers whose session's end is not durable yet
 
     # The message may be borrowed. `route` is the topic's, fresh. Returns how many receivers it is for.
     cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1

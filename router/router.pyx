@@ -50,7 +50,7 @@ cdef class Router:
         self.peers = {}
         self.indexing = Waiters()
         self._deadlines = Deadlines()
-        self.ending = {}
+        self.ending = Ending(ledger, self.effects)
         self.accepting = True
 
     def record_into(self, RecordBuffer records) -> None:
@@ -360,14 +360,16 @@ cdef class Router:
         cdef Session session
         cdef list starved = self.ledger.starved
         self.ledger.durable = durable
-        while self.ending and next(iter(self.ending.values())) <= durable:
-            del self.ending[next(iter(self.ending))]
+        self.ending.settle(durable)
         cdef int settled = self.effects.settle(durable, effects_max)
         if starved:
             self.ledger.starved = []
             for session in starved:
                 session.starved = False
-                session.drain()
+                if session.gone:
+                    self.ending.go_on(session)
+                else:
+                    session.drain()
         return settled
 
     @property
@@ -393,6 +395,7 @@ cdef class Router:
             session = None
         present = session is not None
         if session is None:
+            self.ending.make_way(client_identifier)
             session = Session(client_identifier, self.ledger, expiry_interval_s)
             self.sessions[client_identifier] = session
         else:
@@ -449,7 +452,7 @@ cdef class Router:
         """Forget a session: its subscriptions, what it is owed, its identifiers.
 
         Of what came through a shared subscription, unsent messages and sent QoS 1 messages go to another member
-        (4.8.2); sent QoS 2 messages never do [MQTT-4.8.2-5].
+        (4.8.2); sent QoS 2 messages never do [MQTT-4.8.2-5], and are counted.
         """
         assert session.sink is None, session.client_identifier
         del self.sessions[session.client_identifier]
@@ -457,13 +460,7 @@ cdef class Router:
         session.gone = True
         self._deadlines.remove(session)
         self._publish_will(session)
-        self.effects.redispatch(session)
-        if session.logged:
-            # Behind what follows from it: there may be one too many of something after a crash, never one too few.
-            self.ledger.records.add("ended", self.ledger.now_us, session.client_identifier)
-            self.ending.pop(session.client_identifier, None)
-            self.ending[session.client_identifier] = self.ledger.records.last_number
-        session.outgoing = None
+        self.ending.end(session)
 
     def _publish_will(self, Session session not None) -> None:
         """Publish a session's will, if it has one; `will.message` returns None for one that its client may not publish."""

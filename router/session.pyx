@@ -168,7 +168,7 @@ cdef class Session(Receiver):
             free(self.outgoing.ring)
             self.outgoing.ring = NULL
             self.outgoing.capacity = 0
-        elif self.outgoing is not None:
+        elif self.outgoing is not None and self.durable:         # else it ends, and others may be owed what it has
             self.outgoing.let_go()
         if self.incoming_count == 0:
             self._free_incoming()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from broker.hub import Hub
@@ -46,9 +47,11 @@ class Worker:
         self.name = b"%b/%d" % (NODE, number)
         self.machine = Machine(world.random, lambda: world.while_syncing(self), number)
         self.log = Log()
+        self.router: Any = None
         self.is_up = False
         self.is_ready = False           # clients are let in
         self.down_steps = 0
+        self.dropped_before: Counter[str] = Counter()       # by processes that are gone
         self.silent_steps: dict[int, int] = {}      # other worker -> step at which its link was last not up
 
     def boot(self) -> None:
@@ -85,9 +88,16 @@ class Worker:
 
     def die(self) -> None:
         """The process is gone."""
+        self.dropped_before = self.dropped
+        self.router = None
         self.machine.die()
         self.is_up = self.is_ready = False
         self.world.network.leave(self.number)
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Return what all its processes have dropped, by reason."""
+        return self.dropped_before + Counter({} if self.router is None else self.router.ledger.dropped())
 
     def peer_session(self, other: Worker) -> Any:
         """Return the session that stands for another worker here."""
