@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from router.retained_fences import Fences
@@ -58,4 +60,69 @@ def test_numbers_that_a_worker_gives_anew_are_behind_no_fence() -> None:
     assert found.behind(1, 11, b"t", Tree(a=[b"t"])) == []
     assert found.behind(1, 10, b"t", Tree(a=[b"t"])) == ["a"]
     found.brought(1, 10)
+    assert len(found) == 0
+
+
+def calls_in(action: Callable[[], None]) -> int:
+    """Return how many functions an action calls, ours and built-in ones."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_link_that_brings_one_record_after_another_does_not_go_through_all_fences_for_each() -> None:
+    number = 300
+    found = fences(w1=0)
+    for record in range(1, number + 1):
+        found.put(record, b"t", {1: record})
+
+    def bring() -> None:
+        for record in range(1, number + 1):
+            found.brought(1, record)
+
+    assert calls_in(bring) < 20 * number
+    assert len(found) == 0
+
+
+def test_what_no_fence_reaches_is_known_without_looking_at_them() -> None:
+    found = fences(w1=0)
+    for record in range(1, 301):
+        found.put(record, b"t", {1: record})
+    assert calls_in(lambda: found.behind(1, 301, b"t", Tree())) < 10
+
+
+def test_a_fence_that_was_put_up_anew_stands_where_it_stands_now() -> None:
+    found = fences(w1=0)
+    found.put("a", b"t", {1: 5})
+    found.put("a", b"t", {1: 9})
+    found.put("b", b"t", {1: 7})
+    found.forget("b")
+    found.brought(1, 6)
+    assert found.behind(1, 7, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a"]
+    found.began(1, 4)
+    found.put("c", b"t", {1: 6})
+    assert found.behind(1, 6, b"t", Tree(a=[b"t"], c=[b"t"])) == ["c"]
+    found.brought(1, 5)
+    assert len(found) == 1
+    found.brought(1, 6)
+    assert len(found) == 0
+
+
+def test_who_subscribes_again_and_again_while_a_link_stands_still_leaves_nothing() -> None:
+    found = fences(w1=0)
+    for _ in range(1000):
+        found.put("a", b"t", {1: 5})
+        found.take_down("a", b"t")
+    found.put("b", b"t", {1: 5})
+    assert len(found._ahead[1]) <= 100
+    found.brought(1, 5)
     assert len(found) == 0
