@@ -275,7 +275,7 @@ SANITIZED := env PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=checked \
 
 # Without distributions, and without what drives programs of others, Spark among them: those are no build of ours.
 WITHOUT_OTHERS := -m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py \
-	$(foreach name,jobs lake network source,--ignore=tests/analytics/test_$(name).py)
+	$(foreach name,decoding jobs lake lake_reading lake_writers network source,--ignore=tests/analytics/test_$(name).py)
 
 .PHONY: test-checked
 test-checked: test-ready

@@ -42,8 +42,9 @@ def pytest_runtest_makereport(
 # Tests that share what is costly to make: beginnings of their names -> whoever runs them all. pytest-xdist 3.8 tells
 # groups by a suffix of names, which pytest 9.2 makes anew from elsewhere, so its own marks mean nothing there.
 TOGETHER = {
+    "tests/analytics/test_decoding.py": "spark",
     "tests/analytics/test_jobs.py": "spark",
-    "tests/analytics/test_lake.py": "spark",
+    "tests/analytics/test_lake": "spark",
     "tests/analytics/test_network.py": "spark",
     "tests/analytics/test_source.py": "spark",
     "tests/packaging/": "packaging",
