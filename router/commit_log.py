@@ -207,12 +207,14 @@ def open_log(
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
     segments = Segments(
         disk, worker=worker, rules=RULES, first_needed=first_segment, begins=last_run.begins or 1,
-        newest=last_run.newest, strict=last_run.begins > 0, accept_loss=accept_loss)  # fmt: skip
+        newest=last_run.newest, strict=last_run.begins > 0, synced=last_run.synced,
+        accept_loss=accept_loss)  # fmt: skip
     _check_fit(segments, first_segment, first_number)
     if first_segment and not segments.headers:
         segments.last_number = first_number - 1  # those before are in the snapshot, though all others are lost
     index = router.retaining.index
-    if index is not None and index.applied and not segments.headers and not first_segment and not accept_loss:
+    nothing = not segments.headers and not first_segment
+    if index is not None and index.applied and nothing and last_run.synced and not accept_loss:
         raise MissingSegmentError(
             segment_name(1), 0, f"is missing: retained messages are from a log with {index.applied} records")
     start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 INCARNATION: Final = "incarnation"
 LOST: Final = "lost"  # in place of a durability: nobody knows what the last run was like
+UNSYNCED: Final = ("os", "none")
 _TEXT = re.compile(rb"([0-9]{1,10})(?: ([a-z]+)(?: ([0-9]{1,12}) ([0-9]{1,12}))?)?\s*")
 
 
@@ -32,6 +33,11 @@ class LastRun:
     durability: str = "fsync"
     begins: int = 1
     newest: int = 0
+
+    @property
+    def synced(self) -> bool:
+        """What the last run acknowledged was on the disk; else a loss of power may have taken any of it."""
+        return self.durability not in UNSYNCED
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""

@@ -184,6 +184,8 @@ class Segments:
         begins: the segment that the log begins with where first_needed is 0; 0 if any will do.
         newest: a segment that was written to, so that it and those before it must be there; 0: nobody knows of one.
         strict: an empty file does not stand for a segment whose loss was accepted, as it did in earlier versions.
+        synced: what was written to them was on the disk before anything rested on it. Else a loss of power may have
+            taken any of it, and segments that have lost their beginning are in `damages` and refused no more.
         accept_loss: go on without what is missing, foreign or newer; it is in `damages` then.
         headers: those of a log that is open already; nothing is looked for or refused then.
 
@@ -200,6 +202,7 @@ class Segments:
         begins: int = 0,
         newest: int = 0,
         strict: bool = False,
+        synced: bool = True,
         accept_loss: bool = False,
         headers: list[Header] | None = None,
     ) -> None:
@@ -216,6 +219,7 @@ class Segments:
         self._batch_at = RECORDS_AT  # in the segment read last: where the last batch begins, as far as has been read
         self._unfinished: dict[int, int] = {}  # segment -> bytes; without a header or a record
         self._strict = strict
+        self._synced = synced
         self.begins = begins  # as the argument; where the loss of the beginning was accepted, what is the beginning now
         self.lost_newest = False  # and that was accepted
         if headers is None:
@@ -274,13 +278,14 @@ class Segments:
         last = max(there, default=0)
         for segment, size in self._unfinished.items():
             if segment < max(last, newest) and (self._strict or size):
-                self._lose(MissingSegmentError(segment_name(segment), 0, f"has {size} bytes, and records were in it"))
+                self._lose_unsynced(MissingSegmentError(
+                    segment_name(segment), 0, f"has {size} bytes, and records were in it"))
                 if segment < last:
                     self._holes.append(segment)
             elif segment < last:
                 self._holes.append(segment)      # says so in today's way from now on
         if newest > last:
-            self._lose(MissingSegmentError(
+            self._lose_unsynced(MissingSegmentError(
                 segment_name(newest), 0,
                 "is missing, and records were in it" if newest not in self._unfinished else
                 f"has {self._unfinished[newest]} bytes, and records were in it"
@@ -291,6 +296,12 @@ class Segments:
         if not self.accept_loss:
             raise error
         self._note(Damage(error.file, error.offset, 0, 0, 0, False, error.sentence))
+
+    def _lose_unsynced(self, error: SegmentError) -> None:
+        if self._synced:
+            self._lose(error)
+        else:
+            self._note(Damage(error.file, error.offset, 0, 0, 0, True, error.sentence))
 
     def _note(self, damage: Damage) -> None:
         self._found.setdefault((damage.file, damage.offset), damage)

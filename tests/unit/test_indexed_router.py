@@ -19,6 +19,7 @@ from router.router import Router
 
 from router.commit_log import open_log
 from router.compact import compact
+from router.last_run import LastRun, write_last_run
 from router.retained_index import RetainedIndex
 from tests.support.disk import SimulatedDisk
 
@@ -137,6 +138,7 @@ def test_what_a_record_says_that_has_the_number_of_a_lost_one_is_not_taken_for_k
         run.commit()
         run.index.commit(2)
     disk = SimulatedDisk()      # a loss of power has taken the log, which nothing had synced
+    write_last_run(disk, LastRun(1, "os", newest=1))
     with running(disk, tmp_path) as run:
         assert run.found() == {b"a": b"1", b"b": b"2"}
         run.publish(b"b", b"new")

@@ -8,6 +8,7 @@ from router.router import Router
 
 from router.commit_log import open_log as open_commit_log
 from router.commit_log import start_deadlines
+from router.last_run import LastRun, write_last_run
 from tests.support.commit_logs import open_log
 from tests.support.disk import SimulatedDisk
 
@@ -20,6 +21,7 @@ def test_a_session_outlives_a_start_on_a_machine_that_has_been_up_for_longer_tha
     buffer.add("detached", 2_000_000, b"c", 3600, 0)
     log.append(buffer)
     log.close()
+    write_last_run(disk, LastRun(1, newest=1))
     up_ms = 36_000_000
     router = Router(Ledger())
     opened = open_commit_log(disk, router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 9,
