@@ -272,7 +272,7 @@ def test_a_session_whose_connect_was_cut_before_its_record_was_durable_still_exp
 def test_running_out_of_descriptors_pauses_accepting_and_it_recovers(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, environment={"SHOAL_MQTT__SYS_INTERVAL_S": "0.05"})
     broker.start()
-    resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (60, 60))
+    resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (64, 64))
     clients = []
     try:
         for number in range(100):

@@ -141,7 +141,7 @@ def test_a_worker_that_cannot_start_ends_the_broker_with_the_reason(tmp_path: Pa
         broker.start()
     lines = broker.errors.read_text().splitlines()
     assert broker.process.returncode == 3
-    assert lines[-1].startswith(f"Worker 1 could not start: The log in {tmp_path}/data/worker-1 cannot be used: ")
+    assert lines[-1].startswith(f"Worker 1 could not start: The data in {tmp_path}/data/worker-1 cannot be used: ")
     assert lines[-1].count("incarnation") == 1
     assert len(broker.events("worker_not_booted", worker=1)) == 3
 
