@@ -335,6 +335,8 @@ class Log(Places):
     def _remove_unused(self) -> None:
         """Remove the segment that was begun in vain, if there is one; its number is used again, so there is no hole."""
         if self._unused is not None:
+            # It may have been noted. A crash before its number has a header again is no loss of what was in it.
+            self._note_newest(self.headers[-1].segment if self.headers else 0)
             try:
                 self.disk.remove(segment_name(self._unused))
             except FileNotFoundError:
