@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Seeds that once failed stay here with the fix, as (seed, steps).
 FOUND = ((8, 1500), (55, 1500), (60, 1500), (168, 1500), (208, 800), (425, 800))
 FOUND_OF_SEVERAL = (17, 5221)
-# A log of durability `os` in which a loss of power has left holes is read otherwise when it is recovered once more: what
-# was acknowledged in between may be lost, or out of order.
+# A log of durability `os` in which a loss of power has left holes is read otherwise when it is recovered once more:
+# what was acknowledged in between may be lost, or out of order.
 OPEN = (37, 162)
 START, SEEDS = "38", "100"
 SEEDS_OF_SEVERAL = "60"
