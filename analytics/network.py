@@ -31,6 +31,7 @@ ACKNOWLEDGE_EVERY: Final = 1_000
 RECEIVE_MAXIMUM: Final = 10_000
 POSITION: Final = "shoal-position"
 GAP: Final = "shoal-replay-gap"
+TIME: Final = "shoal-time"
 
 # As those of a folder, where a message that comes over the network has them.
 NETWORK: Final = StructType([
@@ -165,7 +166,8 @@ def _reached(numbers: Numbers, end: Numbers) -> bool:
 
 def _row(message: Received, position: Numbers, names: Sequence[str]) -> tuple[Any, ...]:
     properties = message.properties
-    user = [pair for index, pair in enumerate(message.user_properties) if index > 1 or pair[0] not in (POSITION, GAP)]
+    told = (POSITION, GAP, TIME)
+    user = [pair for index, pair in enumerate(message.user_properties) if index > 2 or pair[0] not in told]
     values: dict[str, Any] = {
         "position": encode_position({int(worker): number for worker, number in position.items()}),
         "received": datetime.now(UTC),

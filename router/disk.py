@@ -80,10 +80,13 @@ class Disk:
 
     Args:
         folder: its path.
+        file_mode: of files that are made. The folder keeps others out; an operator who opens it to a group, for Spark
+            say, lets it read the log.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, file_mode: int = 0o640) -> None:
         self.folder = folder
+        self.file_mode = file_mode
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -95,7 +98,7 @@ class Disk:
 
     def create(self, name: str) -> int:
         """Make a new file, which must not exist, for reading and writing."""
-        return os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        return os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self.file_mode)
 
     def open(self, name: str, *, writable: bool = False) -> int:
         """Open a file that exists."""

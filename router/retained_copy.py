@@ -144,7 +144,7 @@ class RetainedCopy:
     def at(cls, folder: str, node: str = "") -> RetainedCopy:
         """Return the copy in a folder, which is made if there is none. Raises OSError."""
         make_folder(folder)
-        return cls(Disk(folder), FileLock(f"{folder}/{LOCK}"), node)
+        return cls(Disk(folder, 0o600), FileLock(f"{folder}/{LOCK}"), node)
 
     def close(self) -> None:
         """Let go of its lock; nothing of it may be used any more."""
