@@ -31,14 +31,14 @@ from router.router import Router
 
 from broker import logs
 from broker.acl import AllowAll
-from broker.backup import workers_of
-from broker.commit_log import CommitLog, open_index, worker_folder
+from broker.commit_log import CommitLog, open_index
 from broker.data_folder import log_refusal
 from broker.left_logs import compact_left_logs
 from broker.logs import get
 from broker.place import Start, router_name
 from broker.startup import StartError, note_spread, spread_of, unusable
 from broker.worker import ledger
+from broker.worker_folders import worker_folder, workers_of
 from mesh.home import Homes
 from router.commit_log import Opened, begin, open_log
 from router.disk import Disk

@@ -18,6 +18,7 @@ from typing import Any, Final
 from router.crc32c import checksum
 
 from broker.version import VERSION
+from broker.worker_folders import WORKER, worker_folder, workers_of
 from router.commit_log import snapshot_of
 from router.disk import Disk
 from router.inspection import read_incarnation
@@ -40,7 +41,6 @@ UNFINISHED: Final = "restore-unfinished"  # what is being restored, until it is 
 # A worker that was started again after the backup was made has used the incarnations that follow, and ids with them.
 INCARNATIONS_SKIPPED: Final = 1_000
 
-_WORKER = re.compile(r"worker-(0|[1-9]\d{0,9})")
 _FILE = re.compile(rf"worker-(?:0|[1-9]\d{{0,9}})/(?:segment-\d{{12}}\.log|snapshot-\d{{12}}\.log|incarnation)|"
                    rf"{RETAINED}/{re.escape(RETAINED_FILE)}|{'|'.join(NODE_FILES)}")  # fmt: skip
 
@@ -123,7 +123,7 @@ class Manifest:
 
 def _worker_of(name: str) -> int | None:
     """Return whose log a file is of, None if it is of none."""
-    found = _WORKER.match(name)
+    found = WORKER.match(name)
     return int(found[1]) if found else None
 
 
@@ -166,16 +166,6 @@ def _make_empty(target: Path) -> None:
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise BackupError(f"{target} is not empty")
-
-
-def workers_of(folder: Path) -> dict[int, Path]:
-    """Return the folders of the workers' logs in a data folder."""
-    found = {}
-    for path in folder.iterdir():
-        name = _WORKER.fullmatch(path.name)
-        if name is not None and path.is_dir():
-            found[int(name[1])] = path
-    return dict(sorted(found.items()))
 
 
 def _copy_all(data_folder: Path, target: Path, manifest: Manifest, progress: Progress) -> None:
@@ -314,7 +304,7 @@ def restore(source: Path, folder: Path, progress: Progress = lambda done: None) 
             if found != expected:
                 raise DamagedError(f"{source / name} is damaged: its {_difference(found, expected)}")
         for worker, numbers in manifest.workers.items():
-            path = unfinished / f"worker-{worker}"
+            path = worker_folder(unfinished, worker)
             path.mkdir(mode=0o700, exist_ok=True)
             raised = numbers["incarnation"] + INCARNATIONS_SKIPPED
             _write(path / INCARNATION, b"%d restored\n" % raised)

@@ -42,7 +42,8 @@ def backup(target: Path, data_dir: str | None, file: Path | None) -> None:
     What was acknowledged before the command is in the copy. `shoal log` works on the copy as on a data folder.
     """
     with _one_sentence():
-        from broker.backup import RETAINED, RETAINED_FILE, back_up, workers_of
+        from broker.backup import RETAINED, RETAINED_FILE, back_up
+        from broker.worker_folders import workers_of
 
         folder = data_folder(data_dir, file)
         workers = workers_of(folder)

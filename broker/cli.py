@@ -154,9 +154,11 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
 
             spread_over(config.workers, config, folder, node, accept_loss)
         else:
+            from broker.worker_folders import worker_folder
+
             # Where `workers` is, their folders are.
             for number in range(config.workers):
-                make_folder(str(folder / f"worker-{number}"))
+                make_folder(str(worker_folder(folder, number)))
             note_spread(folder, config.workers)
     except NodeError as error:
         raise StartError(str(error)) from error

@@ -22,6 +22,7 @@ from broker.logs import get
 from broker.read_ahead import ReadAheadDisk
 from broker.retained_copying import RETAINED, is_complete, log_begins, open_copy
 from broker.settings import Archive
+from broker.worker_folders import worker_folder
 from router.commit_log import begin, open_log, remove_snapshots, remove_unfinished, start_deadlines
 from router.retention import archive_needs
 
@@ -38,11 +39,6 @@ WATCH_S = 1.0
 COMPACT_LOOK_S = 1.0
 RETENTION_LOOK_S = 30.0
 CLOSE_S = 10.0
-
-
-def worker_folder(folder: Path, worker: int) -> Path:
-    """Return where in a data folder a worker keeps its log."""
-    return folder / f"worker-{worker}"
 
 
 def open_index(folder: Path, worker: int = 0, workers: int = 1, *, accept_loss: bool = False) -> RetainedIndex:

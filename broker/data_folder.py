@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.backup import workers_of
 from broker.startup import SPREAD, StartError, spread_of
+from broker.worker_folders import worker_folder, workers_of
 from mesh.node import NAME, NodeError, node_of
 from router.commit_log import snapshot_of
 from router.disk import Disk, set_aside
@@ -50,7 +50,7 @@ def check_folder(folder: Path, accept_loss: bool) -> bool:
         anew = _lose(f"The file {folder / NAME} is missing: where sessions are follows from it.", accept_loss)
     for number in range(spread or 0) if (folder / SPREAD).exists() else ():
         if number not in workers:
-            anew = _lose(f"The folder {folder / f'worker-{number}'} is missing.", accept_loss) or anew
+            anew = _lose(f"The folder {worker_folder(folder, number)} is missing.", accept_loss) or anew
     return anew
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.backup import workers_of
 from broker.retained_copying import complete, open_copy
+from broker.worker_folders import workers_of
 from router.commit_log import remove_snapshots, snapshot_of
 from router.compact import compact
 from router.disk import Disk

@@ -8,7 +8,6 @@ Ctrl-C.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from broker.worker_folders import workers_of
 
 if TYPE_CHECKING:
     from router.scan import Scan
@@ -66,16 +67,12 @@ def data_folder(data_dir: str | None, file: Path | None) -> Path:
 
 def worker_folders(folder: Path, worker: int | None = None) -> dict[int, Path]:
     """Return the folders of the workers' logs, all or one. Raises click.UsageError."""
-    found = {}
-    for path in sorted(folder.iterdir()):
-        name = re.fullmatch(r"worker-(0|[1-9]\d*)", path.name)
-        if name is not None and path.is_dir():
-            found[int(name[1])] = path
+    found = workers_of(folder)
     if not found:
         raise click.UsageError(f"there is no log in {folder}: it has no folder worker-0")
     if worker is not None and worker not in found:
         raise click.UsageError(f"there is no worker {worker} in {folder}")
-    return {number: found[number] for number in sorted(found) if worker in (None, number)}
+    return {number: path for number, path in found.items() if worker in (None, number)}
 
 
 @contextmanager

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.backup import workers_of
-from broker.commit_log import worker_folder
 from broker.logs import get
+from broker.worker_folders import worker_folder, workers_of
 from router.disk import Disk
 from router.followed import FollowedLog
 from router.windows import LogWindows

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.backup import workers_of
+from broker.worker_folders import workers_of
 from router.disk import Disk
 from router.retained_copy import CopyError, RetainedCopy, write_anew
 from router.segments import read_header, segment_of
