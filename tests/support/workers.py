@@ -35,9 +35,11 @@ class Workers(BrokerProcess):
         return [self.pid_of(worker) for worker in range(self.count)]
 
     def kill_worker(self, worker: int, number: int = signal.SIGKILL) -> int:
-        """Send a worker a signal; returns its process id."""
+        """Send a worker a signal; returns its process id. A killed one has ended: its sockets take nobody any more."""
         pid = self.pid_of(worker)
         os.kill(pid, number)
+        if number == signal.SIGKILL:
+            wait_until(lambda: not is_alive(pid), f"worker {worker} lives on")
         return pid
 
     def names(self, home: int, count: int = 1) -> list[str]:
