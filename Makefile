@@ -14,7 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 # A stamp carries the checksum of what it depends on: only changed content counts, not a changed time, and the second
 # `make run` neither starts pip nor imports Cython.
-COMPILED := $(sort $(wildcard broker/*.pyx broker/*.pxd mesh/*.pyx mesh/*.pxd router/*.pyx router/*.pxd analytics/*.pyx analytics/*.pxd)) setup.py
+PACKAGES := broker mesh router analytics
+COMPILED := $(shell find $(PACKAGES) -name "*.pyx" -o -name "*.pxd" | LC_ALL=C sort) setup.py
 SUM_DEPENDENCIES := $(shell { echo $(PYTHON) $(CURDIR); sed -n '/^requires/p;/^dependencies/,/\]/p;/optional-dep/,/^$$/p' pyproject.toml; } | cksum | cut -d' ' -f1)
 SUM_COMPILED := $(shell { cksum $(COMPILED); uname -m; } | cksum | cut -d' ' -f1)
 VENV_READY := $(VENV)/.created-$(SUM_DEPENDENCIES)
@@ -120,8 +121,7 @@ $(BUILT): | $(RUN_READY)
 	@$(MAKE) machine
 	@echo '[3/3] compiling $(words $(filter %.pyx,$(COMPILED))) modules on $(shell nproc) cores, a minute or two the first time'
 	@# A compiled module whose source has gone would still be imported.
-	@for module in broker/*.so mesh/*.so router/*.so analytics/*.so; do \
-		[ ! -e "$$module" ] || [ -e "$${module%%.*}.pyx" ] || rm "$$module"; done
+	@find $(PACKAGES) -name '*.so' | while read -r module; do [ -e "$${module%%.*}.pyx" ] || rm "$$module"; done
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@rm -f $(VENV)/.built-*
 	@touch $@
@@ -347,7 +347,8 @@ changelog: $(RUN_READY)
 .PHONY: clean distclean
 clean:
 	@rm -rf build dist *.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
-	@rm -f broker/*.so mesh/*.so router/*.so analytics/*.so $(VENV)/.built-*
+	@find $(PACKAGES) -name '*.so' -delete
+	@rm -f $(VENV)/.built-*
 	@find broker mesh router analytics tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean

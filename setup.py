@@ -86,20 +86,20 @@ def compiled_modules() -> list[Extension]:
     here = Path(__file__).resolve().parent
     return [
         Extension(
-            f"{package}.{path.stem}",
-            [f"{package}/{path.name}"],
+            ".".join(path.relative_to(here).with_suffix("").parts),
+            [str(path.relative_to(here))],
             # Packages stand in the order of who may cimport whom.
             depends=[
                 str(header.relative_to(here))
                 for other in PACKAGES[: PACKAGES.index(package) + 1]
-                for header in (here / other).glob("*.pxd")
+                for header in (here / other).rglob("*.pxd")
             ],
             define_macros=MACROS,
             extra_compile_args=COMPILE,
             extra_link_args=LINK,
         )
         for package in PACKAGES
-        for path in sorted((here / package).glob("*.pyx"))
+        for path in sorted((here / package).rglob("*.pyx"))
     ]
 
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
-from router.scan import TIME_MAX, TIME_MIN
 
 from analytics import state as states
 from analytics.inference import extended
@@ -17,6 +16,7 @@ from analytics.lake import Lake, Plan, Position
 from analytics.payloads import QUARANTINE, Payload
 from analytics.schema import nullable
 from analytics.state import DELTA, STAGING, LakeError, Table
+from router.scan import TIME_MAX, TIME_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

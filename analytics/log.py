@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from router.scan import TIME_MAX, TIME_MIN
-
 from analytics.decoder import LAST, STRETCH, count_accepted
 from router.disk import Disk
 from router.kinds import RecordError
 from router.reading import RULES_MAX, file_size, open_segments
+from router.scan import TIME_MAX, TIME_MIN
 from router.segments import RECORDS_AT, Header, Position, Segments
 
 if TYPE_CHECKING:

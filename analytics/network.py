@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
-from router.scan import TIME_MIN
 
 from analytics.mqtt import Client, NetworkError, Received
 from analytics.options import Options
 from analytics.schema import MESSAGES
 from router.positions import decode_position, encode_position, format_time
+from router.scan import TIME_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

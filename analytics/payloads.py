@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from router.topics import check_topic_filter
-
 from analytics.fitting import UnfitError, fitter, parse
 from analytics.inference import extended, inferred
 from analytics.schema import nullable
 from analytics.state import LakeError, check_table_name
+from router.topics import check_topic_filter
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

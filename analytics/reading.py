@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
-from router.scan import TIME_MAX, TIME_MIN
 
 from analytics import state as states
 from analytics.files import LocalFiles, open_files
 from analytics.options import parse_options
 from analytics.payloads import MESSAGES, filter_pattern
 from analytics.state import DELTA, LakeError
+from router.scan import TIME_MAX, TIME_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -94,12 +94,11 @@ def _wait_until(client: Any, due_s: float) -> float:
 
 
 def _rows(folder: str, since: str | None, until: str | None, topic_filter: str | None) -> Iterator[Row]:
-    from router.scan import Scan
-
     from analytics.log import worker_folders
     from analytics.options import parse_options
     from router.disk import Disk
     from router.reading import Reader
+    from router.scan import Scan
 
     named = {"since": since, "until": until, "topicFilter": topic_filter}
     wanted = parse_options({"path": folder, **{name: value for name, value in named.items() if value is not None}})

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
-from router.peers import PEER_PREFIX
-from router.router import Router
-from router.session import Session
 
 from broker import application, logs, survey
 from broker.listings import Listings, QueryError, Row, limit_of, page
@@ -23,12 +20,14 @@ from broker.taps import Look
 from broker.version import VERSION
 from broker.why import explain
 from broker.why_passed import explain_passing
+from router.peers import PEER_PREFIX
+from router.router import Router
+from router.session import Session
 
 if TYPE_CHECKING:
-    from router.message import Message
-
     from broker.connection import Connection
     from broker.worker import Worker
+    from router.message import Message
 
 SHOWN_MAX = 20                   # deliveries and subscriptions that the description of one client has
 DESCRIPTORS_PER_STEP = 20_000

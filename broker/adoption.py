@@ -25,9 +25,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from router.forwarding import Forwarding
-from router.records import RecordBuffer
-from router.router import Router
 
 from broker import logs
 from broker.acl import AllowAll
@@ -42,13 +39,15 @@ from broker.worker_folders import worker_folder, workers_of
 from mesh.home import Homes
 from router.commit_log import Opened, begin, open_log
 from router.disk import Disk
+from router.forwarding import Forwarding
+from router.records import RecordBuffer
+from router.router import Router
 
 if TYPE_CHECKING:
-    from router.cursor import Cursor
-    from router.session import Session
-
     from broker.config import Config
+    from router.cursor import Cursor
     from router.disk import Storage
+    from router.session import Session
 
 log = get("adoption")
 

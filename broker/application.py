@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from router.message import message as make_message
-from router.topics import check_topic_filter, is_topic_name, parse_shared
-
 from broker.properties import (
     BY_NAME,
     VARIABLE_BYTE_INTEGER_MAX,
@@ -20,6 +17,8 @@ from broker.properties import (
     encode_message_block,
     encode_varint,
 )
+from router.message import message as make_message
+from router.topics import check_topic_filter, is_topic_name, parse_shared
 
 if TYPE_CHECKING:
     from router.message import Message

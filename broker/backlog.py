@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router.message import Message
-    from router.router import Router
-
     from router.retained_scan import RetainedScan
+    from router.router import Router
 
 SLICE_MESSAGES = 64             # read from the index at a time: well below a millisecond
 SLICE_BYTES = 65_536

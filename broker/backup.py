@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from router.crc32c import checksum
-
 from broker.version import VERSION
 from broker.worker_folders import WORKER, worker_folder, workers_of
 from router.commit_log import snapshot_of
+from router.crc32c import checksum
 from router.disk import Disk
 from router.inspection import read_incarnation
 from router.last_run import INCARNATION

@@ -27,11 +27,10 @@ from router.commit_log import begin, open_log, remove_snapshots, remove_unfinish
 from router.retention import archive_needs
 
 if TYPE_CHECKING:
-    from router.router import Router
-
     from broker.acl import Acl
     from broker.settings import Storage
     from router.retained_index import RetainedIndex
+    from router.router import Router
 
 log = get("storage")
 

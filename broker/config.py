@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
-from router.overflow import POLICIES
-from router.topics import check_topic_filter
 
 from broker.settings import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
+from router.overflow import POLICIES
+from router.topics import check_topic_filter
 
 __all__ = [
     "SECTIONS",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from router.topics import check_topic_filter, parse_shared
-
 from broker.acl import FailClosed
 from broker.handshake import Handshake
 from broker.limits import topic_problem, wildcard_problem
@@ -26,11 +24,9 @@ from broker.replay_filters import parse_replay
 from broker.subscribing import Slices, Subscribing, Unsubscribing
 from broker.taps import Taps
 from router.replays import REPLAY_PREFIX, ReplaySubscription
+from router.topics import check_topic_filter, parse_shared
 
 if TYPE_CHECKING:
-    from router.router import Router
-    from router.session import Session
-
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
     from broker.backlog import Backlog
@@ -38,6 +34,8 @@ if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.packets import Subscription
     from broker.replay import Replays
+    from router.router import Router
+    from router.session import Session
 
 log = get("connections")
 

@@ -6,8 +6,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from router.message import message as make_message
-
 from broker.auth import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
 from broker.exchange import FAILED, Exchange, checked
 from broker.limits import Rate, SessionLimit, check_topic_size
@@ -27,12 +25,9 @@ from broker.packets import (
 from broker.properties import PacketType, encode_message_block
 from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
 from broker.sockets import watch_peer
+from router.message import message as make_message
 
 if TYPE_CHECKING:
-    from router.message import Message
-    from router.router import Router
-    from router.session import Session
-
     from broker.acl import Acl
     from broker.auth import Admission, Authenticator
     from broker.config import Config
@@ -41,6 +36,9 @@ if TYPE_CHECKING:
     from broker.places import Places
     from broker.presence import Presence
     from broker.taps import Taps
+    from router.message import Message
+    from router.router import Router
+    from router.session import Session
 
 log = get("handshake")
 

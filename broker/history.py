@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from router.cursor import Cursor
-from router.scan import Scan, matches
 
 from broker.readable import timestamp
+from router.cursor import Cursor
 from router.kinds import BY_NAME, RecordError
+from router.scan import Scan, matches
 from router.segments import END, RECORDS_AT, SHORT
 
 if TYPE_CHECKING:

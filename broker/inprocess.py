@@ -11,22 +11,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import trio
-from router.local import LocalClient
 
 from broker import application
 from broker.application import ReceivedMessage
 from broker.backlog import Backlog
 from broker.presence import ClientInfo, Connected, Disconnected, Presence
 from broker.reasons import CloseReason, Reason
+from router.local import LocalClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.message import Message
-    from router.router import Router
-
     from broker.acl import Acl
     from broker.reactor import Reactor
+    from router.message import Message
+    from router.router import Router
 
 INBOX_MAX = 1000                # messages, unless connect() says otherwise
 

@@ -12,10 +12,9 @@ from broker.reasons import ClientError, Reason
 if TYPE_CHECKING:
     from collections.abc import Sized
 
-    from router.ledger import Ledger
-
     from broker.hub import Hub
     from broker.places import Places
+    from router.ledger import Ledger
 
 log = get("limits")
 

@@ -20,9 +20,8 @@ import click
 from broker.worker_folders import workers_of
 
 if TYPE_CHECKING:
-    from router.scan import Scan
-
     from router.reading import Progress, Row
+    from router.scan import Scan
 
 EXIT_DAMAGED = 1
 EXIT_UNREADABLE = 2
@@ -236,10 +235,9 @@ def cat(
     from heapq import merge
     from itertools import islice
 
-    from router.scan import TIME_MAX, TIME_MIN
-
     from router.disk import Disk
     from router.reading import Reader
+    from router.scan import TIME_MAX, TIME_MIN
 
     now_us = time.time_ns() // 1000
     since_us = TIME_MIN if since is None else _moment("--since", since, now_us)

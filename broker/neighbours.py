@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import trio
-from mesh.mesh import Mesh
-from mesh.transport import Transport
 
 from broker.logs import get
 from broker.place import Links, router_name
+from mesh.mesh import Mesh
+from mesh.transport import Transport
 
 if TYPE_CHECKING:
     from broker.place import Place

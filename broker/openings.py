@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from router.session import Session
-
     from broker.connection import Connection
     from broker.packets import Connect
+    from router.session import Session
 
 
 @dataclass(frozen=True, slots=True, eq=False)

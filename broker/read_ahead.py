@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from router.cursor import checked_bytes
-
 from broker.ahead import AheadReader
+from router.cursor import checked_bytes
 from router.disk import Disk
 
 

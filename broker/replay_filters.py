@@ -1,9 +1,8 @@
 """$replay/START/FILTER in a SUBSCRIBE: where to begin, and with what."""
 
-from router.topics import check_topic_filter
-
 from router.positions import decode_position, is_position, parse_time
 from router.replays import ReplaySubscription, split_replay
+from router.topics import check_topic_filter
 
 NOT_OF_LOG_PREFIXES = ("$share", "$replay")
 

@@ -64,6 +64,7 @@ def complete(folder: Path, copy: RetainedCopy) -> str | None:
     except CopyError as error:
         reason = str(error)
     import lmdb
+
     from router.retained_pages import PageCheck, PagesError
 
     if not (folder / RETAINED / "data.mdb").exists():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from router.topics import check_topic_filter
-
 from broker.backlog import Backlog
 from broker.packet_parts import decode_head, decode_options, encode_codes, take_subscription, take_topic_filter
 from broker.packets import Suback, Subscription, encode
@@ -13,12 +11,12 @@ from broker.properties import PacketType
 from broker.reasons import ClientError, Reason
 from broker.topic_filters import FilterList
 from router.replays import REPLAY_PREFIX, ReplaySubscription, remember
+from router.topics import check_topic_filter
 
 if TYPE_CHECKING:
-    from router.session import Session
-
     from broker.connection import Connection
     from broker.control import Controller
+    from router.session import Session
 
 SLICE_FILTERS = 32              # some 0.3 ms
 SLICE_FILTERS_BUSY = 8          # ... while messages are published, which wait for it

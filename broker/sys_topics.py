@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import trio
 from msgspec import Struct
-from router.message import message as make_message
-from router.retained import RetainedStore
 
 from broker.metrics import Durations, Metrics, merged
 from broker.version import VERSION
+from router.message import message as make_message
+from router.retained import RetainedStore
 
 if TYPE_CHECKING:
     from router.message import Message

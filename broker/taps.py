@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
-from router.ledger import DROP_REASONS
 
 from broker.packet_types import Connect
 from broker.packets import decode, decode_connect, next_frame
@@ -19,13 +18,13 @@ from broker.properties import PacketType
 from broker.readable import packet_fields, text_of, timestamp
 from broker.reasons import ClientError
 from broker.survey import aliases_of
+from router.ledger import DROP_REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router.router import Router
-
     from broker.connection import Connection
+    from router.router import Router
 
 ENTRIES_MAX = 20_000                # that wait to be taken
 BYTES_MAX = 8_388_608

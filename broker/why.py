@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from router.message import message as make_message
-from router.scan import Scan
 
 from broker import survey
 from broker.history import ACCEPTED, FORWARDED, plain_filters, read_history, records
@@ -22,14 +20,15 @@ from broker.listings import QueryError, Row
 from broker.readable import options_fields, payload_fields, text_of, timestamp
 from broker.routes_query import receiver_row, topic_of
 from broker.why_answers import LAST_DEFAULT
+from router.message import message as make_message
+from router.scan import Scan
 from router.windows import LogWindows
 
 if TYPE_CHECKING:
+    from broker.admin_queries import Queries
     from router.cursor import Cursor
     from router.peers import Peer
     from router.session import Session
-
-    from broker.admin_queries import Queries
 
 LAST_MAX: Final = 100
 RECORDS_FIRST: Final = 2_000          # looked at from the end of the log; then four times as many, and so on

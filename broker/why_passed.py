@@ -8,22 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from router.message import message as make_message
-
 from broker import survey
 from broker.history import ACCEPTED, DECISIONS_BEFORE, records
 from broker.readable import options_fields, payload_fields, text_of, timestamp
 from broker.why import HISTORY_MAX, PAYLOAD_SHOWN, last_messages, owed_by_record, reading_log, why_arguments
 from router.kinds import BY_NAME, RecordError
+from router.message import message as make_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router.cursor import Cursor
-    from router.peers import Peer
-
     from broker.admin_queries import Queries
     from broker.listings import Row
+    from router.cursor import Cursor
+    from router.peers import Peer
     from router.windows import LogWindows
 
 _COPY: Final = BY_NAME["copy"].number

@@ -10,10 +10,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
-from router.archive import ArchiveFilters
-from router.ledger import Ledger
-from router.overflow import OverflowRules
-from router.router import Router
 
 from broker.acceptor import Acceptor, bind
 from broker.acl import AllowAll
@@ -33,6 +29,10 @@ from broker.replay import Replays
 from broker.replay_logs import ReplayLogs
 from broker.sys_topics import SysTopics
 from mesh.home import Homes
+from router.archive import ArchiveFilters
+from router.ledger import Ledger
+from router.overflow import OverflowRules
+from router.router import Router
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ import itertools
 from typing import Any
 
 import pytest
-from broker.hub import Hub
 
+from broker.hub import Hub
 from broker.limits import FULL_ROUTES_SHARE, MemoryGuard
 from broker.packets import Disconnect, Publish, Suback, Subscribe, subscription
 from broker.reasons import CloseReason, Reason

@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterable
 
 import trio
-from broker.buffers import chunk_counts
 
+from broker.buffers import chunk_counts
 from broker.config import Config, Shutdown
 from broker.packets import Connect, Publish, Subscribe, Unsubscribe, Will, encode, subscription
 from broker.worker import open_broker

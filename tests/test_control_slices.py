@@ -6,8 +6,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-from broker.topic_filters import FilterList
-from router.message import message
 
 from broker.packets import (
     Ack,
@@ -26,6 +24,8 @@ from broker.packets import (
 from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
 from broker.subscribing import SLICE_FILTERS
+from broker.topic_filters import FilterList
+from router.message import message
 from router.retained_index import RetainedIndex
 from tests.support.doubles import FakeLog
 from tests.support.turned_hub import TurnedClient, TurnedHub

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from router.ledger import Ledger
-from router.message import message
-from router.records import RecordBuffer
-from router.router import Router
 
 from broker.startup import locked_folder
 from router.commit_log import open_log as open_recovered
 from router.disk import Disk
+from router.ledger import Ledger
+from router.message import message
+from router.records import RecordBuffer
+from router.router import Router
 from router.segments import RECORDS_AT, segment_name
 from tests.support.commit_logs import open_log
 from tests.support.log_folders import (

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker.hub import Hub
-from broker.pump import Pump
-from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Limits
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import (
     Connack,
     Connect,
@@ -26,8 +24,10 @@ from broker.packets import (
     next_frame,
     subscription,
 )
+from broker.pump import Pump
 from broker.reasons import CloseReason, Reason
 from broker.worker import ledger, terms
+from router.router import Router
 from tests.support.doubles import FakeLog
 
 NOW_MS = 1_000_000

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trio
-from router.message import message
 
 from broker.place import Links, Place, router_name
 from broker.replay_logs import ReplayLogs
 from broker.worker import Worker, open_broker
 from mesh.node import node_of
+from router.message import message
 from tests.support.embedded import CONFIG, TIMEOUT_S
 
 ELSEWHERE = b"elsewhere/1"          # as one of ours is

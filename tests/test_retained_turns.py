@@ -11,20 +11,20 @@ from select import select
 from typing import Any
 
 import pytest
-from broker.hub import Hub
-from broker.pump import Pump
-from broker.reactor import Reactor
-from router.message import message
-from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.backlog import SLICE_MESSAGES, SLICE_MESSAGES_BUSY
 from broker.config import Config
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import Connack, Connect, Publish, Suback, Subscribe, decode, encode, next_frame, subscription
+from broker.pump import Pump
+from broker.reactor import Reactor
 from broker.worker import ledger, terms
+from router.message import message
 from router.retained_index import RetainedIndex
+from router.router import Router
 from tests.support.doubles import FakeLog
 
 KEPT = 1000

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from router.cursor import Cursor
 from router.message import message
 from router.records import RecordBuffer
@@ -53,10 +54,10 @@ def encoded(has: dict[str, Any]) -> bytes:
 
 def rows(written: list[tuple[str, bytes, int, dict[str, Any], int]], **wanted: Any) -> list[dict[str, Any]]:
     """Write messages to a log, decode them, and return the rows that Arrow makes of it."""
-    from analytics.decoder import COLUMNS, Decoder
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from analytics.batches import record_batch
+    from analytics.decoder import COLUMNS, Decoder
     from analytics.schema import MESSAGES
 
     buffer = RecordBuffer(0)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router.topics import matches
 
+from router.topics import matches
 from tests.support.log_folders import write_messages
 
 pytest.importorskip("pyspark")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analytics.decoder import Decoder
-from router.crc32c import checksum
-from router.scan import TIME_MAX, TIME_MIN
 
+from analytics.decoder import Decoder
 from analytics.log import LogError, Place, Stretch, WorkerLog, decode
+from router.crc32c import checksum
 from router.disk import Disk
+from router.scan import TIME_MAX, TIME_MIN
 from router.segments import RECORDS_AT
 from tests.support.commit_logs import open_log, turn
 from tests.support.log_folders import RECORD_BYTES, flip, segment, worker_folder, write

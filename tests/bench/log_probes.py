@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from router.message import message
-from router.records import RecordBuffer
-
 from broker.packets import Connect, Pingreq, Publish, Subscribe, encode, next_frame, subscription
 from router.disk import Disk
 from router.kinds import Record
+from router.message import message
+from router.records import RecordBuffer
 from router.segments import Segments
 from router.storage import Log
 from tests.bench import probes

@@ -9,21 +9,20 @@ import dataclasses
 import random
 from collections.abc import Hashable
 
+from broker.acl import AllowAll
+from broker.auth import Anonymous
 from broker.codec import decode_message, encode_message
+from broker.config import Config
+from broker.control import Controller
 from broker.hub import Hub
+from broker.packets import Ack, Connect, Publish, decode, encode, next_frame
+from broker.properties import PacketType, encode_varint
 from broker.pump import Pump
+from broker.reasons import ClientError, CloseReason
+from broker.worker import terms
 from router.ledger import Ledger
 from router.router import Router
 from router.topics import is_topic_name
-
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config
-from broker.control import Controller
-from broker.packets import Ack, Connect, Publish, decode, encode, next_frame
-from broker.properties import PacketType, encode_varint
-from broker.reasons import ClientError, CloseReason
-from broker.worker import terms
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated_packet
 from tests.fuzz.target import Target

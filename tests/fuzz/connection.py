@@ -12,9 +12,8 @@ from collections.abc import Hashable, Iterator
 
 import trio
 import trio.testing
-from broker.buffers import chunk_counts
-from router.message import message
 
+from broker.buffers import chunk_counts
 from broker.config import Config
 from broker.config import load as load_config
 from broker.control import OTHER_PROTOCOLS
@@ -37,6 +36,7 @@ from broker.packets import (
 )
 from broker.properties import PacketType
 from broker.reasons import ClientError, CloseReason
+from router.message import message
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated, mutated_packet
 from tests.fuzz.target import Target

@@ -8,17 +8,16 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable
 
-from broker.hub import Hub
-from broker.pump import Pump
-from router.ledger import Ledger
-from router.router import Router
-
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config
 from broker.control import OTHER_PROTOCOLS, Controller
+from broker.hub import Hub
+from broker.pump import Pump
 from broker.reasons import CloseReason
 from broker.worker import terms
+from router.ledger import Ledger
+from router.router import Router
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated
 from tests.fuzz.target import Target

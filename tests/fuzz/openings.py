@@ -13,17 +13,11 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.hub import Hub
-from broker.pump import Pump
-from router.cursor import Cursor
-from router.ledger import Ledger
-from router.recovery import Recovery
-from router.router import Router
-
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Limits
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import (
     Connack,
     Connect,
@@ -37,8 +31,13 @@ from broker.packets import (
     next_frame,
     subscription,
 )
+from broker.pump import Pump
 from broker.reasons import CloseReason, Reason
 from broker.worker import ledger, terms
+from router.cursor import Cursor
+from router.ledger import Ledger
+from router.recovery import Recovery
+from router.router import Router
 from tests.fuzz.target import Target
 from tests.support.doubles import FakeLog
 

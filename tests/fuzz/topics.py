@@ -13,7 +13,6 @@ from router.ledger import Ledger
 from router.message import message
 from router.router import Router
 from router.topics import check_topic_filter, is_topic_name, is_utf8, matches, parse_shared
-
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated
 from tests.fuzz.target import Target

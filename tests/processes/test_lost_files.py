@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from router.crc32c import checksum
 
 from broker.packets import Ack, Connect, Publish
 from broker.properties import PacketType
 from broker.reasons import Reason
+from router.crc32c import checksum
 from router.segments import HEADER_COPY_AT
 from tests.processes.test_damaged_retained import SMALL, until
 from tests.support.embedded import Device

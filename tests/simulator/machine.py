@@ -8,14 +8,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from broker.control import Controller
+from broker.handshake import PendingWill
 from broker.pump import Durability, Pump
+from router.commit_log import Opened, open_log
 from router.ledger import Ledger
 from router.records import RecordBuffer
 from router.router import Router
-
-from broker.control import Controller
-from broker.handshake import PendingWill
-from router.commit_log import Opened, open_log
 from router.storage import Log
 from tests.support.disk import SimulatedDisk, broken
 

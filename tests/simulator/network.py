@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from mesh.carrier import Carrier, Lane
-
 from tests.simulator.machine import Death
 
 STALLED_STEPS = 80                      # at most, for a connection that does not move

@@ -8,9 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from router.topics import matches
-
 from broker.packets import Publish
+from router.topics import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from broker.hub import Hub
-from router.topics import matches
-
 from broker.adoption import FLUSH_BYTES, Adoption, AdoptionError, Books
 from broker.config import Config, Limits, Mqtt
+from broker.hub import Hub
 from broker.packets import Disconnect, Publish, encode
+from router.topics import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.network import Network

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from broker.hub import Hub
-from mesh.mesh import Mesh
-from router.router import Router
-
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.control import Controller
+from broker.hub import Hub
 from broker.worker import ledger, terms
+from mesh.mesh import Mesh
 from router.commit_log import begin, start_deadlines
+from router.router import Router
 from tests.simulator.machine import Machine
 from tests.simulator.network import SimulatedCarrier
 

@@ -6,17 +6,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from broker.hub import Hub
-from broker.pump import Pump
-from router.overflow import POLICIES
-from router.router import Router
-
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Limits, Mqtt
 from broker.control import Controller
+from broker.hub import Hub
+from broker.pump import Pump
 from broker.worker import ledger, terms
 from router.commit_log import begin, start_deadlines
+from router.overflow import POLICIES
+from router.router import Router
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.promises import Promises, ViolationError

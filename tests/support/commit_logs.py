@@ -5,11 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from router.message import message
-from router.records import RecordBuffer
-
 from router.disk import Storage
 from router.kinds import Record
+from router.message import message
+from router.records import RecordBuffer
 from router.segments import Segments
 from router.storage import Log
 

@@ -29,13 +29,11 @@ from typing import Any
 
 import trio
 import trio.testing
-from broker.hub import Hub
-from broker.pump import Durability, Pump
-from router.router import Router
 
 from broker.config import SETTINGS, Config
 from broker.config import load as load_config
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import (
     Ack,
     Auth,
@@ -56,9 +54,11 @@ from broker.packets import (
     subscription,
 )
 from broker.properties import PacketType, encode_varint
+from broker.pump import Durability, Pump
 from broker.reasons import Reason
 from broker.worker import ledger, open_broker, terms
 from router.retained_index import RetainedIndex
+from router.router import Router
 from tests.support.doubles import (
     FakeFollower,
     FakeLog,

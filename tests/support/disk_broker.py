@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from broker.hub import Hub
-from router.router import Router
-
 from broker.acl import Acl, AllowAll
 from broker.auth import Anonymous, Authenticator
 from broker.config import Config, Limits
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import Ack, Connect, Publish, Will, decode, encode, next_frame
 from broker.properties import PacketType
 from broker.worker import ledger, terms
 from router.commit_log import begin, start_deadlines
+from router.router import Router
 from router.storage import Durability
 from tests.simulator.machine import Machine
 from tests.support.disk import SimulatedDisk

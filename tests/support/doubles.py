@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
-from router.cursor import Cursor
-from router.message import Message
-from router.records import RecordBuffer
 
 from broker.auth import Accepted, Outcome, Refused
 from broker.exchange import Exchange
 from broker.packets import Connect
 from broker.reasons import Reason
+from router.cursor import Cursor
 from router.kinds import Record
+from router.message import Message
+from router.records import RecordBuffer
 
 
 class FakeLog:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from router.message import message
-
 from router.retained_index import RetainedIndex
 
 ROOT = Path(__file__).resolve().parents[2]

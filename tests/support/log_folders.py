@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
-from router.cursor import Cursor
-from router.message import message
-from router.records import RecordBuffer
 
 from broker.cli import main
+from router.cursor import Cursor
 from router.disk import Disk
+from router.message import message
+from router.records import RecordBuffer
 from router.segments import HEADER_COPY_AT, RECORDS_AT, Header, create_segment, segment_name
 from router.storage import Log
 from tests.support.commit_logs import open_log, turn

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.hub import Hub
-from broker.pump import Pump
-from router.router import Router
-
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Limits, Mqtt
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import Connack, Connect, Packet, decode, encode, next_frame
+from broker.pump import Pump
 from broker.worker import ledger, terms
 from router.retained_index import RetainedIndex
+from router.router import Router
 from tests.support.doubles import FakeLog
 
 NOW_MS = 1_000_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router.archive import ArchiveFilters
-from router.topics import matches
 
+from router.archive import ArchiveFilters
 from router.retention import archive_needs, expired_segments
 from router.segments import Header
+from router.topics import matches
 
 S = 1_000_000
 

@@ -1,13 +1,13 @@
 """The compiled codec: what it writes it reads back, and any bytes are a message or their sender's fault."""
 
 import pytest
-from broker.codec import decode_message, encode_message
 from hypothesis import given
 from hypothesis import strategies as st
-from router.message import message
 
+from broker.codec import decode_message, encode_message
 from broker.packets import Publish, decode, encode, next_frame
 from broker.reasons import ClientError
+from router.message import message
 
 TOPICS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=30).map(str.encode)
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from router.commit_log import Opened, open_log, snapshot_of, start_deadlines
+from router.compact import compact
 from router.ledger import Ledger
 from router.message import message
 from router.records import RecordBuffer
 from router.router import Router
-
-from router.commit_log import Opened, open_log, snapshot_of, start_deadlines
-from router.compact import compact
 from router.segments import segment_of
 from router.storage import Log
 from tests.support.disk import SimulatedDisk

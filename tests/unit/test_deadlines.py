@@ -7,6 +7,7 @@ import tracemalloc
 from dataclasses import dataclass
 
 import pytest
+
 from router.ledger import Ledger
 from router.message import message
 from router.router import Router

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker.hub import Hub
-from router.message import message
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.properties import PacketType
 from broker.reasons import CloseReason
 from broker.worker import terms
+from router.message import message
 from tests.support.disk import SimulatedDisk, broken
 from tests.unit.test_forwarding import NEVER, NOW_MS, Host, identifier_of, restarted
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from broker.replay import position_token, time_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router.message import message
-from router.records import RecordBuffer
-from router.tail import LogTail, MergedTail
 
+from broker.replay import position_token, time_text
 from router.followed import FollowedLog
+from router.message import message
 from router.positions import encode_position, format_time, parse_time
+from router.records import RecordBuffer
 from router.segments import RECORDS_AT
 from router.storage import Log
+from router.tail import LogTail, MergedTail
 from router.windows import LogWindows
 from tests.support.commit_logs import open_log
 from tests.support.disk import SimulatedDisk, broken

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from broker.pump import Pump
+from router.commit_log import begin, open_log
+from router.compact import compact
 from router.forwarding import Forwarding, group_identifier
 from router.ledger import Ledger
 from router.local import LocalClient
 from router.message import message
 from router.router import Router
-
-from router.commit_log import begin, open_log
-from router.compact import compact
 from router.segments import RECORDS_AT
 from tests.support.disk import SimulatedDisk
 

@@ -6,6 +6,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mesh.frames import KINDS, VERSION, FrameError, FrameReader, FrameWriter
 from router.message import Message, message
 

@@ -2,21 +2,21 @@
 
 from typing import Any
 
-from broker.hub import Hub
-from broker.pump import Pump
 from hypothesis import example, given
 from hypothesis import strategies as st
-from router.ledger import Ledger
-from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Mqtt
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.properties import PacketType
+from broker.pump import Pump
 from broker.reasons import CloseReason, Reason
 from broker.worker import terms
+from router.ledger import Ledger
+from router.router import Router
 
 NOW_MS = 1_000_000
 # Few, so that they come again; most with the same low bits, so that they meet in the table whatever its size.

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
 from mesh.frames import KINDS, VERSION, FrameError
 from mesh.link import PeerLink
 from router.ledger import Ledger
 from router.message import message
 from router.router import Router
-
 from tests.support.mesh_ends import WINDOW_BYTES, End, Pair
 
 sides = st.integers(0, 1)

@@ -1,6 +1,7 @@
 """The client inside the process, as the tree's receivers see it."""
 
 import pytest
+
 from router.ledger import Ledger
 from router.local import LocalClient
 from router.message import message

@@ -15,7 +15,6 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from router.ledger import DROP_REASONS
 
 from broker.config import Config, Limits, Mqtt, Shutdown
 from broker.control import OTHER_PROTOCOLS
@@ -24,6 +23,7 @@ from broker.packets import Ack, Connect, Disconnect, Pingreq, Publish, Subscribe
 from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
 from broker.worker import CONNECTIONS_BEYOND, Worker, open_broker
+from router.ledger import DROP_REASONS
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
 

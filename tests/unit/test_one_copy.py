@@ -1,17 +1,16 @@
 """A message that waits for many is held once."""
 
-from broker.hub import Hub
-from broker.pump import Pump
-from router.ledger import Ledger
-from router.router import Router
-
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import Connect, Publish, Subscribe, encode, subscription
+from broker.pump import Pump
 from broker.reasons import CloseReason
 from broker.worker import terms
+from router.ledger import Ledger
+from router.router import Router
 from tests.leaks.footprint import malloc_bytes
 
 NOW_MS = 1_000_000

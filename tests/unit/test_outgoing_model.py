@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.hub import Hub
-from broker.pump import Pump
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from router.ledger import Ledger
-from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Mqtt
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import (
     Ack,
     Connack,
@@ -33,8 +30,11 @@ from broker.packets import (
     subscription,
 )
 from broker.properties import PacketType
+from broker.pump import Pump
 from broker.reasons import CloseReason, Reason
 from broker.worker import terms
+from router.ledger import Ledger
+from router.router import Router
 from tests.support.outgoing_model import (
     FILLING,
     INFLIGHT_MAX,

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router.ledger import Ledger
-from router.message import message
-from router.overflow import POLICIES, OverflowRules
-from router.topics import matches
 
 from broker.config import ConfigError, load
 from broker.packets import Ack, Publish, Suback, Subscribe, subscription
 from broker.properties import PacketType
 from broker.worker import ledger
+from router.ledger import Ledger
+from router.message import message
+from router.overflow import POLICIES, OverflowRules
+from router.topics import matches
 from tests.support.doubles import FakeLog
 from tests.unit.test_outgoing_model import Broker
 

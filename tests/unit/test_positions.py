@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router.crc32c import checksum
 
+from router.crc32c import checksum
 from router.positions import decode_position, encode_position, format_time, is_position, parse_time
 
 NOW_US = 1_795_258_800_123_456  # 2026-11-21T11:00:00.123456Z

@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from broker.ahead import AheadReader
-from router.cursor import checked_bytes
 
+from broker.ahead import AheadReader
 from broker.read_ahead import ReadAheadDisk
+from router.cursor import checked_bytes
 from router.disk import Disk
 from router.kinds import Record
 from router.segments import HEADER, RECORDS_AT, Header, Segments, segment_name

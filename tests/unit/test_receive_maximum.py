@@ -3,18 +3,18 @@
 from typing import Any, Literal
 
 import pytest
-from broker.hub import Hub
-from broker.pump import Pump
-from router.ledger import Ledger
-from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config, Mqtt
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import Ack, Connect, Disconnect, Publish, decode, encode, next_frame
+from broker.pump import Pump
 from broker.reasons import Reason
 from broker.worker import terms
+from router.ledger import Ledger
+from router.router import Router
 from tests.support.doubles import FakeLog
 
 RECEIVE_MAXIMUM = 4

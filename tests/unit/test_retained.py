@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
 from router.message import message
 from router.retained import RetainedStore
 from router.topics import matches

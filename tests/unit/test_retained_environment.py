@@ -7,10 +7,10 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from router.retained_pages import PageCheck
 
 from router.retained_copy import RetainedCopy
 from router.retained_index import RetainedIndex
+from router.retained_pages import PageCheck
 from router.segments import MissingSegmentError, NewerVersionError
 from tests.support.index_process import IndexProcess
 from tests.unit.test_retained_copy import gather

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from router.message import message
-from router.retained_values import cleared
-from router.topics import matches
 
+from router.message import message
 from router.retained_index import RetainedIndex
 from router.retained_scan import RetainedScan
+from router.retained_values import cleared
+from router.topics import matches
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW_US = 1_795_250_000_000_000  # when the monotonic clock stood at 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from router.retained_keys import KEY_BYTES_MAX, PREFIX_BYTES, KeyFilter, is_cut, key_of
 from router.topics import matches
 

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from router.mapped import MappedPages
-from router.message import message
 
 from router import retained_environment, retained_index
+from router.mapped import MappedPages
+from router.message import message
 from router.retained_index import RetainedIndex
 
 COUNT = 16_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from router.message import message
 from router.retained_keys import key_of
 from router.retained_values import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+from router import topics
 from router.crc32c import checksum
 from router.cursor import Cursor
 from router.message import message
 from router.records import RecordBuffer
 from router.scan import Census, Scan, matches
-
-from router import topics
 
 LEVELS = st.sampled_from(["", "a", "b", "ab", "$a", "é"])
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router.crc32c import checksum
 
+from router.crc32c import checksum
 from router.kinds import FORMAT_VERSION
 from router.segments import (
     HEADER,

@@ -1,6 +1,7 @@
 """Shared subscriptions: which member gets a message."""
 
 import pytest
+
 from router.local import LocalClient
 from router.message import message
 from router.shared import STRATEGIES

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from router.message import message
 
+from router.message import message
 from router.retained_environment import RetainedEnvironment
 from router.retained_index import RetainedIndex
 from router.retained_scan import RetainedScan

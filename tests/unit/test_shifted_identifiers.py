@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from broker.pump import Pump
-from router.ledger import Ledger
-from router.router import Router
-
 from broker.packets import Publish, Suback, Subscribe, subscription
 from broker.properties import PacketType
+from broker.pump import Pump
 from broker.reasons import Reason
 from router.commit_log import begin, open_log
+from router.ledger import Ledger
+from router.router import Router
 from tests.support.disk import SimulatedDisk
 from tests.unit.test_incoming_model import Talk
 

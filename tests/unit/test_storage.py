@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router.records import RecordBuffer
 
 from router.disk import Disk
+from router.records import RecordBuffer
 from router.segments import RECORDS_AT, Position, Segments, segment_name, segment_of
 from router.storage import Log
 from tests.support.commit_logs import open_log, read_log, turn, whole

@@ -6,6 +6,7 @@ import random
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
 from router.local import LocalClient
 from router.message import message
 from router.subscriptions import SubscriptionTree

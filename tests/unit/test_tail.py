@@ -7,13 +7,13 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from router.message import message
 from router.records import RecordBuffer
-from router.tail import LogTail
-from router.topics import matches, matches_compiled
-
 from router.segments import RECORDS_AT, segment_name
 from router.storage import Log
+from router.tail import LogTail
+from router.topics import matches, matches_compiled
 from router.windows import LogWindows
 from tests.support.commit_logs import open_log
 from tests.support.disk import SimulatedDisk, broken

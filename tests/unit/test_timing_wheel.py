@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from broker.wheel import TimerProbe, TimingWheel, advance
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from broker.wheel import TimerProbe, TimingWheel, advance
 
 TICK_MS = 250
 TURN_MS = 1024 * TICK_MS

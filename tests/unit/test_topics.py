@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from router.topics import check_topic_filter, is_topic_name, is_utf8, matches, parse_shared
 
 

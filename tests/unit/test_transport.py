@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+
 from mesh.carrier import FrameHandler
 from mesh.transport import Transport
 

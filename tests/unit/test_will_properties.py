@@ -6,18 +6,18 @@ import random
 from typing import Any
 
 import pytest
-from broker.hub import Hub
-from broker.pump import Pump
-from router.router import Router
 
 from broker.acl import AllowAll
 from broker.auth import Anonymous
 from broker.config import Config
 from broker.control import Controller
+from broker.hub import Hub
 from broker.packets import Connect, decode_connect, encode
 from broker.properties import PacketType, encode_properties, encode_varint, put_binary
+from broker.pump import Pump
 from broker.reasons import ClientError, CloseReason, Reason
 from broker.worker import ledger, terms
+from router.router import Router
 from tests.fuzz.corpus import odd_block
 from tests.fuzz.mutate import mutated
 
