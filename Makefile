@@ -220,7 +220,7 @@ test-leaks: test-ready
 # Nothing of what tests need but PySpark, and Java.
 demo: $(ANALYTICS_READY) $(BUILT)
 	@rm -rf build/demo
-	@$(BIN)/python -m analytics.demo build/demo --minutes $(or $(MINUTES),2) --devices $(or $(DEVICES),1000)
+	@$(BIN)/python -m analytics.cli.demo build/demo --minutes $(or $(MINUTES),2) --devices $(or $(DEVICES),1000)
 
 test-lake-kills: test-ready
 	@$(BIN)/python -m tests.analytics.killing --messages $(or $(MESSAGES),1000000) --workers 1

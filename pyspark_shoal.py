@@ -6,6 +6,6 @@ import shoal_packages
 
 shoal_packages.check("router", "analytics")
 
-from analytics.source import ShoalSource as DefaultSource
+from analytics.source.source import ShoalSource as DefaultSource
 
 __all__ = ["DefaultSource"]

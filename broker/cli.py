@@ -35,9 +35,9 @@ ELSEWHERE = {
     "admin": "broker.admin_cli",
     "top": "broker.top",
     # Of another package, which no module of the broker imports: only these names are known here.
-    "lake": "analytics.commands",
-    "analyze": "analytics.analyze",
-    "replay": "analytics.replay",
+    "lake": "analytics.cli.lake",
+    "analyze": "analytics.cli.analyze",
+    "replay": "analytics.cli.replay",
 }
 
 

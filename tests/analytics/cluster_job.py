@@ -5,8 +5,8 @@ import sys
 
 
 def main() -> None:
-    from analytics.lake import Lake, Plan, read_lake
-    from analytics.session import session
+    from analytics.lake.lake import Lake, Plan, read_lake
+    from analytics.source.spark_session import session
 
     data, folder = sys.argv[1:]
     spark = session(name="cluster job")

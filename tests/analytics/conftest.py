@@ -24,7 +24,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from analytics.session import session
+    from analytics.source.spark_session import session
 
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
     made = session(master="local[1]", name="tests", settings={**SETTINGS, "spark.sql.warehouse.dir": warehouse})

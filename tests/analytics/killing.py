@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analytics.mqtt import Client, NetworkError, Unfinished
+from analytics.source.mqtt_client import Client, NetworkError, Unfinished
 from tests.support.process import ROOT, BrokerProcess
 
 TIMEOUT_S = 1800.0

@@ -56,9 +56,9 @@ def rows(written: list[tuple[str, bytes, int, dict[str, Any], int]], **wanted: A
     """Write messages to a log, decode them, and return the rows that Arrow makes of it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from analytics.batches import record_batch
-    from analytics.decoder import COLUMNS, Decoder
-    from analytics.schema import MESSAGES
+    from analytics.source.batches import record_batch
+    from analytics.source.decoder import COLUMNS, Decoder
+    from analytics.source.schema import MESSAGES
 
     buffer = RecordBuffer(0)
     for number, (topic, payload, qos, has, time_us) in enumerate(written, 1):

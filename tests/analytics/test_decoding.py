@@ -18,11 +18,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from analytics.commands import sentence_of
-from analytics.fitting import UnfitError, fitter, parse
-from analytics.inference import FIELDS_MAX, extended, grown, inferred
-from analytics.lake import Lake, Plan, read_lake
-from analytics.payloads import Payload
+from analytics.cli.lake import sentence_of
+from analytics.lake.fitting import UnfitError, fitter, parse
+from analytics.lake.inference import FIELDS_MAX, extended, grown, inferred
+from analytics.lake.lake import Lake, Plan, read_lake
+from analytics.lake.payload_decoders import Payload
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3),

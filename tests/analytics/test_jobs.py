@@ -13,9 +13,9 @@ from broker.cli import main
 
 pytest.importorskip("pyspark")
 
-from analytics import jobs
-from analytics.html import number, seconds
-from analytics.report import Found, render
+from analytics.reports import jobs
+from analytics.reports.html import number, seconds
+from analytics.reports.report import Found, render
 
 START = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
@@ -90,7 +90,7 @@ def test_a_series_has_the_steps_in_which_there_was_nothing(messages: Any) -> Non
 
 
 def test_a_device_that_sends_in_bursts_has_a_rhythm_and_divides_by_nothing(spark: Any) -> None:
-    from analytics.report import collect
+    from analytics.reports.report import collect
 
     sent = [(at(second), "a/b", "bursts", b"") for second in (0, 10, 20, 30) for _ in range(4)]
     sent += [(at(second), "a/b", "once", b"") for second in (3,) * 6]

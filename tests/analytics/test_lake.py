@@ -16,13 +16,13 @@ from tests.support.log_folders import write_messages
 
 pytest.importorskip("pyspark")
 
-from analytics import state as states
-from analytics.compaction import tiers
-from analytics.files import open_files
-from analytics.inference import inferred
-from analytics.lake import Lake, Plan, read_all, read_lake
-from analytics.payloads import Payload, filter_pattern, load_payloads
-from analytics.state import LakeError
+from analytics.lake import manifest as states
+from analytics.lake.compaction import tiers
+from analytics.lake.file_store import open_files
+from analytics.lake.inference import inferred
+from analytics.lake.lake import Lake, Plan, read_all, read_lake
+from analytics.lake.manifest import LakeError
+from analytics.lake.payload_decoders import Payload, filter_pattern, load_payloads
 
 DAY_US = 86_400_000_000
 
@@ -271,7 +271,7 @@ def test_what_is_published_through_kills_of_broker_and_driver_is_in_the_lake_onc
 
 def test_a_batch_is_in_a_delta_table_once_however_often_it_is_written(spark: Any, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
-    from analytics.delta import DeltaLake
+    from analytics.lake.delta import DeltaLake
 
     write_messages(tmp_path / "data", (1, "n", b"21.5"), (2, "n", b"warm"))
     lake = DeltaLake(spark, plan(tmp_path, Payload("n", "n", "number")))
@@ -296,7 +296,7 @@ def in_delta(folder: Path, table: str = "messages") -> list[int]:
 
 def test_delta_tables_whose_checkpoint_is_lost_miss_nothing_and_have_nothing_twice(spark: Any, tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
-    from analytics.delta import DeltaLake
+    from analytics.lake.delta import DeltaLake
 
     def written(*numbers: int) -> DeltaLake:
         write_messages(tmp_path / "data", *((number, "t", b"%d" % number) for number in numbers))
@@ -319,7 +319,7 @@ def test_a_batch_that_is_larger_than_what_spark_lets_a_driver_collect_gets_into_
     spark: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("deltalake")
-    from analytics.delta import DeltaLake
+    from analytics.lake.delta import DeltaLake
 
     write_messages(tmp_path / "data", *((number, "t", b"%d" % number) for number in range(1, 2_001)))
     limit = spark.sparkContext._jsc.sc().conf().get("spark.driver.maxResultSize", "1g")

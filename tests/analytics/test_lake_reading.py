@@ -11,13 +11,13 @@ from tests.support.log_folders import write_messages
 
 pytest.importorskip("pyspark")
 
-from analytics import state as states
-from analytics.compaction import compact
-from analytics.files import LocalFiles
-from analytics.history import decode_history
-from analytics.lake import Lake, Plan, read_all, read_lake
-from analytics.payloads import Payload
-from analytics.state import LakeError, State, Table
+from analytics.lake import manifest as states
+from analytics.lake.compaction import compact
+from analytics.lake.file_store import LocalFiles
+from analytics.lake.history import decode_history
+from analytics.lake.lake import Lake, Plan, read_all, read_lake
+from analytics.lake.manifest import LakeError, State, Table
+from analytics.lake.payload_decoders import Payload
 
 DAY_US = 86_400_000_000
 DAYS = ("1970-01-01", "1970-01-02", "1970-01-03")
@@ -137,7 +137,7 @@ def test_a_decoder_that_comes_later_decodes_what_is_there_and_what_it_could_not(
 ) -> None:
     if layout == "delta":
         pytest.importorskip("deltalake")
-        from analytics.delta import DeltaLake
+        from analytics.lake.delta import DeltaLake
 
         made_by: type[Lake] = DeltaLake
     else:

@@ -18,18 +18,18 @@ from tests.support.process import ROOT
 
 pytest.importorskip("pyspark")
 
-from analytics import state as states
-from analytics.files import LocalFiles
-from analytics.hadoop import HadoopFiles
-from analytics.lake import Lake, Plan, read_lake
-from analytics.payloads import Payload
-from analytics.repair import repair
-from analytics.state import LakeError, State, Table
+from analytics.lake import manifest as states
+from analytics.lake.file_store import LocalFiles
+from analytics.lake.hadoop import HadoopFiles
+from analytics.lake.lake import Lake, Plan, read_lake
+from analytics.lake.manifest import LakeError, State, Table
+from analytics.lake.payload_decoders import Payload
+from analytics.lake.repair import repair
 
 HOLDER = """
 import sys
-from analytics.lock import WriterLock
-from analytics.files import LocalFiles
+from analytics.lake.lock import WriterLock
+from analytics.lake.file_store import LocalFiles
 lock = WriterLock(LocalFiles(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
@@ -75,7 +75,7 @@ def test_a_writer_without_locks_that_was_overtaken_changes_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As on HDFS or an object store, where no lock dies with its holder.
-    monkeypatch.setattr("analytics.lake.open_files", HadoopFiles)
+    monkeypatch.setattr("analytics.lake.lake.open_files", HadoopFiles)
     write_numbers(tmp_path, 1)
     fill(Lake(spark, plan(tmp_path)))
     write_numbers(tmp_path, 2, 3)
@@ -124,7 +124,7 @@ def test_of_two_states_that_are_written_at_once_one_is_the_next(tmp_path: Path) 
 
 
 def test_what_a_lake_lost_comes_back_from_the_log_once(spark: Any, tmp_path: Path) -> None:
-    from analytics.commands import lake as command
+    from analytics.cli.lake import lake as command
 
     for numbers in ((1, 2), (3, 4)):
         write_numbers(tmp_path, *numbers)
@@ -146,7 +146,7 @@ def test_what_a_lake_lost_comes_back_from_the_log_once(spark: Any, tmp_path: Pat
 
 def test_a_lake_is_of_one_format(spark: Any, tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
-    from analytics.delta import DeltaLake
+    from analytics.lake.delta import DeltaLake
 
     write_numbers(tmp_path, 1)
     fill(Lake(spark, plan(tmp_path)))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from analytics.decoder import Decoder
-from analytics.log import LogError, Place, Stretch, WorkerLog, decode
+from analytics.source.decoder import Decoder
+from analytics.source.log_reader import LogError, Place, Stretch, WorkerLog, decode
 from router.crc32c import checksum
 from router.disk import Disk
 from router.scan import TIME_MAX, TIME_MIN

@@ -15,7 +15,7 @@ from tests.support.process import BrokerProcess
 
 pytest.importorskip("pyspark")
 
-from analytics.mqtt import Client, NetworkError
+from analytics.source.mqtt_client import Client, NetworkError
 
 USERS = {"SHOAL_ARCHIVE__TOPIC_FILTERS": "#"}
 
@@ -108,7 +108,7 @@ def test_a_stream_over_the_network_gives_each_message_once_over_a_restart(
 
 
 def test_replay_publishes_a_stretch_of_the_log_again(broker: BrokerProcess, tmp_path: Path) -> None:
-    from analytics.mqtt import publish_properties
+    from analytics.source.mqtt_client import publish_properties
 
     with Client(url_of(broker)) as client:
         for number in range(20):
@@ -168,8 +168,8 @@ def test_deliveries_and_events_tell_when_what_a_session_was_owed_was_acknowledge
 
 
 def test_a_micro_batch_over_the_network_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
-    from analytics.network import NETWORK, NetworkStreamReader
-    from analytics.options import parse_options
+    from analytics.source.network_reader import NETWORK, NetworkStreamReader
+    from analytics.source.options import parse_options
 
     with BrokerProcess(tmp_path, "--workers", "2", environment=USERS) as broker:
 

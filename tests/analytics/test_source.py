@@ -72,9 +72,9 @@ def test_a_table_in_a_catalog_has_what_is_in_the_log_at_each_query(spark: Any, f
 
 READER = """
 import os, sys
-from analytics.source import ShoalSource
-from analytics.schema import MESSAGES
-import analytics.batches, analytics.decoder, analytics.events, pyspark.sql.pandas.types
+from analytics.source.source import ShoalSource
+from analytics.source.schema import MESSAGES
+import analytics.source.batches, analytics.source.decoder, analytics.source.events, pyspark.sql.pandas.types
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
 os.setuid(65534)
@@ -168,9 +168,9 @@ def test_options_choose_messages_and_schema_chooses_columns(spark: Any, folder: 
     ({"path": "PATH", "password": "x"}, "the option 'password' is for a broker only"),
 ])  # fmt: skip
 def test_a_wrong_option_is_told_in_a_sentence(folder: Path, options: dict[str, str], sentence: str) -> None:
-    from analytics.log import LogError
-    from analytics.schema import MESSAGES
-    from analytics.source import ShoalSource
+    from analytics.source.log_reader import LogError
+    from analytics.source.schema import MESSAGES
+    from analytics.source.source import ShoalSource
 
     given = {name: value.replace("PATH", str(folder)) for name, value in options.items()}
     with pytest.raises((ValueError, LogError), match=sentence):
@@ -203,8 +203,8 @@ def test_a_stream_goes_on_where_it_was_over_a_restart_and_gives_each_message_onc
 def test_small_segments_are_read_by_one_task_and_large_ones_by_one_each(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from analytics import source
-    from analytics.schema import MESSAGES
+    from analytics.source import source
+    from analytics.source.schema import MESSAGES
 
     write(tmp_path, 3, 4, 5)
     write_messages(tmp_path, (7, "a/b", b"4"), worker=1)

@@ -69,16 +69,16 @@ def write_log(folder: Path, count: int) -> None:
 def session() -> Any:
     """Return a session on one core; the JVM and its Python processes inherit that."""
     os.sched_setaffinity(0, {SPARK_CORE})
-    from analytics.session import session as open_session
+    from analytics.source.spark_session import session as open_session
 
     return open_session(master="local[1]", name="bench", settings=SETTINGS)
 
 
 def reading(rounds: int, count: int) -> dict[str, Any]:
     """Measure rows/s of the same queries over log, lake and native Parquet, in turns."""
-    from analytics.lake import Lake, Plan, read_lake
-    from analytics.log import size_of
-    from analytics.options import ROWS_PER_BATCH
+    from analytics.lake.lake import Lake, Plan, read_lake
+    from analytics.source.log_reader import size_of
+    from analytics.source.options import ROWS_PER_BATCH
     from tests.bench.analytics_floor import floor
 
     folder = BUILD / "data"

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from analytics.mqtt import Client
+from analytics.source.mqtt_client import Client
 from broker.admin_client import AdminClient
 from tests.support.process import ROOT, BrokerProcess
 

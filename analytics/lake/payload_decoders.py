@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.fitting import UnfitError, fitter, parse
-from analytics.inference import extended, inferred
-from analytics.schema import nullable
-from analytics.state import LakeError, check_table_name
+from analytics.lake.fitting import UnfitError, fitter, parse
+from analytics.lake.inference import extended, inferred
+from analytics.lake.manifest import LakeError, check_table_name
+from analytics.source.schema import nullable
 from router.topics import check_topic_filter
 
 if TYPE_CHECKING:

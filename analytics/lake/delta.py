@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
-from analytics import state as states
-from analytics.inference import extended
-from analytics.lake import Lake, Plan, Position
-from analytics.payloads import QUARANTINE, Payload
-from analytics.schema import nullable
-from analytics.state import DELTA, STAGING, LakeError, Table
+from analytics.lake import manifest as states
+from analytics.lake.inference import extended
+from analytics.lake.lake import Lake, Plan, Position
+from analytics.lake.manifest import DELTA, STAGING, LakeError, Table
+from analytics.lake.payload_decoders import QUARANTINE, Payload
+from analytics.source.schema import nullable
 from router.scan import TIME_MAX, TIME_MIN
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructField, StructType
 
-from analytics.log import End, LogError, Place, Stretch, WorkerLog, decode, node_of, worker_folders
-from analytics.options import BYTES_PER_BATCH, ROWS_PER_BATCH, Options, parse_options, plain
-from analytics.schema import MESSAGES, checked
+from analytics.source.log_reader import End, LogError, Place, Stretch, WorkerLog, decode, node_of, worker_folders
+from analytics.source.options import BYTES_PER_BATCH, ROWS_PER_BATCH, Options, parse_options, plain
+from analytics.source.schema import MESSAGES, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -80,7 +80,7 @@ class ShoalSource(DataSource):
                 )
         options = self._options()
         if options.url:
-            from analytics.network import NETWORK, NetworkReader
+            from analytics.source.network_reader import NETWORK, NetworkReader
 
             return NetworkReader(options, checked(schema, NETWORK))
         return LogReader(options, checked(schema, _table(options)))
@@ -89,7 +89,7 @@ class ShoalSource(DataSource):
         """Return what reads a stream. Raises ValueError."""
         options = self._options()
         if options.url:
-            from analytics.network import NETWORK, NetworkStreamReader
+            from analytics.source.network_reader import NETWORK, NetworkStreamReader
 
             return NetworkStreamReader(options, checked(schema, NETWORK))
         if options.table != "messages":
@@ -98,13 +98,13 @@ class ShoalSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes a table. Raises ValueError."""
-        from analytics.sink import Sink, parse_target
+        from analytics.source.sink import Sink, parse_target
 
         return Sink(parse_target(self.given, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  (Spark's name)
         """Return what publishes a stream. Raises ValueError."""
-        from analytics.sink import StreamSink, parse_target
+        from analytics.source.sink import StreamSink, parse_target
 
         return StreamSink(parse_target(self.given, schema))
 
@@ -113,10 +113,10 @@ class ShoalSource(DataSource):
 
 
 def _table(options: Options) -> StructType:
-    from analytics.events import DELIVERIES, EVENTS
+    from analytics.source.events import DELIVERIES, EVENTS
 
     if options.url:
-        from analytics.network import NETWORK
+        from analytics.source.network_reader import NETWORK
 
         return NETWORK
     return {"messages": MESSAGES, "events": EVENTS, "deliveries": DELIVERIES}[options.table]
@@ -134,8 +134,8 @@ class _Rows:
         """Yield the messages of a part as Arrow batches. Raises LogError, which names the segment and the byte."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from analytics.batches import record_batch
-        from analytics.decoder import Decoder
+        from analytics.source.batches import record_batch
+        from analytics.source.decoder import Decoder
 
         if not isinstance(partition, Part) or not partition.stretches:
             return
@@ -163,7 +163,7 @@ class _Rows:
             yield record_batch(schema, decoder.take(), rows)
 
     def _read_other(self, part: Part, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
-        from analytics.events import deliveries, events
+        from analytics.source.events import deliveries, events
 
         first = part.stretches[0]
         if self.options.table == "deliveries":

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import StructType
 
-from analytics import state as states
-from analytics.state import MERGING, STAGING
+from analytics.lake import manifest as states
+from analytics.lake.manifest import MERGING, STAGING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from analytics.files import Files
-    from analytics.state import State
+    from analytics.lake.file_store import Files
+    from analytics.lake.manifest import State
 
 FILES_PER_TIER: Final = 8
 TIER_FACTOR: Final = 8

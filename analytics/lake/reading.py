@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from analytics import state as states
-from analytics.files import LocalFiles, open_files
-from analytics.options import parse_options
-from analytics.payloads import MESSAGES, filter_pattern
-from analytics.state import DELTA, LakeError
+from analytics.lake import manifest as states
+from analytics.lake.file_store import LocalFiles, open_files
+from analytics.lake.manifest import DELTA, LakeError
+from analytics.lake.payload_decoders import MESSAGES, filter_pattern
+from analytics.source.options import parse_options
 from router.scan import TIME_MAX, TIME_MIN
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from analytics.files import Files
-    from analytics.state import State
+    from analytics.lake.file_store import Files
+    from analytics.lake.manifest import State
 
 _DAY: Final = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 _LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -166,7 +166,7 @@ def _delta_table(files: Files, table: str) -> Any:
 
 def _has_pending(files: Files, state: State) -> bool:
     """Return whether the messages of a batch that is being written are in their table."""
-    from analytics.delta import WRITTEN
+    from analytics.lake.delta import WRITTEN
 
     found = _delta_table(files, MESSAGES)
     version = found.transaction_version(f"{WRITTEN}-0") if found is not None else None

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from analytics.mqtt import Client, NetworkError, Received
-from analytics.options import Options
-from analytics.schema import MESSAGES
+from analytics.source.mqtt_client import Client, NetworkError, Received
+from analytics.source.options import Options
+from analytics.source.schema import MESSAGES
 from router.positions import decode_position, encode_position, format_time
 from router.scan import TIME_MIN
 

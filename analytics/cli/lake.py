@@ -73,7 +73,7 @@ def open_session(master: str | None, conf: tuple[str, ...], verbose: bool, name:
             raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--conf")
         settings[key] = value
     need_extra()
-    from analytics.session import session
+    from analytics.source.spark_session import session
 
     return session(master=master, name=name, settings=settings, verbose=verbose)
 
@@ -181,15 +181,15 @@ def write(
     """
     with telling():
         spark = open_session(master, conf, verbose, "shoal lake")
-        from analytics.lake import Lake, Plan
-        from analytics.payloads import load_payloads
+        from analytics.lake.lake import Lake, Plan
+        from analytics.lake.payload_decoders import load_payloads
 
         plan = Plan(
             data_folder(data_dir), path, tuple(load_payloads(decoders)) if decoders else (), messages_max,
             options={"failOnDataLoss": "false"} if go_on_behind_loss else {},
         )  # fmt: skip
         if layout == "delta":
-            from analytics.delta import DeltaLake
+            from analytics.lake.delta import DeltaLake
 
             written: Any = DeltaLake(spark, plan)
         else:
@@ -216,8 +216,8 @@ def repair_lake(
     """
     with telling():
         spark = open_session(master, conf, verbose, "shoal lake repair")
-        from analytics.payloads import MESSAGES, QUARANTINE
-        from analytics.repair import repair
+        from analytics.lake.payload_decoders import MESSAGES, QUARANTINE
+        from analytics.lake.repair import repair
 
         done = repair(spark, path, None if forget else data_folder(data_dir))
         for name in done.damaged:
@@ -249,9 +249,9 @@ def decode_lake(
     """
     with telling():
         spark = open_session(master, conf, verbose, "shoal lake decode")
-        from analytics.history import decode_history
-        from analytics.lake import Plan
-        from analytics.payloads import load_payloads
+        from analytics.lake.history import decode_history
+        from analytics.lake.lake import Plan
+        from analytics.lake.payload_decoders import load_payloads
 
         def told(day: str, decoded: int, quarantined: int) -> None:
             click.echo(f"{day}: {decoded:,} decoded, {quarantined:,} in the quarantine")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.html import AXIS_STEPS_S, Page, area_chart, bar_chart, number, seconds, table, timestamp
+from analytics.reports.html import AXIS_STEPS_S, Page, area_chart, bar_chart, number, seconds, table, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def collect(
     """
     from pyspark.sql import functions as f
 
-    from analytics import jobs
+    from analytics.reports import jobs
 
     found = Found(title, datetime.now(UTC))
     slim = messages.select("time", "topic", "publisher", "payload").persist()

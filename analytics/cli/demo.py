@@ -1,6 +1,6 @@
 """The worked example of docs/analytics.md, from an empty folder: broker, fleet, lake, three questions, report.
 
-    python -m analytics.demo FOLDER --minutes 2 --devices 1000
+    python -m analytics.cli.demo FOLDER --minutes 2 --devices 1000
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.commands import need_extra
-from analytics.mqtt import Client, Unfinished
+from analytics.cli.lake import need_extra
+from analytics.source.mqtt_client import Client, Unfinished
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,11 +174,11 @@ def run(
     folder: Path, *, devices: int, minutes: float, every_s: float = 10.0, master: str = "local[2]"
 ) -> dict[str, Any]:
     """Run the example in a folder; return what was published, what the lake has, and the answers."""
-    from analytics.analyze import show
-    from analytics.lake import Lake, Plan, read_lake
-    from analytics.payloads import load_payloads
-    from analytics.report import collect, render
-    from analytics.session import session
+    from analytics.cli.analyze import show
+    from analytics.lake.lake import Lake, Plan, read_lake
+    from analytics.lake.payload_decoders import load_payloads
+    from analytics.reports.report import collect, render
+    from analytics.source.spark_session import session
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "decoders.toml").write_text(DECODERS, encoding="utf-8")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from analytics.mqtt import Client, NetworkError, publish_properties
+from analytics.source.mqtt_client import Client, NetworkError, publish_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from analytics import state as states
-from analytics.delta import DeltaLake
-from analytics.files import open_files
-from analytics.lake import Lake, Plan
-from analytics.payloads import MESSAGES
-from analytics.reading import day_between, day_of, file_uris, times
-from analytics.state import DELTA, LakeError
+from analytics.lake import manifest as states
+from analytics.lake.delta import DeltaLake
+from analytics.lake.file_store import open_files
+from analytics.lake.lake import Lake, Plan
+from analytics.lake.manifest import DELTA, LakeError
+from analytics.lake.payload_decoders import MESSAGES
+from analytics.lake.reading import day_between, day_of, file_uris, times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from analytics import state as states
-from analytics.files import open_files
-from analytics.lake import CHECKPOINT, Lake, Plan, read_lake
-from analytics.lock import WriterLock
-from analytics.payloads import MESSAGES
-from analytics.schema import ID
-from analytics.state import FOLDER, STAGING, LakeError
+from analytics.lake import manifest as states
+from analytics.lake.file_store import open_files
+from analytics.lake.lake import CHECKPOINT, Lake, Plan, read_lake
+from analytics.lake.lock import WriterLock
+from analytics.lake.manifest import FOLDER, STAGING, LakeError
+from analytics.lake.payload_decoders import MESSAGES
+from analytics.source.schema import ID
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from analytics.decoder import LAST, STRETCH, count_accepted
+from analytics.source.decoder import LAST, STRETCH, count_accepted
 from router.disk import Disk
 from router.kinds import RecordError
 from router.reading import RULES_MAX, file_size, open_segments
@@ -23,7 +23,7 @@ from router.segments import RECORDS_AT, Header, Position, Segments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from analytics.decoder import Decoder
+    from analytics.source.decoder import Decoder
 
 NUMBER_MAX: Final = 2**64 - 1
 _WORKER = re.compile(r"worker-(0|[1-9]\d*)")

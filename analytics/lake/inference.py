@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, StringType, StructField, StructType
 
-from analytics.fitting import UnfitError, parse
+from analytics.lake.fitting import UnfitError, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from analytics.commands import data_folder, open_session, spark_options, telling
+from analytics.cli.lake import data_folder, open_session, spark_options, telling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from analytics.options import Options
+    from analytics.source.options import Options
 
 WIDTH = 200  # of what does not go to a terminal
 
@@ -71,8 +71,8 @@ class Source:
             return self.spark.read.format("shoal").options(**self.options).load(self.data_dir)
         from pyspark.sql import functions as f
 
-        from analytics.lake import read_all, read_lake
-        from analytics.payloads import filter_pattern
+        from analytics.lake.lake import read_all, read_lake
+        from analytics.lake.payload_decoders import filter_pattern
 
         if not self.lake_only:
             return read_all(self.spark, self.lake, self.data_dir, **self.options)
@@ -84,14 +84,14 @@ class Source:
 
     def other(self, name: str) -> DataFrame:
         """Return the table `events` or `deliveries` of the log, of the wanted time."""
-        from analytics.reading import within
+        from analytics.lake.reading import within
 
         wanted = self._wanted()
         frame = self.spark.read.format("shoal").option("table", name).load(self.data_dir)
         return within(frame, wanted.since_us, wanted.until_us)
 
     def _wanted(self) -> Options:
-        from analytics.options import parse_options
+        from analytics.source.options import parse_options
 
         return parse_options({"path": self.data_dir, **self.options})
 
@@ -159,7 +159,7 @@ def _job(
 )  # fmt: skip
 def traffic(source: Source, level: int, every: str) -> DataFrame:
     """Messages and bytes by the first levels of the topic, publisher and time."""
-    from analytics import jobs
+    from analytics.reports import jobs
 
     return jobs.traffic(source.messages(), level=level, every=every)
 
@@ -167,7 +167,7 @@ def traffic(source: Source, level: int, every: str) -> DataFrame:
 @_job("latency", "How long deliveries take, by client.", source_options=_LOG_OPTIONS)
 def latency(source: Source) -> DataFrame:
     """Time from acceptance to the receiver's acknowledgement, for sessions that outlive their connection."""
-    from analytics import jobs
+    from analytics.reports import jobs
 
     return jobs.latency(source.other("deliveries"))
 
@@ -180,7 +180,7 @@ def latency(source: Source) -> DataFrame:
 )  # fmt: skip
 def churn(source: Source, flapping_s: float) -> DataFrame:
     """How often clients came and went, for sessions that outlive their connection or have a will."""
-    from analytics import jobs
+    from analytics.reports import jobs
 
     return jobs.churn(source.other("events"), flapping_s=flapping_s)
 
@@ -191,7 +191,7 @@ def churn(source: Source, flapping_s: float) -> DataFrame:
 )  # fmt: skip
 def silent(source: Source, factor: float) -> DataFrame:
     """Devices that have been silent for longer than their rhythm explains."""
-    from analytics import jobs
+    from analytics.reports import jobs
 
     return jobs.silent(source.messages(), factor=factor)
 
@@ -199,7 +199,7 @@ def silent(source: Source, factor: float) -> DataFrame:
 @_job("outliers", "Payloads of unusual size.")
 def outliers(source: Source) -> DataFrame:
     """Payloads whose size is out of the ordinary for their publisher."""
-    from analytics import jobs
+    from analytics.reports import jobs
 
     return jobs.outliers(source.messages())
 
@@ -211,7 +211,7 @@ def outliers(source: Source) -> DataFrame:
 )  # fmt: skip
 def affected(source: Source, gone: str) -> DataFrame:
     """The clients that publish on topics, and those whose subscriptions match them."""
-    from analytics import jobs
+    from analytics.reports import jobs
 
     return jobs.affected(source.messages(), source.other("events"), topic_filter=gone)
 
@@ -223,7 +223,7 @@ def affected(source: Source, gone: str) -> DataFrame:
 )  # fmt: skip
 def gaps(source: Source, client: str | None, factor: float) -> DataFrame:
     """Where a device sent nothing for longer than it usually does."""
-    from analytics import jobs
+    from analytics.reports import jobs
 
     return jobs.gaps(source.messages(), publisher=client, factor=factor)
 
@@ -235,7 +235,7 @@ def gaps(source: Source, client: str | None, factor: float) -> DataFrame:
 )  # fmt: skip
 def series(source: Source, client: str, every: str) -> DataFrame:
     """One device's messages and bytes over time, steps without any included."""
-    from analytics import jobs
+    from analytics.reports import jobs
 
     return jobs.series(source.messages(), publisher=client, every=every)
 
@@ -255,7 +255,7 @@ def series(source: Source, client: str, every: str) -> DataFrame:
 def report(output: Path, title: str, **given: Any) -> None:
     """Write one HTML file with plots and tables, which needs nothing else to be looked at."""
     with telling():
-        from analytics.report import collect, render
+        from analytics.reports.report import collect, render
 
         source = Source(given)
         started_s = time.monotonic()

@@ -1,7 +1,7 @@
 """When what sessions are owed was acknowledged: the log, fed to a router as a restart would feed it."""
 
 from libc.stdint cimport int64_t, uint64_t
-from analytics.decoder cimport Values
+from analytics.source.decoder cimport Values
 from router.cursor cimport Cursor
 from router.recovery cimport Recovery
 

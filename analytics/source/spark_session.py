@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
-from analytics.source import ShoalSource
+from analytics.source.source import ShoalSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

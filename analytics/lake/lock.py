@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from analytics.state import LakeError
+from analytics.lake.manifest import LakeError
 
 if TYPE_CHECKING:
-    from analytics.files import Files
+    from analytics.lake.file_store import Files
 
 NAME: Final = "_shoal/lock"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from analytics.files import Entry, Files
+from analytics.lake.file_store import Entry, Files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

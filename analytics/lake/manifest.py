@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from analytics.files import Files
+    from analytics.lake.file_store import Files
 
 FORMAT: Final = 2
 FORMATS: Final = (1, 2)  # that are read

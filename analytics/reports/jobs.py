@@ -140,7 +140,7 @@ def affected(messages: DataFrame, events: DataFrame, *, topic_filter: str) -> Da
 
     Columns: role (publisher, subscriber), client, topic_filter, messages, last.
     """
-    from analytics.payloads import filter_pattern
+    from analytics.lake.payload_decoders import filter_pattern
 
     gone = messages.where(f.col("topic").rlike(filter_pattern(topic_filter)))
     publishers = (

@@ -190,7 +190,7 @@ class LocalFiles(Files):
 
 def open_files(spark: SparkSession, root: str) -> Files:
     """Return the files below a folder of any kind that Spark can write to, by the settings of a session."""
-    from analytics.hadoop import HadoopFiles
+    from analytics.lake.hadoop import HadoopFiles
 
     files = HadoopFiles(spark, root)
     return LocalFiles(files.local_path) if files.local_path is not None else files

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from analytics import state as states
-from analytics.compaction import compact
-from analytics.files import open_files
-from analytics.inference import extended, grown
-from analytics.lock import WriterLock
-from analytics.payloads import KEPT, MESSAGES, QUARANTINE, Payload, decoded, decoder, found_out
-from analytics.reading import frame_of, read_all, read_lake, within
-from analytics.schema import ID, nullable
-from analytics.state import PARQUET, STAGING, LakeError, Table
+from analytics.lake import manifest as states
+from analytics.lake.compaction import compact
+from analytics.lake.file_store import open_files
+from analytics.lake.inference import extended, grown
+from analytics.lake.lock import WriterLock
+from analytics.lake.manifest import PARQUET, STAGING, LakeError, Table
+from analytics.lake.payload_decoders import KEPT, MESSAGES, QUARANTINE, Payload, decoded, decoder, found_out
+from analytics.lake.reading import frame_of, read_all, read_lake, within
+from analytics.source.schema import ID, nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

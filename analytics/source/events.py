@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow
 from pyspark.sql.types import ByteType, LongType, StringType, StructField, StructType, TimestampType
 
-from analytics.batches import record_batch
-from analytics.log import LogError, Stretch, WorkerLog, clipped
-from analytics.receipts import Receipts
+from analytics.source.batches import record_batch
+from analytics.source.delivery_receipts import Receipts
+from analytics.source.log_reader import LogError, Stretch, WorkerLog, clipped
 from router.disk import Disk
 from router.kinds import BY_NAME
 from router.reading import RULES_MAX

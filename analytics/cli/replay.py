@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from analytics.commands import data_folder, telling
+from analytics.cli.lake import data_folder, telling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def replay(
     It needs no Spark. A broker that takes messages more slowly than they come delays those that follow.
     """
     with telling():
-        from analytics.mqtt import Client
+        from analytics.source.mqtt_client import Client
 
         published = 0
         late = 0.0
@@ -94,8 +94,8 @@ def _wait_until(client: Any, due_s: float) -> float:
 
 
 def _rows(folder: str, since: str | None, until: str | None, topic_filter: str | None) -> Iterator[Row]:
-    from analytics.log import worker_folders
-    from analytics.options import parse_options
+    from analytics.source.log_reader import worker_folders
+    from analytics.source.options import parse_options
     from router.disk import Disk
     from router.reading import Reader
     from router.scan import Scan

@@ -1,0 +1,4 @@
+"""The commands `shoal lake`, `shoal analyze` and the demo.
+
+It may import every other room.
+"""

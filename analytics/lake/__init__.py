@@ -1,0 +1,4 @@
+"""A lake of Parquet or Delta files that has each message once.
+
+It may import source.
+"""
