@@ -10,7 +10,7 @@ import trio
 from broker.control_channel import ControlError
 from broker.listings import QueryError, Row
 from broker.logs import LEVELS, set_level
-from mesh.home import Homes
+from mesh.placement import Homes
 
 if TYPE_CHECKING:
     from broker.supervisor import Supervisor

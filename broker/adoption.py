@@ -36,7 +36,7 @@ from broker.place import Start, router_name
 from broker.startup import StartError, note_spread, spread_of, unusable
 from broker.worker import ledger
 from broker.worker_folders import worker_folder, workers_of
-from mesh.home import Homes
+from mesh.placement import Homes
 from router.commit_log import Opened, begin, open_log
 from router.disk import Disk
 from router.forwarding import Forwarding

@@ -144,7 +144,7 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
     spread = spread_of(folder)
     if not anew and (spread == config.workers or (spread is None and config.workers == 1)):
         return
-    from mesh.node import NodeError, node_of
+    from mesh.node_identity import NodeError, node_of
     from router.disk import make_folder
 
     try:
@@ -189,7 +189,7 @@ def _supervise(
     from broker.run_folder import run_folder
     from broker.startup import StartError, check_addresses, unusable
     from broker.supervisor import Supervisor, WorkersError
-    from mesh.node import NodeError, node_of
+    from mesh.node_identity import NodeError, node_of
 
     try:
         node = node_of(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.startup import SPREAD, StartError, spread_of
 from broker.worker_folders import worker_folder, workers_of
-from mesh.node import NAME, NodeError, node_of
+from mesh.node_identity import NAME, NodeError, node_of
 from router.commit_log import snapshot_of
 from router.disk import Disk, set_aside
 from router.segments import NewerVersionError, SegmentError, segment_of

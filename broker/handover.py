@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.handshake import Handshake
     from broker.reactor import Reactor
-    from mesh.home import Homes
+    from mesh.placement import Homes
 
 log = get("handover")
 

@@ -8,7 +8,7 @@ from broker.replay cimport Replays
 from broker.shares cimport Shares
 from broker.wheel cimport TimingWheel
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from mesh.seam cimport MeshSeam
+from mesh.reactor_port cimport MeshSeam
 from router.message cimport Message
 from router.router cimport Router
 

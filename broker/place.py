@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from broker.settings import Config
-from mesh.node import Node
+from mesh.node_identity import Node
 
 
 def router_name(node: Node, number: int) -> bytes:

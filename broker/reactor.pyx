@@ -14,7 +14,7 @@ from broker.hub import PHASES
 from broker.protocol cimport CLOSING, CONNECTING, WORK_READ
 from broker.socket_end cimport NO_SOCKET
 from broker.wheel cimport TICK_MS
-from mesh.seam cimport MeshSeam
+from mesh.reactor_port cimport MeshSeam
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from broker.startup import StartError
 
 if TYPE_CHECKING:
-    from mesh.node import Node
+    from mesh.node_identity import Node
 
 PREFIX: Final = "shoal-"
 BASE_BYTES_MAX: Final = 60

@@ -12,7 +12,7 @@ import msgspec
 from broker.config import Config
 from broker.place import Start
 from broker.startup import StartError, spread_of
-from mesh.node import Node
+from mesh.node_identity import Node
 
 
 def spread_over(count: int, config: Config, folder: Path, node: Node, accept_loss: bool) -> None:

@@ -33,7 +33,7 @@ from broker.place import Start
 from broker.places import clear
 from broker.run_folder import copies_in_use
 from broker.startup import refusal
-from mesh.node import Node
+from mesh.node_identity import Node
 
 log = get("supervisor")
 

@@ -28,7 +28,7 @@ from broker.reactor import Reactor
 from broker.replay import Replays
 from broker.replay_logs import ReplayLogs
 from broker.sys_topics import SysTopics
-from mesh.home import Homes
+from mesh.placement import Homes
 from router.archive import ArchiveFilters
 from router.ledger import Ledger
 from router.overflow import OverflowRules

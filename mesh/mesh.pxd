@@ -1,10 +1,10 @@
 """One router among others: its links, what it tells them and what they tell it."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from mesh.carrier cimport Carrier, FrameHandler, Lane
+from mesh.base_transport cimport Carrier, FrameHandler, Lane
 from mesh.frames cimport FrameReader
 from mesh.link cimport LinkOwner, PeerLink
-from mesh.seam cimport MeshSeam
+from mesh.reactor_port cimport MeshSeam
 from router.forwarding cimport Forwarding
 from router.peers cimport Peer
 from router.router cimport Router

@@ -1,7 +1,7 @@
 """The sockets of the mesh: libzmq, called from compiled code."""
 
 from libc.stdint cimport uint8_t, uint64_t
-from mesh.carrier cimport Carrier, FrameHandler, Lane
+from mesh.base_transport cimport Carrier, FrameHandler, Lane
 
 cdef enum:
     RECEIVE_MAX = 256            # frames taken of one socket in a call; what it has more is the next call's

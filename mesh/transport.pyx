@@ -16,7 +16,7 @@ from libc.string cimport memcmp, strlen
 import zmq
 import zmq.backend.cython._zmq as pyzmq_extension
 
-from mesh.gate import Gate
+from mesh.zap import Gate
 
 cdef extern from "<dlfcn.h>" nogil:
     void* dlopen(const char* path, int flags)

@@ -20,8 +20,8 @@ from broker.reasons import CloseReason, ConnectReturn, Reason
 from broker.settings import Processes
 from broker.ways import HEADER, client_identifier_of
 from broker.worker import open_broker
-from mesh.home import Homes
-from mesh.node import Node
+from mesh.node_identity import Node
+from mesh.placement import Homes
 from tests.support.raw_client import RawClient
 
 NODE = Node(version=1, identifier="00" * 8, secret="11" * 32)

@@ -10,7 +10,7 @@ import trio
 from broker.place import Links, Place, router_name
 from broker.replay_logs import ReplayLogs
 from broker.worker import Worker, open_broker
-from mesh.node import node_of
+from mesh.node_identity import node_of
 from router.message import message
 from tests.support.embedded import CONFIG, TIMEOUT_S
 

@@ -18,7 +18,7 @@ import tempfile
 import time
 from typing import Any
 
-from mesh.carrier import FrameHandler
+from mesh.base_transport import FrameHandler
 from mesh.link import LinkOwner, PeerLink
 from mesh.transport import Transport
 from router.ledger import Ledger

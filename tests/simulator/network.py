@@ -11,7 +11,7 @@ from collections import deque
 from random import Random
 from typing import Any
 
-from mesh.carrier import Carrier, Lane
+from mesh.base_transport import Carrier, Lane
 from tests.simulator.machine import Death
 
 STALLED_STEPS = 80                      # at most, for a connection that does not move

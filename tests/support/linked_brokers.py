@@ -15,7 +15,7 @@ import zmq
 from broker.config import Config, Shutdown
 from broker.place import Links, router_name
 from broker.settings import Mesh
-from mesh.node import node_of
+from mesh.node_identity import node_of
 from tests.support.raw_client import wait_until
 from tests.support.seamed_workers import FORKS, START_TIMEOUT_S, STOP_TIMEOUT_S, run_worker
 

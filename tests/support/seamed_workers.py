@@ -18,7 +18,7 @@ import trio
 from broker.config import Config
 from broker.place import Place
 from broker.worker import Worker, drive
-from mesh.node import node_of
+from mesh.node_identity import node_of
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 10

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from mesh.home import Homes
-from mesh.node import node_of
+from mesh.node_identity import node_of
+from mesh.placement import Homes
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import wait_until
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.home import Homes
-from mesh.node import NodeError, node_of
+from mesh.node_identity import NodeError, node_of
+from mesh.placement import Homes
 
 KEY = b"k" * 32
 

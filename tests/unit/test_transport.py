@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from mesh.carrier import FrameHandler
+from mesh.base_transport import FrameHandler
 from mesh.transport import Transport
 
 DEADLINE_S = 20

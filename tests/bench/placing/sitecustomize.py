@@ -12,7 +12,7 @@ from typing import SupportsIndex
 PLACES = os.environ.get("BENCH_PLACES", "")
 
 if PLACES:
-    from mesh.home import Homes
+    from mesh.placement import Homes
 
     class Relative:
         """A worker's number as the other one sees it that is asked last whether it is this."""
