@@ -20,14 +20,14 @@ from broker.taps import Look
 from broker.version import VERSION
 from broker.why import explain
 from broker.why_passed import explain_passing
-from router.peers import PEER_PREFIX
+from router.peers.peer import PEER_PREFIX
 from router.router import Router
-from router.session import Session
+from router.sessions.session import Session
 
 if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.worker import Worker
-    from router.message import Message
+    from router.core.message import Message
 
 SHOWN_MAX = 20                   # deliveries and subscriptions that the description of one client has
 DESCRIPTORS_PER_STEP = 20_000

@@ -37,17 +37,17 @@ from broker.startup import StartError, note_spread, spread_of, unusable
 from broker.worker import ledger
 from broker.worker_folders import worker_folder, workers_of
 from mesh.placement import Homes
-from router.commit_log import Opened, begin, open_log
-from router.disk import Disk
 from router.forwarding import Forwarding
-from router.records import RecordBuffer
+from router.log.disk import Disk
+from router.log.record_buffer import RecordBuffer
+from router.recovery.open_log import Opened, begin, open_log
 from router.router import Router
 
 if TYPE_CHECKING:
     from broker.config import Config
-    from router.cursor import Cursor
-    from router.disk import Storage
-    from router.session import Session
+    from router.log.disk import Storage
+    from router.log.record_cursor import Cursor
+    from router.sessions.session import Session
 
 log = get("adoption")
 
@@ -330,8 +330,8 @@ def adopt(start: Start) -> Adoption:
 
 def main() -> int:
     """Spread what standard input says, a Start as JSON; returns the exit code, after the reason as the last line."""
-    from router.retained_copy import CopyError
-    from router.segments import SegmentError
+    from router.log.segments import SegmentError
+    from router.retained.second_copy import CopyError
 
     start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
     logs.configure(start.config.log)

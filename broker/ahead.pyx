@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t
 from posix.unistd cimport pread
-from router.cursor cimport whole_records
+from router.log.record_cursor cimport whole_records
 
 
 @cython.final

@@ -17,11 +17,11 @@ from broker.properties import (
     encode_message_block,
     encode_varint,
 )
-from router.message import message as make_message
-from router.topics import check_topic_filter, is_topic_name, parse_shared
+from router.core.message import message as make_message
+from router.matching.topic_names import check_topic_filter, is_topic_name, parse_shared
 
 if TYPE_CHECKING:
-    from router.message import Message
+    from router.core.message import Message
 
 STRING_BYTES_MAX = 65_535
 HEADER_BYTES_MAX = 2 + 2 + 4            # of a PUBLISH beside topic name, properties and payload: lengths, identifier

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.message import Message
-    from router.retained_scan import RetainedScan
+    from router.core.message import Message
+    from router.retained.scan import RetainedScan
     from router.router import Router
 
 SLICE_MESSAGES = 64             # read from the index at a time: well below a millisecond

@@ -17,14 +17,14 @@ from typing import Any, Final
 
 from broker.version import VERSION
 from broker.worker_folders import WORKER, worker_folder, workers_of
-from router.commit_log import snapshot_of
-from router.crc32c import checksum
-from router.disk import Disk
-from router.inspection import read_incarnation
-from router.last_run import INCARNATION
-from router.positions import format_time
-from router.reading import open_segments
-from router.segments import Header, Segments, segment_of
+from router.log.crc32c import checksum
+from router.log.disk import Disk
+from router.log.last_run import INCARNATION
+from router.log.reader import open_segments
+from router.log.replay_position import format_time
+from router.log.segments import Header, Segments, segment_of
+from router.log.verify import read_incarnation
+from router.recovery.open_log import snapshot_of
 
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1

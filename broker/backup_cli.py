@@ -79,7 +79,7 @@ def restore(source: Path, data_dir: str) -> None:
 
 
 def _summary(manifest: Manifest) -> str:
-    from router.positions import format_time
+    from router.log.replay_position import format_time
 
     records = ", ".join(
         f"worker {worker} up to record {numbers['last_number']:,}" for worker, numbers in manifest.workers.items()

@@ -145,7 +145,7 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
     if not anew and (spread == config.workers or (spread is None and config.workers == 1)):
         return
     from mesh.node_identity import NodeError, node_of
-    from router.disk import make_folder
+    from router.log.disk import make_folder
 
     try:
         node = node_of(folder)
@@ -172,7 +172,7 @@ def _serve_alone(
     from broker.data_folder import log_refusal
     from broker.hosting import run_worker
     from broker.startup import StartError
-    from router.segments import SegmentError
+    from router.log.segments import SegmentError
 
     try:
         return run_worker(config, ready, folder, accept_loss)

@@ -3,7 +3,7 @@
 from broker.buffers cimport Output, output_room
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from router.message cimport Message, NO_OFFSET
+from router.core.message cimport Message, NO_OFFSET
 
 cdef enum:
     CONNECT = 1

@@ -8,8 +8,8 @@ mended; any other is put together from its parts, which costs four copies instea
 from broker.reasons import ClientError, Reason
 from broker.buffers cimport chunk_data, output_clear, output_room
 from libc.string cimport memcpy
-from router.message cimport NO_OFFSET
-from router.topics cimport valid_topic_name, valid_utf8
+from router.core.message cimport NO_OFFSET
+from router.matching.topic_names cimport valid_topic_name, valid_utf8
 
 cdef enum:
     PAYLOAD_FORMAT_INDICATOR = 0x01

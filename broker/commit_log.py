@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-import router.commit_log
+import router
 from broker.handshake import PendingWill
 from broker.left_logs import trim_left_logs
 from broker.logs import get
@@ -23,13 +23,13 @@ from broker.read_ahead import ReadAheadDisk
 from broker.retained_copying import RETAINED, is_complete, log_begins, open_copy
 from broker.settings import Archive
 from broker.worker_folders import worker_folder
-from router.commit_log import begin, open_log, remove_snapshots, remove_unfinished, start_deadlines
-from router.retention import archive_needs
+from router.log.retention import archive_needs
+from router.recovery.open_log import begin, open_log, remove_snapshots, remove_unfinished, start_deadlines
 
 if TYPE_CHECKING:
     from broker.acl import Acl
     from broker.settings import Storage
-    from router.retained_index import RetainedIndex
+    from router.retained.lmdb_index import RetainedIndex
     from router.router import Router
 
 log = get("storage")
@@ -47,7 +47,7 @@ def open_index(folder: Path, worker: int = 0, workers: int = 1, *, accept_loss: 
     says that it is damaged, this fails. Raises OSError, and SegmentError (of router.segments) if something is lost.
     """
     # Here, because it takes lmdb along, which nobody needs who keeps nothing.
-    from router.retained_index import RetainedIndex
+    from router.retained.lmdb_index import RetainedIndex
 
     folder.mkdir(mode=0o700, exist_ok=True)
     index = RetainedIndex(str(folder / RETAINED), worker=worker, workers=workers, logs=log_begins(folder),
@@ -222,7 +222,7 @@ class CommitLog:
 
     async def _run_compaction(self, *only: str) -> dict[str, Any] | None:
         """Have broker.compaction do its work, and return the snapshot; None if there is none."""
-        package = Path(router.commit_log.__file__).parents[1]
+        package = Path(router.__file__).parents[1]
         done = await trio.run_process(
             [sys.executable, "-m", "broker.compaction", str(self.home), str(self.log.worker), *only],
             capture_stdout=True, capture_stderr=True, check=False, env={**os.environ, "PYTHONPATH": str(package)})

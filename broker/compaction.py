@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from broker.retained_copying import complete, open_copy
-from router.compact import compact
-from router.disk import Disk
+from router.log.disk import Disk
+from router.recovery.snapshot import compact
 
 NICENESS: Final = 10
 

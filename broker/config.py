@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from broker.settings import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
-from router.overflow import POLICIES
-from router.topics import check_topic_filter
+from router.matching.topic_names import check_topic_filter
+from router.sessions.queue_policy import POLICIES
 
 __all__ = [
     "SECTIONS",

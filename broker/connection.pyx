@@ -9,9 +9,9 @@ from broker.sockets import peer_address
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
-from router.message cimport Message
-from router.routes cimport write_identifier
-from router.session cimport Session
+from router.core.message cimport Message
+from router.matching.route_cache cimport write_identifier
+from router.sessions.session cimport Session
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* data, size_t size, int flags)

@@ -23,8 +23,8 @@ from broker.reasons import BY_CLIENT, ClientError, CloseReason, Reason, disconne
 from broker.replay_filters import parse_replay
 from broker.subscribing import Slices, Subscribing, Unsubscribing
 from broker.taps import Taps
-from router.replays import REPLAY_PREFIX, ReplaySubscription
-from router.topics import check_topic_filter, parse_shared
+from router.matching.topic_names import check_topic_filter, parse_shared
+from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription
 
 if TYPE_CHECKING:
     from broker.acl import Acl
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from broker.packets import Subscription
     from broker.replay import Replays
     from router.router import Router
-    from router.session import Session
+    from router.sessions.session import Session
 
 log = get("connections")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from broker.startup import SPREAD, StartError, spread_of
 from broker.worker_folders import worker_folder, workers_of
 from mesh.node_identity import NAME, NodeError, node_of
-from router.commit_log import snapshot_of
-from router.disk import Disk, set_aside
-from router.segments import NewerVersionError, SegmentError, segment_of
+from router.log.disk import Disk, set_aside
+from router.log.segments import NewerVersionError, SegmentError, segment_of
+from router.recovery.open_log import snapshot_of
 
 ACCEPT: str = "With --accept-loss the broker starts without what is lost by that."
 

@@ -25,7 +25,7 @@ from broker.packets import (
 from broker.properties import PacketType, encode_message_block
 from broker.reasons import ClientError, CloseReason, Reason, reason_to_close
 from broker.sockets import watch_peer
-from router.message import message as make_message
+from router.core.message import message as make_message
 
 if TYPE_CHECKING:
     from broker.acl import Acl
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from broker.places import Places
     from broker.presence import Presence
     from broker.taps import Taps
-    from router.message import Message
+    from router.core.message import Message
     from router.router import Router
-    from router.session import Session
+    from router.sessions.session import Session
 
 log = get("handshake")
 

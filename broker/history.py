@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from broker.readable import timestamp
-from router.cursor import Cursor
-from router.kinds import BY_NAME, RecordError
-from router.scan import Scan, matches
-from router.segments import END, RECORDS_AT, SHORT
+from router.log.record_cursor import Cursor
+from router.log.record_kinds import BY_NAME, RecordError
+from router.log.record_scan import Scan, matches
+from router.log.segments import END, RECORDS_AT, SHORT
 
 if TYPE_CHECKING:
     from broker.listings import Row
-    from router.windows import LogWindows
+    from router.log.read_cache import LogWindows
 
 WINDOW_BYTES: Final = 131_072
 RECORDS_PER_STEP: Final = 300        # some 2 ms

@@ -9,7 +9,7 @@ from broker.shares cimport Shares
 from broker.wheel cimport TimingWheel
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from mesh.reactor_port cimport MeshSeam
-from router.message cimport Message
+from router.core.message cimport Message
 from router.router cimport Router
 
 cdef enum Phase:                         # what a turn's time goes to; names in hub.PHASES

@@ -17,14 +17,14 @@ from broker.application import ReceivedMessage
 from broker.backlog import Backlog
 from broker.presence import ClientInfo, Connected, Disconnected, Presence
 from broker.reasons import CloseReason, Reason
-from router.local import LocalClient
+from router.sessions.local_receiver import LocalClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.acl import Acl
     from broker.reactor import Reactor
-    from router.message import Message
+    from router.core.message import Message
     from router.router import Router
 
 INBOX_MAX = 1000                # messages, unless connect() says otherwise

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from broker.retained_copying import complete, open_copy
 from broker.worker_folders import workers_of
-from router.commit_log import remove_snapshots, snapshot_of
-from router.compact import compact
-from router.disk import Disk
-from router.followed import FollowedLog
-from router.retention import archive_needs
-from router.segments import remove_segments
+from router.log.disk import Disk
+from router.log.remote_log import FollowedLog
+from router.log.retention import archive_needs
+from router.log.segments import remove_segments
+from router.recovery.open_log import remove_snapshots, snapshot_of
+from router.recovery.snapshot import compact
 
 if TYPE_CHECKING:
     from broker.settings import Archive

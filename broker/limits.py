@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from broker.hub import Hub
     from broker.places import Places
-    from router.ledger import Ledger
+    from router.sessions.ledger import Ledger
 
 log = get("limits")
 

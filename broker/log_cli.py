@@ -20,8 +20,8 @@ import click
 from broker.worker_folders import workers_of
 
 if TYPE_CHECKING:
-    from router.reading import Progress, Row
-    from router.scan import Scan
+    from router.log.reader import Progress, Row
+    from router.log.record_scan import Scan
 
 EXIT_DAMAGED = 1
 EXIT_UNREADABLE = 2
@@ -169,9 +169,9 @@ def compact(data_dir: str | None, file: Path | None) -> None:
 
     from broker.retained_copying import complete, open_copy
     from broker.startup import StartError, locked_folder
-    from router.compact import compact as make_snapshot
-    from router.disk import Disk
-    from router.retained_copy import CopyError
+    from router.log.disk import Disk
+    from router.recovery.snapshot import compact as make_snapshot
+    from router.retained.second_copy import CopyError
 
     with reading():
         folder = data_folder(data_dir, file)
@@ -193,8 +193,8 @@ def compact(data_dir: str | None, file: Path | None) -> None:
 
 
 def _examined(folder: Path, label: str) -> list[Any]:
-    from router.disk import Disk
-    from router.inspection import examine
+    from router.log.disk import Disk
+    from router.log.verify import examine
 
     folders = worker_folders(folder)
     with progress_bar(label, sum(map(_folder_bytes, folders.values()))) as progress:
@@ -235,9 +235,9 @@ def cat(
     from heapq import merge
     from itertools import islice
 
-    from router.disk import Disk
-    from router.reading import Reader
-    from router.scan import TIME_MAX, TIME_MIN
+    from router.log.disk import Disk
+    from router.log.reader import Reader
+    from router.log.record_scan import TIME_MAX, TIME_MIN
 
     now_us = time.time_ns() // 1000
     since_us = TIME_MIN if since is None else _moment("--since", since, now_us)
@@ -276,8 +276,8 @@ def follow(
     """
     from itertools import islice
 
-    from router.disk import Disk
-    from router.reading import Follower
+    from router.log.disk import Disk
+    from router.log.reader import Follower
 
     with reading():
         folders = worker_folders(data_folder(data_dir, file), worker)
@@ -301,8 +301,8 @@ def _by_time(row: Row) -> int:
 
 
 def _scan(topic_filter: str | None, kind: str, **times: int) -> Scan:
-    from router.scan import Scan
-    from router.topics import SHARE_PREFIX, check_topic_filter
+    from router.log.record_scan import Scan
+    from router.matching.topic_names import SHARE_PREFIX, check_topic_filter
 
     encoded = None
     if topic_filter is not None:
@@ -319,7 +319,7 @@ def _scan(topic_filter: str | None, kind: str, **times: int) -> Scan:
 
 
 def _moment(option: str, text: str, now_us: int) -> int:
-    from router.positions import parse_time
+    from router.log.replay_position import parse_time
 
     try:
         return parse_time(text, now_us)

@@ -11,12 +11,12 @@ import msgspec
 
 from broker.properties import PacketType, decode_properties, encode_varint
 from broker.reasons import ClientError
-from router.positions import format_time
+from router.log.replay_position import format_time
 
 if TYPE_CHECKING:
-    from router.inspection import LogFile, Report
-    from router.reading import Row
-    from router.segments import Damage
+    from router.log.reader import Row
+    from router.log.segments import Damage
+    from router.log.verify import LogFile, Report
 
 
 # Records -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from broker import logs
 from broker.survey import queue_of
-from router.storage import Log
+from router.log.log_writer import Log
 
 if TYPE_CHECKING:
     from broker.acceptor import Acceptor

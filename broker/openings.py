@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.packets import Connect
-    from router.session import Session
+    from router.sessions.session import Session
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,13 +2,13 @@
 
 from broker.buffers cimport Output, PointerList
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from router.message cimport Message
-from router.outgoing cimport Outgoing
-from router.receiver cimport Receiver
+from router.core.message cimport Message
+from router.sessions.outgoing cimport Outgoing
+from router.core.receiver cimport Receiver
 from router.router cimport Router
-from router.session cimport Session
-from router.sink cimport Sink, SinkResult
-from router.routes cimport Route
+from router.sessions.session cimport Session
+from router.sessions.sink cimport Sink, SinkResult
+from router.matching.route_cache cimport Route
 
 cdef enum ProtocolState:
     AWAITING_CONNECT = 0

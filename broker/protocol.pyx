@@ -17,16 +17,16 @@ from broker.codec cimport (
     write_acknowledgement, write_publish,
 )
 from broker.reasons import ClientError, CloseReason, Reason
-from router.ledger cimport (
+from router.sessions.ledger cimport (
     DROP_LOG_UNAVAILABLE, DROP_NOT_AUTHORIZED, DROP_PAYLOAD_TOO_LARGE, DROP_REFUSED, DROP_RETAINED_FULL,
 )
-from router.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
-from router.sink cimport (
+from router.sessions.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
+from router.sessions.sink cimport (
     PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult,
     count_drop,
 )
-from router.subscriptions cimport is_of
-from router.topics cimport is_own_topic, valid_topic_name
+from router.matching.subscription_tree cimport is_of
+from router.matching.topic_names cimport is_own_topic, valid_topic_name
 from broker.limits import check_topic_size
 
 cdef extern from *:

@@ -1,7 +1,7 @@
 """The one place where effects become actions."""
 
 from libc.stdint cimport uint64_t
-from router.records cimport RecordBuffer
+from router.log.record_buffer cimport RecordBuffer
 from router.router cimport Router
 
 

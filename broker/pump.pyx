@@ -4,7 +4,7 @@ What rests on no record never comes here: it left during the turn. Without a log
 """
 
 cimport cython
-from router.records cimport RecordBuffer
+from router.log.record_buffer cimport RecordBuffer
 
 
 cdef extern from "<sched.h>" nogil:

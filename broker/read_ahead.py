@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from broker.ahead import AheadReader
-from router.cursor import checked_bytes
-from router.disk import Disk
+from router.log.disk import Disk
+from router.log.record_cursor import checked_bytes
 
 
 class ReadAheadDisk(Disk):

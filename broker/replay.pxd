@@ -2,10 +2,10 @@
 
 from broker.connection cimport Connection
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from router.message cimport Message
+from router.core.message cimport Message
 from router.router cimport Router
-from router.session cimport Session
-from router.tail cimport MergedTail
+from router.sessions.session cimport Session
+from router.log.tail cimport MergedTail
 
 cdef enum:
     TURN_BYTES = 262144          # of the log that all replays together look at in one turn

@@ -10,16 +10,16 @@ from collections import deque
 from broker.durations cimport monotonic_ns
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
-from router.crc32c cimport crc32c
-from router.message cimport Message
-from router.receiver cimport NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
-from router.routes cimport write_identifier
-from router.tail cimport TAIL_BUDGET, TAIL_END, LogTail, MergedTail, TailStep
-from router.cursor cimport lend_message
+from router.log.crc32c cimport crc32c
+from router.core.message cimport Message
+from router.core.receiver cimport NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from router.matching.route_cache cimport write_identifier
+from router.log.tail cimport TAIL_BUDGET, TAIL_END, LogTail, MergedTail, TailStep
+from router.log.record_cursor cimport lend_message
 from cpython.bytes cimport PyBytes_AS_STRING
 
 from broker.logs import get
-from router.replays import note
+from router.sessions.replay_subscription import note
 
 log = get("replay")
 

@@ -1,8 +1,8 @@
 """$replay/START/FILTER in a SUBSCRIBE: where to begin, and with what."""
 
-from router.positions import decode_position, is_position, parse_time
-from router.replays import ReplaySubscription, split_replay
-from router.topics import check_topic_filter
+from router.log.replay_position import decode_position, is_position, parse_time
+from router.matching.topic_names import check_topic_filter
+from router.sessions.replay_subscription import ReplaySubscription, split_replay
 
 NOT_OF_LOG_PREFIXES = ("$share", "$replay")
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from broker.logs import get
 from broker.worker_folders import worker_folder, workers_of
-from router.disk import Disk
-from router.followed import FollowedLog
-from router.windows import LogWindows
+from router.log.disk import Disk
+from router.log.read_cache import LogWindows
+from router.log.remote_log import FollowedLog
 
 if TYPE_CHECKING:
-    from router.storage import Log
+    from router.log.log_writer import Log
 
 log = get("replay")
 

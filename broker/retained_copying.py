@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.worker_folders import workers_of
-from router.disk import Disk
-from router.retained_copy import CopyError, RetainedCopy, write_anew
-from router.segments import read_header, segment_of
+from router.log.disk import Disk
+from router.log.segments import read_header, segment_of
+from router.retained.second_copy import CopyError, RetainedCopy, write_anew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def complete(folder: Path, copy: RetainedCopy) -> str | None:
         reason = str(error)
     import lmdb
 
-    from router.retained_pages import PageCheck, PagesError
+    from router.retained.page_check import PageCheck, PagesError
 
     if not (folder / RETAINED / "data.mdb").exists():
         raise CopyError(f"{reason}, and there is no index to make it anew of")

@@ -13,12 +13,12 @@ from broker import application, survey
 from broker.listings import QueryError, Row, page
 from broker.readable import options_fields, text_of
 from broker.routes_answers import MEMBERS_SHOWN_MAX
-from router.message import message as make_message
-from router.session import Session
+from router.core.message import message as make_message
+from router.sessions.session import Session
 
 if TYPE_CHECKING:
     from broker.admin_queries import Queries
-    from router.message import Message
+    from router.core.message import Message
 
 ROW_COST: Final = 40
 SUBSCRIBERS_PER_STEP: Final = 10_000

@@ -129,7 +129,7 @@ def check_room(folder: Path, workers: int) -> None:
 def unusable(folder: Path, error: OSError) -> str:
     """Return in one sentence why a data folder, or something in it, cannot be used."""
     # Here, because whoever only asks for help has no need of it.
-    from router.disk import is_full
+    from router.log.disk import is_full
 
     if is_full(error):
         return f"The disk of the data folder {folder} is full: make room, and start the broker again."

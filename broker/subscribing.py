@@ -10,13 +10,13 @@ from broker.packets import Suback, Subscription, encode
 from broker.properties import PacketType
 from broker.reasons import ClientError, Reason
 from broker.topic_filters import FilterList
-from router.replays import REPLAY_PREFIX, ReplaySubscription, remember
-from router.topics import check_topic_filter
+from router.matching.topic_names import check_topic_filter
+from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, remember
 
 if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.control import Controller
-    from router.session import Session
+    from router.sessions.session import Session
 
 SLICE_FILTERS = 32              # some 0.3 ms
 SLICE_FILTERS_BUSY = 8          # ... while messages are published, which wait for it

@@ -8,17 +8,17 @@ from broker.hub cimport Hub
 from broker.protocol cimport OPEN
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from router.filters cimport Node
-from router.message cimport Message
-from router.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
-from router.receiver cimport PASSING, Entry, Receiver
-from router.routes cimport Route
-from router.session cimport Session
-from router.shared cimport SharedGroup
-from router.subscriptions cimport SubscriptionTree
+from router.matching.filter_trie cimport Node
+from router.core.message cimport Message
+from router.sessions.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
+from router.core.receiver cimport PASSING, Entry, Receiver
+from router.matching.route_cache cimport Route
+from router.sessions.session cimport Session
+from router.matching.shared_groups cimport SharedGroup
+from router.matching.subscription_tree cimport SubscriptionTree
 
-from router.ledger import DROP_REASONS
-from router.shared import STRATEGIES
+from router.sessions.ledger import DROP_REASONS
+from router.matching.shared_groups import STRATEGIES
 
 STATES = ("free", "queued", "sent", "released")
 STRATEGY_NAMES = {number: name for name, number in STRATEGIES.items()}

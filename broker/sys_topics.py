@@ -21,11 +21,11 @@ from msgspec import Struct
 
 from broker.metrics import Durations, Metrics, merged
 from broker.version import VERSION
-from router.message import message as make_message
-from router.retained import RetainedStore
+from router.core.message import message as make_message
+from router.retained.memory_store import RetainedStore
 
 if TYPE_CHECKING:
-    from router.message import Message
+    from router.core.message import Message
     from router.router import Router
 
 ROOT = b"$SYS"

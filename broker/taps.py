@@ -18,7 +18,7 @@ from broker.properties import PacketType
 from broker.readable import packet_fields, text_of, timestamp
 from broker.reasons import ClientError
 from broker.survey import aliases_of
-from router.ledger import DROP_REASONS
+from router.sessions.ledger import DROP_REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,7 +3,7 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcmp
-from router.topics cimport valid_utf8
+from router.matching.topic_names cimport valid_utf8
 
 
 @cython.final

@@ -20,15 +20,15 @@ from broker.listings import QueryError, Row
 from broker.readable import options_fields, payload_fields, text_of, timestamp
 from broker.routes_query import receiver_row, topic_of
 from broker.why_answers import LAST_DEFAULT
-from router.message import message as make_message
-from router.scan import Scan
-from router.windows import LogWindows
+from router.core.message import message as make_message
+from router.log.read_cache import LogWindows
+from router.log.record_scan import Scan
 
 if TYPE_CHECKING:
     from broker.admin_queries import Queries
-    from router.cursor import Cursor
-    from router.peers import Peer
-    from router.session import Session
+    from router.log.record_cursor import Cursor
+    from router.peers.peer import Peer
+    from router.sessions.session import Session
 
 LAST_MAX: Final = 100
 RECORDS_FIRST: Final = 2_000          # looked at from the end of the log; then four times as many, and so on

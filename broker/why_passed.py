@@ -12,17 +12,17 @@ from broker import survey
 from broker.history import ACCEPTED, DECISIONS_BEFORE, records
 from broker.readable import options_fields, payload_fields, text_of, timestamp
 from broker.why import HISTORY_MAX, PAYLOAD_SHOWN, last_messages, owed_by_record, reading_log, why_arguments
-from router.kinds import BY_NAME, RecordError
-from router.message import message as make_message
+from router.core.message import message as make_message
+from router.log.record_kinds import BY_NAME, RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.admin_queries import Queries
     from broker.listings import Row
-    from router.cursor import Cursor
-    from router.peers import Peer
-    from router.windows import LogWindows
+    from router.log.read_cache import LogWindows
+    from router.log.record_cursor import Cursor
+    from router.peers.peer import Peer
 
 _COPY: Final = BY_NAME["copy"].number
 _SHARED_PICK: Final = BY_NAME["shared_pick"].number

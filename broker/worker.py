@@ -29,10 +29,10 @@ from broker.replay import Replays
 from broker.replay_logs import ReplayLogs
 from broker.sys_topics import SysTopics
 from mesh.placement import Homes
-from router.archive import ArchiveFilters
-from router.ledger import Ledger
-from router.overflow import OverflowRules
+from router.matching.archive_filters import ArchiveFilters
 from router.router import Router
+from router.sessions.ledger import Ledger
+from router.sessions.queue_policy import OverflowRules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from broker.auth import Admission, Authenticator
     from broker.config import Address, Config
     from broker.place import Links, Place
-    from router.retained_index import RetainedIndex
+    from router.retained.lmdb_index import RetainedIndex
 
 log = get("worker")
 

@@ -81,7 +81,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     from broker.reactor import end_with_parent
     from broker.startup import unusable
     from broker.worker import Worker
-    from router.segments import SegmentError
+    from router.log.segments import SegmentError
 
     try:
         logs.configure(start.config.log, worker=start.number)

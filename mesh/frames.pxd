@@ -1,7 +1,7 @@
 """Frames between routers, encoded and decoded where they lie. docs/mesh.md has every byte."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from router.message cimport Message
+from router.core.message cimport Message
 
 cdef enum:
     FRAME_VERSION = 2

@@ -8,9 +8,9 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
-from router.cursor cimport MessageFields, get16, get32, get64, lend_message
-from router.message cimport NO_OFFSET
-from router.records cimport fields_of_message, put16, put32, put64, put_properties
+from router.log.record_cursor cimport MessageFields, get16, get32, get64, lend_message
+from router.core.message cimport NO_OFFSET
+from router.log.record_buffer cimport fields_of_message, put16, put32, put64, put_properties
 
 import msgpack
 

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from router.receiver import Receiver
+    from router.core.receiver import Receiver
 
 LINGER_MS: Final = 5000          # how long peers go on sending what nobody wants any more
 SHARED: Final = b"$share/"

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from mesh.frames cimport FrameReader, FrameWriter
-from router.ledger cimport Ledger
-from router.message cimport Message
-from router.session cimport Session
-from router.sink cimport Sink, SinkResult
+from router.sessions.ledger cimport Ledger
+from router.core.message cimport Message
+from router.sessions.session cimport Session
+from router.sessions.sink cimport Sink, SinkResult
 
 cdef enum LinkState:             # names in link.STATES
     LINK_CONNECTING = 0          # nobody has answered yet: heartbeats, nothing else

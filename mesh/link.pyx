@@ -8,9 +8,9 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free
 from mesh.frames cimport FRAME_ACK, FRAME_DATA, FRAME_GAP, FRAME_HEARTBEAT, HEADER_ROOM, header
-from router.ledger cimport DROP_OUTPUT_FULL
-from router.outgoing cimport ANSWER_FREED, DELIVERY_SENT, Outgoing
-from router.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, count_drop
+from router.sessions.ledger cimport DROP_OUTPUT_FULL
+from router.sessions.outgoing cimport ANSWER_FREED, DELIVERY_SENT, Outgoing
+from router.sessions.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, count_drop
 
 from mesh.frames import FrameError
 

@@ -6,7 +6,7 @@ from mesh.frames cimport FrameReader
 from mesh.link cimport LinkOwner, PeerLink
 from mesh.reactor_port cimport MeshSeam
 from router.forwarding cimport Forwarding
-from router.peers cimport Peer
+from router.peers.peer cimport Peer
 from router.router cimport Router
 
 

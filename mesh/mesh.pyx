@@ -11,17 +11,17 @@ from itertools import islice
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from mesh.frames cimport FRAME_GOSSIP, FRAME_INTEREST, FRAME_INTEREST_INSTALLED, FRAME_VERSION
-from router.ledger cimport DROP_PEER_GONE, Ledger
-from router.message cimport topic_hash
-from router.peers cimport Peer
+from router.sessions.ledger cimport DROP_PEER_GONE, Ledger
+from router.core.message cimport topic_hash
+from router.peers.peer cimport Peer
 from router.router cimport Router
 
 import msgpack
 
 from mesh.frames import FrameError
 from mesh.interest import Interest, Wish
-from router.peers import PEER_PREFIX
-from router.places import Reach
+from router.peers.peer import PEER_PREFIX
+from router.log.segment_index import Reach
 
 cdef enum:
     PART_MAX = 500               # filters in one frame: so many are installed in a few milliseconds

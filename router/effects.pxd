@@ -1,14 +1,14 @@
 """What a router has decided and what may not leave before its record is durable."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from router.held cimport Held, Waiters
-from router.ledger cimport Ledger
-from router.message cimport Message
-from router.receiver cimport Receiver
-from router.records cimport RecordBuffer
-from router.session cimport Session
-from router.sink cimport Sink
-from router.shared cimport SharedGroup
+from router.peers.deferred_acks cimport Held, Waiters
+from router.sessions.ledger cimport Ledger
+from router.core.message cimport Message
+from router.core.receiver cimport Receiver
+from router.log.record_buffer cimport RecordBuffer
+from router.sessions.session cimport Session
+from router.sessions.sink cimport Sink
+from router.matching.shared_groups cimport SharedGroup
 
 cdef enum EffectKind:
     EFFECT_DELIVER = 1           # one copy to one receiver

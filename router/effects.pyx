@@ -9,12 +9,12 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from router.held cimport forget, hold, let_go
-from router.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
-from router.message cimport message_size
-from router.peers cimport Peer
-from router.receiver cimport TOO_LARGE
-from router.sink cimport PUBACK, PUBCOMP, PUBREC
+from router.peers.deferred_acks cimport forget, hold, let_go
+from router.sessions.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
+from router.core.message cimport message_size
+from router.peers.peer cimport Peer
+from router.core.receiver cimport TOO_LARGE
+from router.sessions.sink cimport PUBACK, PUBCOMP, PUBREC
 
 cdef enum:
     RING_MIN = 64

@@ -1,12 +1,12 @@
 """What comes from peers, and what becomes of what they are owed."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from router.message cimport Message
-from router.peers cimport Peer
-from router.receiver cimport Receiver
+from router.core.message cimport Message
+from router.peers.peer cimport Peer
+from router.core.receiver cimport Receiver
 from router.router cimport Router
-from router.routes cimport Route, Target
-from router.shared cimport SharedGroup
+from router.matching.route_cache cimport Route, Target
+from router.matching.shared_groups cimport SharedGroup
 
 
 cdef class Forwarding:

@@ -8,15 +8,15 @@ from functools import partial
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
-from router.held cimport Held
-from router.ledger cimport DROP_NO_MEMBER, Ledger
-from router.message cimport message_size, topic_hash
-from router.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
-from router.receiver cimport PASSING, QOS_MASK
-from router.session cimport Session
+from router.peers.deferred_acks cimport Held
+from router.sessions.ledger cimport DROP_NO_MEMBER, Ledger
+from router.core.message cimport message_size, topic_hash
+from router.sessions.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
+from router.core.receiver cimport PASSING, QOS_MASK
+from router.sessions.session cimport Session
 
-from router.ledger import DROP_REASONS
-from router.peers import PEER_PREFIX
+from router.sessions.ledger import DROP_REASONS
+from router.peers.peer import PEER_PREFIX
 
 SUPERSEDED = "superseded"        # why it is skipped: a newer retained message was sent to its new subscription
 

@@ -1,22 +1,22 @@
 """The router: what one worker owes its clients."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from router.deadlines cimport Deadlines
+from router.sessions.deadlines cimport Deadlines
 from router.effects cimport Effects
-from router.ending cimport Ending
-from router.held cimport Waiters
-from router.ledger cimport Ledger
-from router.message cimport Message
-from router.peers cimport Peer
-from router.receiver cimport Receiver
-from router.records cimport RecordBuffer
-from router.retained cimport RetainedStore
-from router.retaining cimport Retaining
-from router.session cimport Session
-from router.shared cimport SharedGroup
-from router.sink cimport Sink
-from router.routes cimport Route, Target
-from router.subscriptions cimport SubscriptionTree
+from router.sessions.session_end cimport Ending
+from router.peers.deferred_acks cimport Waiters
+from router.sessions.ledger cimport Ledger
+from router.core.message cimport Message
+from router.peers.peer cimport Peer
+from router.core.receiver cimport Receiver
+from router.log.record_buffer cimport RecordBuffer
+from router.retained.memory_store cimport RetainedStore
+from router.retained.retained cimport Retaining
+from router.sessions.session cimport Session
+from router.matching.shared_groups cimport SharedGroup
+from router.sessions.sink cimport Sink
+from router.matching.route_cache cimport Route, Target
+from router.matching.subscription_tree cimport SubscriptionTree
 
 
 cdef class Router:

@@ -8,22 +8,22 @@ then they wait in `effects` until the pump says how far the log is durable.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 
-from router.archive cimport ArchiveFilters
-from router.cursor cimport PEERS_MAX
-from router.receiver cimport DISPLACES, DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
-from router.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_PEER_GONE
-from router.peers cimport owed_peers
-from router.receiver cimport Entry
-from router.session cimport EXPIRY_NEVER
-from router.routes cimport Target
-from router.shared cimport SharedGroup
-from router.sink cimport PUBREL
-from router.topics cimport is_own_topic, is_sys_topic
+from router.matching.archive_filters cimport ArchiveFilters
+from router.log.record_cursor cimport PEERS_MAX
+from router.core.receiver cimport DISPLACES, DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
+from router.sessions.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_PEER_GONE
+from router.peers.peer cimport owed_peers
+from router.core.receiver cimport Entry
+from router.sessions.session cimport EXPIRY_NEVER
+from router.matching.route_cache cimport Target
+from router.matching.shared_groups cimport SharedGroup
+from router.sessions.sink cimport PUBREL
+from router.matching.topic_names cimport is_own_topic, is_sys_topic
 from libc.stdlib cimport free
 
-from router.ledger import DROP_REASONS
+from router.sessions.ledger import DROP_REASONS
 
-from router.replays import REPLAY_PREFIX
+from router.sessions.replay_subscription import REPLAY_PREFIX
 
 
 @cython.final

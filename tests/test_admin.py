@@ -383,7 +383,7 @@ async def test_why_finds_a_message_far_back_in_the_log(asked: Asked) -> None:
 
 
 def _message(topic: bytes) -> Any:
-    from router.message import message
+    from router.core.message import message
 
     return message(topic, b"x", 1)
 

@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 from broker import backup
 from broker.backup import ATTEMPTS, INCARNATIONS_SKIPPED, MANIFEST, BackupError, DamagedError, back_up, restore
 from broker.cli import main
-from router.disk import Disk
-from router.segments import RECORDS_AT, segment_name
-from router.storage import Log
+from router.log.disk import Disk
+from router.log.log_writer import Log
+from router.log.segments import RECORDS_AT, segment_name
 from tests.support.commit_logs import open_log, read_log, turn, whole
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -25,8 +25,8 @@ from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
 from broker.subscribing import SLICE_FILTERS
 from broker.topic_filters import FilterList
-from router.message import message
-from router.retained_index import RetainedIndex
+from router.core.message import message
+from router.retained.lmdb_index import RetainedIndex
 from tests.support.doubles import FakeLog
 from tests.support.turned_hub import TurnedClient, TurnedHub
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from broker.packets import Ack, Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
-from router.segments import RECORDS_AT, Segments, segment_name
-from router.storage import Durability
+from router.log.log_writer import Durability
+from router.log.segments import RECORDS_AT, Segments, segment_name
 from tests.support.disk import SimulatedDisk
 from tests.support.disk_broker import Broker
 

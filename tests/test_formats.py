@@ -11,11 +11,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from router.crc32c import checksum
-from router.kinds import FORMAT_VERSION, KINDS
-from router.message import message
-from router.records import RecordBuffer, sealed
-from router.segments import HEADER, RECORDS_AT, Header, segment_name
+from router.core.message import message
+from router.log.crc32c import checksum
+from router.log.record_buffer import RecordBuffer, sealed
+from router.log.record_kinds import FORMAT_VERSION, KINDS
+from router.log.segments import HEADER, RECORDS_AT, Header, segment_name
 from tests.support.commit_logs import read_log
 from tests.support.disk import SimulatedDisk
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from broker.startup import locked_folder
-from router.commit_log import open_log as open_recovered
-from router.disk import Disk
-from router.ledger import Ledger
-from router.message import message
-from router.records import RecordBuffer
+from router.core.message import message
+from router.log.disk import Disk
+from router.log.record_buffer import RecordBuffer
+from router.log.segments import RECORDS_AT, segment_name
+from router.recovery.open_log import open_log as open_recovered
 from router.router import Router
-from router.segments import RECORDS_AT, segment_name
+from router.sessions.ledger import Ledger
 from tests.support.commit_logs import open_log
 from tests.support.log_folders import (
     content,
@@ -281,7 +281,7 @@ def test_help_does_not_load_what_reads_the_log() -> None:
     code = (
         "import sys; from click.testing import CliRunner; from broker.cli import main;"
         "print(CliRunner().invoke(main, ['--help']).output);"
-        "loaded = {'router.cursor', 'router.segments', 'msgspec', 'lmdb', 'broker.backup'};"
+        "loaded = {'router.log.record_cursor', 'router.log.segments', 'msgspec', 'lmdb', 'broker.backup'};"
         "print(sorted(loaded & set(sys.modules)))"
     )
     output = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout

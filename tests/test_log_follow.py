@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from router.reading import Follower
-from router.scan import Scan
-from router.segments import RECORDS_AT, segment_name
+from router.log.reader import Follower
+from router.log.record_scan import Scan
+from router.log.segments import RECORDS_AT, segment_name
 from tests.support.commit_logs import open_log, turn
 from tests.support.disk import SimulatedDisk, broken
 from tests.support.log_folders import (

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.disk import Disk
-from router.inspection import examine
-from router.segments import HEADER_COPY_AT, RECORDS_AT, Header, segment_name
+from router.log.disk import Disk
+from router.log.segments import HEADER_COPY_AT, RECORDS_AT, Header, segment_name
+from router.log.verify import examine
 from tests.support.commit_logs import open_log, turn
 from tests.support.disk import SimulatedDisk, broken
 from tests.support.log_folders import (
@@ -155,7 +155,7 @@ def test_a_snapshot_needs_a_segment_beside_it(tmp_path: Path) -> None:
 def test_a_snapshot_larger_than_a_window_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 5, 5)
     write_snapshot(tmp_path, 2, 6)
-    monkeypatch.setattr("router.inspection.WINDOW_BYTES", 8)
+    monkeypatch.setattr("router.log.verify.WINDOW_BYTES", 8)
     verdict(tmp_path, 0)
 
 

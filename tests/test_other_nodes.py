@@ -11,7 +11,7 @@ from broker.place import Links, Place, router_name
 from broker.replay_logs import ReplayLogs
 from broker.worker import Worker, open_broker
 from mesh.node_identity import node_of
-from router.message import message
+from router.core.message import message
 from tests.support.embedded import CONFIG, TIMEOUT_S
 
 ELSEWHERE = b"elsewhere/1"          # as one of ours is

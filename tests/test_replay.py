@@ -16,7 +16,7 @@ from broker.properties import PacketType
 from broker.reasons import Reason
 from broker.settings import Archive, Replay
 from broker.worker import Worker, open_broker
-from router.positions import decode_position, encode_position, parse_time
+from router.log.replay_position import decode_position, encode_position, parse_time
 from tests.support.doubles import TopicAcl
 from tests.support.embedded import CONFIG, TIMEOUT_S, Device, device
 

@@ -22,8 +22,8 @@ from broker.packets import Connack, Connect, Publish, Suback, Subscribe, decode,
 from broker.pump import Pump
 from broker.reactor import Reactor
 from broker.worker import ledger, terms
-from router.message import message
-from router.retained_index import RetainedIndex
+from router.core.message import message
+from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.doubles import FakeLog
 

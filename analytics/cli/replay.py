@@ -14,7 +14,7 @@ from analytics.cli.lake import data_folder, telling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router.reading import Row
+    from router.log.reader import Row
 
 TELL_EVERY_S: Final = 1.0
 PAUSE_S_MAX: Final = 0.5
@@ -96,9 +96,9 @@ def _wait_until(client: Any, due_s: float) -> float:
 def _rows(folder: str, since: str | None, until: str | None, topic_filter: str | None) -> Iterator[Row]:
     from analytics.source.log_reader import worker_folders
     from analytics.source.options import parse_options
-    from router.disk import Disk
-    from router.reading import Reader
-    from router.scan import Scan
+    from router.log.disk import Disk
+    from router.log.reader import Reader
+    from router.log.record_scan import Scan
 
     named = {"since": since, "until": until, "topicFilter": topic_filter}
     wanted = parse_options({"path": folder, **{name: value for name, value in named.items() if value is not None}})

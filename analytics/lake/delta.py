@@ -16,7 +16,7 @@ from analytics.lake.lake import Lake, Plan, Position
 from analytics.lake.manifest import DELTA, STAGING, LakeError, Table
 from analytics.lake.payload_decoders import QUARANTINE, Payload
 from analytics.source.schema import nullable
-from router.scan import TIME_MAX, TIME_MIN
+from router.log.record_scan import TIME_MAX, TIME_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ import uuid
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from router.disk import Disk, FileLock
+from router.log.disk import Disk, FileLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

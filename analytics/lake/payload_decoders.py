@@ -19,7 +19,7 @@ from analytics.lake.fitting import UnfitError, fitter, parse
 from analytics.lake.inference import extended, inferred
 from analytics.lake.manifest import LakeError, check_table_name
 from analytics.source.schema import nullable
-from router.topics import check_topic_filter
+from router.matching.topic_names import check_topic_filter
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -16,7 +16,7 @@ from analytics.lake.file_store import LocalFiles, open_files
 from analytics.lake.manifest import DELTA, LakeError
 from analytics.lake.payload_decoders import MESSAGES, filter_pattern
 from analytics.source.options import parse_options
-from router.scan import TIME_MAX, TIME_MIN
+from router.log.record_scan import TIME_MAX, TIME_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

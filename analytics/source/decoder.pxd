@@ -1,7 +1,7 @@
 """Accepted messages of the log as the buffers of Arrow columns."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from router.cursor cimport Cursor, MessageFields
+from router.log.record_cursor cimport Cursor, MessageFields
 
 cdef enum Wanted:                # a bit for each column that is filled
     WANT_TIME = 1

@@ -9,8 +9,8 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
-from router.cursor cimport RECORD_ACCEPTED, decode_message
-from router.scan cimport filter_matches
+from router.log.record_cursor cimport RECORD_ACCEPTED, decode_message
+from router.log.record_scan cimport filter_matches
 
 cdef enum:
     BUFFER_MIN = 4096

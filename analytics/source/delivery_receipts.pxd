@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t, uint64_t
 from analytics.source.decoder cimport Values
-from router.cursor cimport Cursor
-from router.recovery cimport Recovery
+from router.log.record_cursor cimport Cursor
+from router.recovery.apply cimport Recovery
 
 cdef class Receipts:
     cdef Recovery recovery

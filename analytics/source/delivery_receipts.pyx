@@ -8,14 +8,14 @@ cimport cython
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
-from router.cursor cimport ACKNOWLEDGED_HEADER, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_FORWARDED, get16
-from router.outgoing cimport Delivery
-from router.session cimport Session
-from router.sink cimport PUBACK, PUBREC
+from router.log.record_cursor cimport ACKNOWLEDGED_HEADER, RECORD_ACCEPTED, RECORD_ACKNOWLEDGED, RECORD_FORWARDED, get16
+from router.sessions.outgoing cimport Delivery
+from router.sessions.session cimport Session
+from router.sessions.sink cimport PUBACK, PUBREC
 
-from router.commit_log import feed_snapshot
-from router.ledger import Ledger
-from router.recovery import Recovery as NewRecovery
+from router.recovery.open_log import feed_snapshot
+from router.sessions.ledger import Ledger
+from router.recovery.apply import Recovery as NewRecovery
 from router.router import Router
 
 

@@ -13,10 +13,10 @@ from pyspark.sql.types import ByteType, LongType, StringType, StructField, Struc
 from analytics.source.batches import record_batch
 from analytics.source.delivery_receipts import Receipts
 from analytics.source.log_reader import LogError, Stretch, WorkerLog, clipped
-from router.disk import Disk
-from router.kinds import BY_NAME
-from router.reading import RULES_MAX
-from router.segments import Position, SegmentError, Segments
+from router.log.disk import Disk
+from router.log.reader import RULES_MAX
+from router.log.record_kinds import BY_NAME
+from router.log.segments import Position, SegmentError, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from analytics.source.decoder import LAST, STRETCH, count_accepted
-from router.disk import Disk
-from router.kinds import RecordError
-from router.reading import RULES_MAX, file_size, open_segments
-from router.scan import TIME_MAX, TIME_MIN
-from router.segments import RECORDS_AT, Header, Position, Segments
+from router.log.disk import Disk
+from router.log.reader import RULES_MAX, file_size, open_segments
+from router.log.record_kinds import RecordError
+from router.log.record_scan import TIME_MAX, TIME_MIN
+from router.log.segments import RECORDS_AT, Header, Position, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

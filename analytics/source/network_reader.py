@@ -18,8 +18,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from analytics.source.mqtt_client import Client, NetworkError, Received
 from analytics.source.options import Options
 from analytics.source.schema import MESSAGES
-from router.positions import decode_position, encode_position, format_time
-from router.scan import TIME_MIN
+from router.log.record_scan import TIME_MIN
+from router.log.replay_position import decode_position, encode_position, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

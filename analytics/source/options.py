@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from router.positions import parse_time
-from router.scan import TIME_MAX, TIME_MIN
-from router.topics import SHARE_PREFIX, check_topic_filter
+from router.log.record_scan import TIME_MAX, TIME_MIN
+from router.log.replay_position import parse_time
+from router.matching.topic_names import SHARE_PREFIX, check_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.cursor import Cursor
-from router.message import message
-from router.records import RecordBuffer
-from router.scan import TIME_MAX, TIME_MIN
-from router.topics import matches
+from router.core.message import message
+from router.log.record_buffer import RecordBuffer
+from router.log.record_cursor import Cursor
+from router.log.record_scan import TIME_MAX, TIME_MIN
+from router.matching.topic_names import matches
 
 pyarrow = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

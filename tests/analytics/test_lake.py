@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.topics import matches
+from router.matching.topic_names import matches
 from tests.support.log_folders import write_messages
 
 pytest.importorskip("pyspark")

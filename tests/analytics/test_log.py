@@ -10,10 +10,10 @@ import pytest
 
 from analytics.source.decoder import Decoder
 from analytics.source.log_reader import LogError, Place, Stretch, WorkerLog, decode
-from router.crc32c import checksum
-from router.disk import Disk
-from router.scan import TIME_MAX, TIME_MIN
-from router.segments import RECORDS_AT
+from router.log.crc32c import checksum
+from router.log.disk import Disk
+from router.log.record_scan import TIME_MAX, TIME_MIN
+from router.log.segments import RECORDS_AT
 from tests.support.commit_logs import open_log, turn
 from tests.support.log_folders import RECORD_BYTES, flip, segment, worker_folder, write
 

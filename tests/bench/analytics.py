@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.version import VERSION
-from router.disk import Disk
-from router.message import message
-from router.records import RecordBuffer
+from router.core.message import message
+from router.log.disk import Disk
+from router.log.record_buffer import RecordBuffer
 from tests.bench.analytics_live import PAYLOAD_BYTES, RATE, TRIGGER_S, measure
 from tests.bench.machine import machine
 from tests.support.commit_logs import open_log

@@ -19,12 +19,12 @@ from pathlib import Path
 from random import Random
 
 from broker.packets import Connect, Pingreq, Publish, Subscribe, encode, next_frame, subscription
-from router.disk import Disk
-from router.kinds import Record
-from router.message import message
-from router.records import RecordBuffer
-from router.segments import Segments
-from router.storage import Log
+from router.core.message import message
+from router.log.disk import Disk
+from router.log.log_writer import Log
+from router.log.record_buffer import RecordBuffer
+from router.log.record_kinds import Record
+from router.log.segments import Segments
 from tests.bench import probes
 from tests.bench.capacity import packets_until_ping, publishes, read_until_ping
 

@@ -21,9 +21,9 @@ from typing import Any
 from mesh.base_transport import FrameHandler
 from mesh.link import LinkOwner, PeerLink
 from mesh.transport import Transport
-from router.ledger import Ledger
-from router.message import message
+from router.core.message import message
 from router.router import Router
+from router.sessions.ledger import Ledger
 
 EXPIRY_NEVER = 0xFFFFFFFF
 TICK_S = 0.25

@@ -20,9 +20,9 @@ from broker.properties import PacketType, encode_varint
 from broker.pump import Pump
 from broker.reasons import ClientError, CloseReason
 from broker.worker import terms
-from router.ledger import Ledger
+from router.matching.topic_names import is_topic_name
 from router.router import Router
-from router.topics import is_topic_name
+from router.sessions.ledger import Ledger
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated_packet
 from tests.fuzz.target import Target

@@ -36,7 +36,7 @@ from broker.packets import (
 )
 from broker.properties import PacketType
 from broker.reasons import ClientError, CloseReason
-from router.message import message
+from router.core.message import message
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated, mutated_packet
 from tests.fuzz.target import Target

@@ -16,8 +16,8 @@ from broker.hub import Hub
 from broker.pump import Pump
 from broker.reasons import CloseReason
 from broker.worker import terms
-from router.ledger import Ledger
 from router.router import Router
+from router.sessions.ledger import Ledger
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated
 from tests.fuzz.target import Target

@@ -34,10 +34,10 @@ from broker.packets import (
 from broker.pump import Pump
 from broker.reasons import CloseReason, Reason
 from broker.worker import ledger, terms
-from router.cursor import Cursor
-from router.ledger import Ledger
-from router.recovery import Recovery
+from router.log.record_cursor import Cursor
+from router.recovery.apply import Recovery
 from router.router import Router
+from router.sessions.ledger import Ledger
 from tests.fuzz.target import Target
 from tests.support.doubles import FakeLog
 

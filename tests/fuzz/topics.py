@@ -9,10 +9,10 @@ import random
 import re
 from collections.abc import Hashable
 
-from router.ledger import Ledger
-from router.message import message
+from router.core.message import message
+from router.matching.topic_names import check_topic_filter, is_topic_name, is_utf8, matches, parse_shared
 from router.router import Router
-from router.topics import check_topic_filter, is_topic_name, is_utf8, matches, parse_shared
+from router.sessions.ledger import Ledger
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated
 from tests.fuzz.target import Target

@@ -12,8 +12,8 @@ import trio
 from broker.packets import Ack, Connect, Publish
 from broker.properties import PacketType
 from broker.reasons import Reason
-from router.crc32c import checksum
-from router.segments import HEADER_COPY_AT
+from router.log.crc32c import checksum
+from router.log.segments import HEADER_COPY_AT
 from tests.processes.test_damaged_retained import SMALL, until
 from tests.support.embedded import Device
 from tests.support.process import BrokerProcess

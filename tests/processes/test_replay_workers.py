@@ -9,7 +9,7 @@ import pytest
 
 from broker.packets import Ack, Packet, Publish, Suback, Subscribe, Unsuback, Unsubscribe, subscription
 from broker.properties import PacketType
-from router.positions import decode_position
+from router.log.replay_position import decode_position
 from tests.support.raw_client import RawClient
 from tests.support.workers import Workers
 

@@ -11,11 +11,11 @@ from typing import Any
 from broker.control import Controller
 from broker.handshake import PendingWill
 from broker.pump import Durability, Pump
-from router.commit_log import Opened, open_log
-from router.ledger import Ledger
-from router.records import RecordBuffer
+from router.log.log_writer import Log
+from router.log.record_buffer import RecordBuffer
+from router.recovery.open_log import Opened, open_log
 from router.router import Router
-from router.storage import Log
+from router.sessions.ledger import Ledger
 from tests.support.disk import SimulatedDisk, broken
 
 RELEASED = 3                        # of router.outgoing's states

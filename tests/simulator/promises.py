@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from broker.packets import Publish
-from router.topics import matches
+from router.matching.topic_names import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from broker.adoption import FLUSH_BYTES, Adoption, AdoptionError, Books
 from broker.config import Config, Limits, Mqtt
 from broker.hub import Hub
 from broker.packets import Disconnect, Publish, encode
-from router.topics import matches
+from router.matching.topic_names import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.network import Network

@@ -11,7 +11,7 @@ from broker.control import Controller
 from broker.hub import Hub
 from broker.worker import ledger, terms
 from mesh.mesh import Mesh
-from router.commit_log import begin, start_deadlines
+from router.recovery.open_log import begin, start_deadlines
 from router.router import Router
 from tests.simulator.machine import Machine
 from tests.simulator.network import SimulatedCarrier

@@ -13,9 +13,9 @@ from broker.control import Controller
 from broker.hub import Hub
 from broker.pump import Pump
 from broker.worker import ledger, terms
-from router.commit_log import begin, start_deadlines
-from router.overflow import POLICIES
+from router.recovery.open_log import begin, start_deadlines
 from router.router import Router
+from router.sessions.queue_policy import POLICIES
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.promises import Promises, ViolationError

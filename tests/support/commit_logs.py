@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from router.disk import Storage
-from router.kinds import Record
-from router.message import message
-from router.records import RecordBuffer
-from router.segments import Segments
-from router.storage import Log
+from router.core.message import message
+from router.log.disk import Storage
+from router.log.log_writer import Log
+from router.log.record_buffer import RecordBuffer
+from router.log.record_kinds import Record
+from router.log.segments import Segments
 
 
 def read_log(disk: Storage, **options: Any) -> tuple[Segments, list[Record]]:

@@ -57,7 +57,7 @@ from broker.properties import PacketType, encode_varint
 from broker.pump import Durability, Pump
 from broker.reasons import Reason
 from broker.worker import ledger, open_broker, terms
-from router.retained_index import RetainedIndex
+from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.doubles import (
     FakeFollower,

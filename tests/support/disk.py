@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from router.cursor import checked_bytes
+from router.log.record_cursor import checked_bytes
 
 SECTOR = 512
 

@@ -10,9 +10,9 @@ from broker.hub import Hub
 from broker.packets import Ack, Connect, Publish, Will, decode, encode, next_frame
 from broker.properties import PacketType
 from broker.worker import ledger, terms
-from router.commit_log import begin, start_deadlines
+from router.log.log_writer import Durability
+from router.recovery.open_log import begin, start_deadlines
 from router.router import Router
-from router.storage import Durability
 from tests.simulator.machine import Machine
 from tests.support.disk import SimulatedDisk
 

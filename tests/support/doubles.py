@@ -12,10 +12,10 @@ from broker.auth import Accepted, Outcome, Refused
 from broker.exchange import Exchange
 from broker.packets import Connect
 from broker.reasons import Reason
-from router.cursor import Cursor
-from router.kinds import Record
-from router.message import Message
-from router.records import RecordBuffer
+from router.core.message import Message
+from router.log.record_buffer import RecordBuffer
+from router.log.record_cursor import Cursor
+from router.log.record_kinds import Record
 
 
 class FakeLog:

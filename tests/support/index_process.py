@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from router.message import message
-from router.retained_index import RetainedIndex
+from router.core.message import message
+from router.retained.lmdb_index import RetainedIndex
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP_SIZE = 1 << 16

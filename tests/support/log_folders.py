@@ -10,12 +10,12 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from broker.cli import main
-from router.cursor import Cursor
-from router.disk import Disk
-from router.message import message
-from router.records import RecordBuffer
-from router.segments import HEADER_COPY_AT, RECORDS_AT, Header, create_segment, segment_name
-from router.storage import Log
+from router.core.message import message
+from router.log.disk import Disk
+from router.log.log_writer import Log
+from router.log.record_buffer import RecordBuffer
+from router.log.record_cursor import Cursor
+from router.log.segments import HEADER_COPY_AT, RECORDS_AT, Header, create_segment, segment_name
 from tests.support.commit_logs import open_log, turn
 
 RECORD_BYTES = 25 + 19 + 1 + 1 + 40  # of one that turn() makes

@@ -7,9 +7,9 @@ from typing import Any
 
 from mesh.frames import FrameReader
 from mesh.link import LinkOwner, PeerLink
-from router.ledger import Ledger
-from router.message import message
+from router.core.message import message
 from router.router import Router
+from router.sessions.ledger import Ledger
 
 EXPIRY_NEVER = 0xFFFFFFFF
 WINDOW_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from broker.hub import Hub
 from broker.packets import Connack, Connect, Packet, decode, encode, next_frame
 from broker.pump import Pump
 from broker.worker import ledger, terms
-from router.retained_index import RetainedIndex
+from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.doubles import FakeLog
 

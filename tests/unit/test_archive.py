@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.archive import ArchiveFilters
-from router.retention import archive_needs, expired_segments
-from router.segments import Header
-from router.topics import matches
+from router.log.retention import archive_needs, expired_segments
+from router.log.segments import Header
+from router.matching.archive_filters import ArchiveFilters
+from router.matching.topic_names import matches
 
 S = 1_000_000
 

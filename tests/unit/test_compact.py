@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.commit_log import Opened, open_log, snapshot_of, start_deadlines
-from router.compact import compact
-from router.ledger import Ledger
-from router.message import message
-from router.records import RecordBuffer
+from router.core.message import message
+from router.log.log_writer import Log
+from router.log.record_buffer import RecordBuffer
+from router.log.segments import segment_of
+from router.recovery.open_log import Opened, open_log, snapshot_of, start_deadlines
+from router.recovery.snapshot import compact
 from router.router import Router
-from router.segments import segment_of
-from router.storage import Log
+from router.sessions.ledger import Ledger
 from tests.support.disk import SimulatedDisk
 
 CLIENTS = (b"one", b"two", b"three")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import crc32c
+from router.log import crc32c
 
 # RFC 3720, B.4; and the check value of the catalogue of CRCs.
 VECTORS = [

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from router.ledger import Ledger
-from router.message import message
+from router.core.message import message
 from router.router import Router
+from router.sessions.ledger import Ledger
 
 
 @dataclass

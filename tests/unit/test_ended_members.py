@@ -15,7 +15,7 @@ from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, nex
 from broker.properties import PacketType
 from broker.reasons import CloseReason
 from broker.worker import terms
-from router.message import message
+from router.core.message import message
 from tests.support.disk import SimulatedDisk, broken
 from tests.unit.test_forwarding import NEVER, NOW_MS, Host, identifier_of, restarted
 

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.replay import position_token, time_text
-from router.followed import FollowedLog
-from router.message import message
-from router.positions import encode_position, format_time, parse_time
-from router.records import RecordBuffer
-from router.segments import RECORDS_AT
-from router.storage import Log
-from router.tail import LogTail, MergedTail
-from router.windows import LogWindows
+from router.core.message import message
+from router.log.log_writer import Log
+from router.log.read_cache import LogWindows
+from router.log.record_buffer import RecordBuffer
+from router.log.remote_log import FollowedLog
+from router.log.replay_position import encode_position, format_time, parse_time
+from router.log.segments import RECORDS_AT
+from router.log.tail import LogTail, MergedTail
 from tests.support.commit_logs import open_log
 from tests.support.disk import SimulatedDisk, broken
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from broker.pump import Pump
-from router.commit_log import begin, open_log
-from router.compact import compact
+from router.core.message import message
 from router.forwarding import Forwarding, group_identifier
-from router.ledger import Ledger
-from router.local import LocalClient
-from router.message import message
+from router.log.segments import RECORDS_AT
+from router.recovery.open_log import begin, open_log
+from router.recovery.snapshot import compact
 from router.router import Router
-from router.segments import RECORDS_AT
+from router.sessions.ledger import Ledger
+from router.sessions.local_receiver import LocalClient
 from tests.support.disk import SimulatedDisk
 
 NOW_MS = 1_000_000

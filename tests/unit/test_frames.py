@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.frames import KINDS, VERSION, FrameError, FrameReader, FrameWriter
-from router.message import Message, message
+from router.core.message import Message, message
 
 NOW_MS = 5_000_000
 NOW_US = 1_760_000_000_000_000

@@ -15,8 +15,8 @@ from broker.properties import PacketType
 from broker.pump import Pump
 from broker.reasons import CloseReason, Reason
 from broker.worker import terms
-from router.ledger import Ledger
 from router.router import Router
+from router.sessions.ledger import Ledger
 
 NOW_MS = 1_000_000
 # Few, so that they come again; most with the same low bits, so that they meet in the table whatever its size.

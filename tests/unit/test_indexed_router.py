@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.commit_log import open_log
-from router.compact import compact
-from router.last_run import LastRun, write_last_run
-from router.ledger import Ledger
-from router.local import LocalClient
-from router.message import message
-from router.records import RecordBuffer
-from router.retained_index import RetainedIndex
+from router.core.message import message
+from router.log.last_run import LastRun, write_last_run
+from router.log.record_buffer import RecordBuffer
+from router.recovery.open_log import open_log
+from router.recovery.snapshot import compact
+from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
+from router.sessions.ledger import Ledger
+from router.sessions.local_receiver import LocalClient
 from tests.support.disk import SimulatedDisk
 
 NOW_US, NOW_MS = 1_795_250_000_000_000, 5_000

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mesh.interest import LINGER_MS, Interest, Wish
-from router.ledger import Ledger
 from router.router import Router
+from router.sessions.ledger import Ledger
 
 
 def test_a_session_that_is_to_end_with_its_connection_after_all_leaves_no_wish_behind() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router.last_run import LOST, LastRun, parse, read_last_run, write_last_run
-from router.segments import HOLE, ForeignFileError, MissingSegmentError, Segments, segment_name
+from router.log.last_run import LOST, LastRun, parse, read_last_run, write_last_run
+from router.log.segments import HOLE, ForeignFileError, MissingSegmentError, Segments, segment_name
 from tests.support.commit_logs import open_log, read_log, turn
 from tests.support.disk import SimulatedDisk
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.left_logs import compact_left_logs, trim_left_logs
 from broker.settings import Archive
-from router.disk import Disk
+from router.log.disk import Disk
 from tests.support.commit_logs import open_log, turn
 
 

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mesh.frames import KINDS, VERSION, FrameError
 from mesh.link import PeerLink
-from router.ledger import Ledger
-from router.message import message
+from router.core.message import message
 from router.router import Router
+from router.sessions.ledger import Ledger
 from tests.support.mesh_ends import WINDOW_BYTES, End, Pair
 
 sides = st.integers(0, 1)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from router.ledger import Ledger
-from router.local import LocalClient
-from router.message import message
-from router.records import RecordBuffer
+from router.core.message import message
+from router.log.record_buffer import RecordBuffer
+from router.matching.subscription_tree import SubscriptionTree
 from router.router import Router
-from router.subscriptions import SubscriptionTree
+from router.sessions.ledger import Ledger
+from router.sessions.local_receiver import LocalClient
 
 
 def test_an_inbox_is_taken_in_order_and_bounded():

@@ -23,7 +23,7 @@ from broker.packets import Ack, Connect, Disconnect, Pingreq, Publish, Subscribe
 from broker.properties import PacketType
 from broker.reasons import CloseReason, Reason
 from broker.worker import CONNECTIONS_BEYOND, Worker, open_broker
-from router.ledger import DROP_REASONS
+from router.sessions.ledger import DROP_REASONS
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
 

@@ -9,8 +9,8 @@ from broker.packets import Connect, Publish, Subscribe, encode, subscription
 from broker.pump import Pump
 from broker.reasons import CloseReason
 from broker.worker import terms
-from router.ledger import Ledger
 from router.router import Router
+from router.sessions.ledger import Ledger
 from tests.leaks.footprint import malloc_bytes
 
 NOW_MS = 1_000_000

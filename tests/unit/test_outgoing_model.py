@@ -33,8 +33,8 @@ from broker.properties import PacketType
 from broker.pump import Pump
 from broker.reasons import CloseReason, Reason
 from broker.worker import terms
-from router.ledger import Ledger
 from router.router import Router
+from router.sessions.ledger import Ledger
 from tests.support.outgoing_model import (
     FILLING,
     INFLIGHT_MAX,

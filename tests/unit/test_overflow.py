@@ -12,10 +12,10 @@ from broker.config import ConfigError, load
 from broker.packets import Ack, Publish, Suback, Subscribe, subscription
 from broker.properties import PacketType
 from broker.worker import ledger
-from router.ledger import Ledger
-from router.message import message
-from router.overflow import POLICIES, OverflowRules
-from router.topics import matches
+from router.core.message import message
+from router.matching.topic_names import matches
+from router.sessions.ledger import Ledger
+from router.sessions.queue_policy import POLICIES, OverflowRules
 from tests.support.doubles import FakeLog
 from tests.unit.test_outgoing_model import Broker
 

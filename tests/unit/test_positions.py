@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.crc32c import checksum
-from router.positions import decode_position, encode_position, format_time, is_position, parse_time
+from router.log.crc32c import checksum
+from router.log.replay_position import decode_position, encode_position, format_time, is_position, parse_time
 
 NOW_US = 1_795_258_800_123_456  # 2026-11-21T11:00:00.123456Z
 POSITIONS = st.dictionaries(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), max_size=20)

@@ -11,10 +11,10 @@ import pytest
 
 from broker.ahead import AheadReader
 from broker.read_ahead import ReadAheadDisk
-from router.cursor import checked_bytes
-from router.disk import Disk
-from router.kinds import Record
-from router.segments import HEADER, RECORDS_AT, Header, Segments, segment_name
+from router.log.disk import Disk
+from router.log.record_cursor import checked_bytes
+from router.log.record_kinds import Record
+from router.log.segments import HEADER, RECORDS_AT, Header, Segments, segment_name
 from tests.support.log_folders import RECORD_BYTES, worker_folder, write
 
 TURNS = (3, 40, 1, 60)       # messages in each segment

@@ -13,8 +13,8 @@ from broker.packets import Ack, Connect, Disconnect, Publish, decode, encode, ne
 from broker.pump import Pump
 from broker.reasons import Reason
 from broker.worker import terms
-from router.ledger import Ledger
 from router.router import Router
+from router.sessions.ledger import Ledger
 from tests.support.doubles import FakeLog
 
 RECEIVE_MAXIMUM = 4

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.codec import decode_message
-from router.crc32c import checksum
-from router.cursor import Cursor
-from router.kinds import BY_NAME, KINDS, Kind, RecordError
-from router.message import message
-from router.records import RecordBuffer, sealed
+from router.core.message import message
+from router.log.crc32c import checksum
+from router.log.record_buffer import RecordBuffer, sealed
+from router.log.record_cursor import Cursor
+from router.log.record_kinds import BY_NAME, KINDS, Kind, RecordError
 
 MARK = 0x5EA1B0A7
 HEADER_BYTES = 25

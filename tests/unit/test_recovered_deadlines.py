@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from router.commit_log import open_log as open_commit_log
-from router.commit_log import start_deadlines
-from router.last_run import LastRun, write_last_run
-from router.ledger import Ledger
-from router.records import RecordBuffer
+from router.log.last_run import LastRun, write_last_run
+from router.log.record_buffer import RecordBuffer
+from router.recovery.open_log import open_log as open_commit_log
+from router.recovery.open_log import start_deadlines
 from router.router import Router
+from router.sessions.ledger import Ledger
 from tests.support.commit_logs import open_log
 from tests.support.disk import SimulatedDisk
 

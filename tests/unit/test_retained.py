@@ -4,9 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.message import message
-from router.retained import RetainedStore
-from router.topics import matches
+from router.core.message import message
+from router.matching.topic_names import matches
+from router.retained.memory_store import RetainedStore
 
 levels = st.sampled_from([b"a", b"b", b"", b"$S", b"a-level-of-more-than-sixteen-bytes"])
 topic_names = st.lists(levels, min_size=1, max_size=4).map(b"/".join).filter(bool)

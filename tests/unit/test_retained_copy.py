@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.message import message
-from router.retained_copy import CopyError, Gathered, Manifest, RetainedCopy, write_anew
-from router.retained_values import decode, is_tombstone, record_of, stamp_of
+from router.core.message import message
+from router.retained.second_copy import CopyError, Gathered, Manifest, RetainedCopy, write_anew
+from router.retained.values import decode, is_tombstone, record_of, stamp_of
 from tests.support.disk import PowerLoss, SimulatedDisk
 
 HOUR_US = 3_600_000_000

@@ -8,10 +8,10 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from router.retained_copy import RetainedCopy
-from router.retained_index import RetainedIndex
-from router.retained_pages import PageCheck
-from router.segments import MissingSegmentError, NewerVersionError
+from router.log.segments import MissingSegmentError, NewerVersionError
+from router.retained.lmdb_index import RetainedIndex
+from router.retained.page_check import PageCheck
+from router.retained.second_copy import RetainedCopy
 from tests.support.index_process import IndexProcess
 from tests.unit.test_retained_copy import gather
 from tests.unit.test_retained_index import commit, data_file, fill, names

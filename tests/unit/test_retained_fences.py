@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from router.retained_fences import Fences
+from router.retained.fences import Fences
 
 
 class Tree:

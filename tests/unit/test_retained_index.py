@@ -17,11 +17,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.message import message
-from router.retained_index import RetainedIndex
-from router.retained_scan import RetainedScan
-from router.retained_values import cleared
-from router.topics import matches
+from router.core.message import message
+from router.matching.topic_names import matches
+from router.retained.lmdb_index import RetainedIndex
+from router.retained.scan import RetainedScan
+from router.retained.values import cleared
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW_US = 1_795_250_000_000_000  # when the monotonic clock stood at 0
@@ -506,8 +506,8 @@ def body_of(record: int) -> bytes:
 
 CHILD = """
 import sys
-from router.message import message
-from router.retained_index import RetainedIndex
+from router.core.message import message
+from router.retained.lmdb_index import RetainedIndex
 from tests.unit.test_retained_index import body_of, topic_of
 
 index = RetainedIndex(sys.argv[1], map_size=1 << 16, tombstone_s=3600)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.retained_keys import KEY_BYTES_MAX, PREFIX_BYTES, KeyFilter, is_cut, key_of
-from router.topics import matches
+from router.matching.topic_names import matches
+from router.retained.keys import KEY_BYTES_MAX, PREFIX_BYTES, KeyFilter, is_cut, key_of
 
 # Bytes below and above the separator; levels that make names longer than a key.
 levels = st.sampled_from([b"", b"a", b"a!", b"a\x01", b"b", b"$S", b"ab", b"L" * 300, b"L" * 299 + b"M", b"M" * 470])

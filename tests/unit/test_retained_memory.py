@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from router import retained_environment, retained_index
-from router.mapped import MappedPages
-from router.message import message
-from router.retained_index import RetainedIndex
+from router.core.message import message
+from router.retained import lmdb_environment, lmdb_index
+from router.retained.lmdb_index import RetainedIndex
+from router.retained.resident_pages import MappedPages
 
 COUNT = 16_000
 PAYLOAD = 4000       # a page each, so the file has some 130 MB
@@ -31,7 +31,7 @@ def file_bytes_in_memory() -> int:
 def bound(monkeypatch: pytest.MonkeyPatch) -> int:
     """The most that files may take of this process's memory, what it had before included."""
     bytes_max = file_bytes_in_memory() + ROOM
-    monkeypatch.setattr(retained_environment, "MAPPED_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(lmdb_environment, "MAPPED_BYTES_MAX", bytes_max)
     return bytes_max
 
 
@@ -214,7 +214,7 @@ def test_memory_that_lies_where_the_file_was_is_not_given_back(tmp_path: Path) -
 def test_the_thread_pauses_less_often_when_it_is_behind(
     index: RetainedIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retained_index, "BEHIND_CHANGES", 100)
+    monkeypatch.setattr(lmdb_index, "BEHIND_CHANGES", 100)
     pauses = 0
 
     def breathe() -> None:

@@ -11,9 +11,9 @@ import lmdb
 import pytest
 from lmdb.verify import verify
 
-from router.message import message
-from router.retained_index import RetainedIndex
-from router.retained_pages import DATABASES, PageCheck, PagesError
+from router.core.message import message
+from router.retained.lmdb_index import RetainedIndex
+from router.retained.page_check import DATABASES, PageCheck, PagesError
 
 PAGE = 4096
 STAMP_US = 1_795_250_000_000_000

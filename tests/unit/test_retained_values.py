@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.message import message
-from router.retained_keys import key_of
-from router.retained_values import (
+from router.core.message import message
+from router.retained.keys import key_of
+from router.retained.values import (
     check,
     cleared,
     decode,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from router import topics
-from router.crc32c import checksum
-from router.cursor import Cursor
-from router.message import message
-from router.records import RecordBuffer
-from router.scan import Census, Scan, matches
+from router.core.message import message
+from router.log.crc32c import checksum
+from router.log.record_buffer import RecordBuffer
+from router.log.record_cursor import Cursor
+from router.log.record_scan import Census, Scan, matches
+from router.matching import topic_names
 
 LEVELS = st.sampled_from(["", "a", "b", "ab", "$a", "é"])
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -34,8 +34,8 @@ MARK = 0x5A5A5A5A
 @example("ab", "a")
 @settings(max_examples=200)
 def test_the_compiled_match_is_the_rule(topic_filter: str, topic_name: str) -> None:
-    assert topics.check_topic_filter(topic_filter.encode()) is None
-    expected = topics.matches(topic_filter.encode(), topic_name.encode())
+    assert topic_names.check_topic_filter(topic_filter.encode()) is None
+    expected = topic_names.matches(topic_filter.encode(), topic_name.encode())
     assert matches(topic_filter.encode(), topic_name.encode()) == expected
 
 
@@ -65,7 +65,7 @@ def test_a_scan_stops_at_every_record_that_is_wanted_and_at_no_other(
         for number, (kind, time_us, name) in enumerate(records, 1)
         if (kind == "accepted" or not (accepted_only or topic_filter is not None))
         and since_us <= time_us < until_us
-        and (topic_filter is None or topics.matches(topic_filter.encode(), name.encode()))
+        and (topic_filter is None or topic_names.matches(topic_filter.encode(), name.encode()))
     ]
     encoded = None if topic_filter is None else topic_filter.encode()
     scan = Scan(encoded, accepted_only=accepted_only, since_us=since_us, until_us=until_us)

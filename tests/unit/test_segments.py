@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.crc32c import checksum
-from router.kinds import FORMAT_VERSION
-from router.segments import (
+from router.log.crc32c import checksum
+from router.log.record_kinds import FORMAT_VERSION
+from router.log.segments import (
     HEADER,
     HEADER_COPY_AT,
     RECORDS_AT,

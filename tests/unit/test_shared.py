@@ -2,10 +2,10 @@
 
 import pytest
 
-from router.local import LocalClient
-from router.message import message
-from router.shared import STRATEGIES
-from router.subscriptions import SubscriptionTree
+from router.core.message import message
+from router.matching.shared_groups import STRATEGIES
+from router.matching.subscription_tree import SubscriptionTree
+from router.sessions.local_receiver import LocalClient
 
 RETAIN_AS_PUBLISHED = 0x08
 

@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.message import message
-from router.retained_environment import RetainedEnvironment
-from router.retained_index import RetainedIndex
-from router.retained_scan import RetainedScan
+from router.core.message import message
+from router.retained.lmdb_environment import RetainedEnvironment
+from router.retained.lmdb_index import RetainedIndex
+from router.retained.scan import RetainedScan
 from tests.support.index_process import MAP_SIZE, ROOT, IndexCalls, IndexProcess, caller
 
 topics = st.sampled_from([b"a", b"a/b", b"b", b"$S/a", b"L" * 600])
@@ -271,7 +271,7 @@ def test_what_came_over_a_link_late_gives_way_to_what_its_worker_has_written_sin
 
 
 def test_what_is_forwarded_and_never_written_is_bounded(own: IndexCalls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.retained_forwarded.TABLE_MAX", 10)
+    monkeypatch.setattr("router.retained.unapplied_remote.TABLE_MAX", 10)
     for record in range(1, 36):
         own.forwarded(b"t%d" % record, b"x", record, 1, 1, record)
     assert [record for _, _, record in own.match(b"#")] == list(range(21, 36))
@@ -355,9 +355,9 @@ def test_a_damaged_one_is_set_aside_by_whoever_has_it_alone(folder: str, own: In
 
 CHILD = """
 import sys
-from router.message import message
+from router.core.message import message
 from tests.unit.test_shared_index import body_of, read_log, topic_of
-from router.retained_index import RetainedIndex
+from router.retained.lmdb_index import RetainedIndex
 
 folder, worker = sys.argv[1], int(sys.argv[2])
 index = RetainedIndex(folder, worker=worker, workers=3, map_size=1 << 16)

@@ -8,9 +8,9 @@ from broker.packets import Publish, Suback, Subscribe, subscription
 from broker.properties import PacketType
 from broker.pump import Pump
 from broker.reasons import Reason
-from router.commit_log import begin, open_log
-from router.ledger import Ledger
+from router.recovery.open_log import begin, open_log
 from router.router import Router
+from router.sessions.ledger import Ledger
 from tests.support.disk import SimulatedDisk
 from tests.unit.test_incoming_model import Talk
 

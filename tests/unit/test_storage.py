@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.disk import Disk
-from router.records import RecordBuffer
-from router.segments import RECORDS_AT, Position, Segments, segment_name, segment_of
-from router.storage import Log
+from router.log.disk import Disk
+from router.log.log_writer import Log
+from router.log.record_buffer import RecordBuffer
+from router.log.segments import RECORDS_AT, Position, Segments, segment_name, segment_of
 from tests.support.commit_logs import open_log, read_log, turn, whole
 from tests.support.disk import PowerLoss, SimulatedDisk, broken, no_space
 

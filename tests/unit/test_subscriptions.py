@@ -7,10 +7,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.local import LocalClient
-from router.message import message
-from router.subscriptions import SubscriptionTree
-from router.topics import matches, parse_shared
+from router.core.message import message
+from router.matching.subscription_tree import SubscriptionTree
+from router.matching.topic_names import matches, parse_shared
+from router.sessions.local_receiver import LocalClient
 
 NO_LOCAL = 0x04
 RETAIN_AS_PUBLISHED = 0x08

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.message import message
-from router.records import RecordBuffer
-from router.segments import RECORDS_AT, segment_name
-from router.storage import Log
-from router.tail import LogTail
-from router.topics import matches, matches_compiled
-from router.windows import LogWindows
+from router.core.message import message
+from router.log.log_writer import Log
+from router.log.read_cache import LogWindows
+from router.log.record_buffer import RecordBuffer
+from router.log.segments import RECORDS_AT, segment_name
+from router.log.tail import LogTail
+from router.matching.topic_names import matches, matches_compiled
 from tests.support.commit_logs import open_log
 from tests.support.disk import SimulatedDisk, broken
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.topics import check_topic_filter, is_topic_name, is_utf8, matches, parse_shared
+from router.matching.topic_names import check_topic_filter, is_topic_name, is_utf8, matches, parse_shared
 
 
 @given(st.one_of(st.binary(max_size=40), st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass"))))

@@ -1,0 +1,4 @@
+"""A message, and what may receive one.
+
+It imports nothing of the router's.
+"""

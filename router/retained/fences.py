@@ -1,0 +1,124 @@
+"""Up to where new subscribers have been given what other workers retain, so that nothing older comes behind it.
+
+The index of retained messages may have what a link has yet to bring: the worker was stopped, or the link is busy. Who
+subscribes then is given the newest message of a topic, and what the link brings of the time before was published before
+the subscription: it goes to those who subscribed earlier.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+from router.matching.topic_names import matches
+
+if TYPE_CHECKING:
+    from router.core.receiver import Receiver
+
+ROOM_MIN: Final = 64
+Reached = dict[int, int]  # worker -> number of a record of its log
+
+
+class Fences:
+    """Of the subscriptions that are younger than what some link has yet to bring.
+
+    Attributes:
+        passed: worker -> up to which record of its log its link has brought whatever is wanted here. Only these have a
+            link.
+    """
+
+    def __init__(self) -> None:
+        self.passed: Reached = {}
+        self._of: dict[Receiver, dict[bytes, Reached]] = {}
+        # Worker -> heap of (record, count, receiver, topic filter), some of which stand no more; its highest record.
+        self._ahead: dict[int, list[tuple[int, int, Receiver, bytes]]] = {}
+        self._highest: Reached = {}
+        self._room: dict[int, int] = {}  # worker -> entries of its heap, above which it is cleared of those
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def put(self, receiver: Receiver, topic_filter: bytes, reached: Reached) -> None:
+        """A new subscription has been given all that these workers have retained up to these records."""
+        ahead = {worker: record for worker, record in reached.items() if record > self.passed.get(worker, record)}
+        if ahead:
+            self._of.setdefault(receiver, {})[topic_filter] = ahead
+            for worker, record in ahead.items():
+                self._stand(worker, record, receiver, topic_filter)
+        else:
+            self.take_down(receiver, topic_filter)
+
+    def take_down(self, receiver: Receiver, topic_filter: bytes) -> None:
+        """A subscription is not what it was: whatever comes is for it, or it has ended."""
+        filters = self._of.get(receiver)
+        if filters is not None and filters.pop(topic_filter, None) is not None and not filters:
+            del self._of[receiver]
+
+    def forget(self, receiver: Receiver) -> None:
+        """A receiver has no subscriptions any more."""
+        self._of.pop(receiver, None)
+
+    def brought(self, worker: int, record: int) -> None:
+        """The link of a worker has brought all up to a record. Cost: O(log fences) for each that is passed, at once."""
+        if record <= self.passed.get(worker, record):
+            return
+        self.passed[worker] = record
+        ahead = self._ahead.get(worker)
+        while ahead and ahead[0][0] <= record:
+            _, _, receiver, topic_filter = heappop(ahead)
+            reached = self._of.get(receiver, {}).get(topic_filter, {})
+            if reached.get(worker, record + 1) <= record:  # else it was taken down, or put up anew further ahead
+                del reached[worker]
+                if not reached:
+                    self.take_down(receiver, topic_filter)
+        if not ahead:
+            self._ahead.pop(worker, None)
+            self._highest.pop(worker, None)
+
+    def began(self, worker: int, after: int) -> None:
+        """A worker gives the numbers behind this record anew."""
+        if worker not in self.passed:
+            return
+        self.passed[worker] = min(self.passed[worker], after)
+        for receiver, filters in list(self._of.items()):
+            for topic_filter, reached in list(filters.items()):
+                if reached.get(worker, 0) > after:
+                    reached[worker] = after
+                    self._stand(worker, after, receiver, topic_filter)
+                if not reached.get(worker, after):
+                    del reached[worker]
+                    if not reached:
+                        self.take_down(receiver, topic_filter)
+
+    def _stand(self, worker: int, record: int, receiver: Receiver, topic_filter: bytes) -> None:
+        self._count += 1
+        ahead = self._ahead.setdefault(worker, [])
+        heappush(ahead, (record, self._count, receiver, topic_filter))
+        if len(ahead) > self._room.get(worker, ROOM_MIN):
+            # Who comes and goes while the link stands still leaves nothing for good.
+            ahead[:] = [
+                (filters[topic_filter][worker], number, receiver, topic_filter)
+                for number, (receiver, filters) in enumerate(self._of.items())
+                for topic_filter in filters
+                if worker in filters[topic_filter]
+            ]
+            heapify(ahead)
+            self._room[worker] = max(ROOM_MIN, 2 * len(ahead))
+        self._highest[worker] = max(self._highest.get(worker, 0), record)
+
+    def behind(self, worker: int, record: int, topic_name: bytes, tree: Any) -> list[Receiver]:
+        """Return the receivers that a message of a worker's log is not for: it is older than what they were given."""
+        found: list[Receiver] = []
+        if record > self._highest.get(worker, 0):
+            return found
+        for receiver, filters in self._of.items():
+            if not any(reached.get(worker, 0) >= record for reached in filters.values()):
+                continue
+            if all(
+                filters[topic_filter].get(worker, 0) >= record if topic_filter in filters else False
+                for topic_filter, _, _ in tree.subscriptions_of(receiver)
+                if not topic_filter.startswith(b"$share/") and matches(topic_filter, topic_name)
+            ):
+                found.append(receiver)
+        return found

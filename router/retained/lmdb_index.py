@@ -1,0 +1,605 @@
+"""Retained messages on disk: the newest per topic name, in an LMDB environment whose truth is the commit log.
+
+What a turn stores or clears is a *change*, kept in memory until the log has it durable and a thread has written it to
+LMDB; nobody waits for either. Reading sees the changes first, then LMDB.
+
+Changes gather in one table while the table before it is written. A table is written when all its records are durable,
+and with its last piece LMDB learns up to which record it has seen the log, so what a crash takes is applied again from
+there. Applying a record twice changes nothing: the newest stamp wins.
+
+All workers of a node share the environment. What another one has stored is seen when it is in LMDB, or when it has come
+over a link (forwarded()), whichever is first. With one worker nothing is looked at for that.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import lmdb
+
+from router.core.message import Message
+from router.retained.keys import key_of
+from router.retained.lmdb_environment import (
+    APPLIED,
+    APPLIED_KEY,
+    DAMAGE,
+    TOTALS,
+    TOTALS_KEY,
+    RetainedEnvironment,
+    totals,
+)
+from router.retained.lmdb_writer import anything_to_forget, forget, write_change
+from router.retained.scan import RetainedScan
+from router.retained.unapplied_remote import Forwarded
+from router.retained.values import (
+    DUE_MESSAGE,
+    cleared,
+    decode,
+    due_key,
+    encode,
+    is_newer,
+    is_tombstone,
+    newest_of,
+    origin_of,
+    record_of,
+    size_of,
+    stamp_of,
+    tombstone,
+    without_record,
+)
+
+MAP_SIZE: Final = 1 << 30
+TOMBSTONE_S: Final = 3600
+TOMBSTONES_MAX: Final = 1_000_000
+RETRY_S: Final = 0.5
+PIECE_CHANGES: Final = 4096  # written and synced at a time: what LMDB keeps in memory for them stays small
+BREATH_CHANGES: Final = 16  # of the thread between two pauses: about 0.15 ms of its time
+BREATH_S: Final = 0.0003
+BEHIND_CHANGES: Final = 32_768  # with more than that in the front table, some 12 MiB, the thread pauses less often,
+BREATH_BEHIND: Final = 256  # so that the reactor stores no faster than the thread writes
+APPLY_CHANGES: Final = 8192  # of recovery, gathered before they are written
+LOOK_COMMITS: Final = 64  # between two looks for readers that were killed
+
+
+class _Table:
+    """Changes that are written together, the newest per topic."""
+
+    __slots__ = ("changes", "count", "keys", "last", "size", "written")
+
+    def __init__(self) -> None:
+        self.changes: dict[bytes, bytes] = {}  # key to value, which may be a tombstone
+        self.keys: list[bytes] = []  # of changes, in the order in which they came first
+        self.count = 0  # by how much they change the number of messages
+        self.size = 0  # and their size in bytes
+        self.last = 0  # number of the newest record that is in here, or was passed over; 0: none
+        self.written = 0  # so many of keys are in LMDB already
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that LMDB is to learn."""
+        return not self.keys and not self.last
+
+
+class RetainedIndex:
+    """The retained message of every topic name that has one.
+
+    One worker's Router calls it, and one thread of its own, or commit(), writes. Each of several workers has one of
+    these. now_us and now_ms are the same moment, since 1970 and monotonic; they tell when a message expires.
+
+    Args:
+        folder: of the LMDB environment; its parent must exist.
+        worker, incarnation: whose records these are.
+        workers: of the node, that use the folder at once.
+        map_size: bytes of address space to begin with; grows by itself.
+        tombstone_s: how long it is remembered that a topic was cleared, in case something older arrives.
+        tombstones_max: of more than that the oldest are forgotten early.
+        retry_s: how long to wait after an error of the disk before trying again.
+        opening: node, logs, accept_loss of router.retained_environment.RetainedEnvironment.
+
+    Raises OSError if the folder cannot be used, SegmentError (of router.segments) if something is lost. A damaged one
+    is set aside and made anew, and `report` says so.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        worker: int = 0,
+        workers: int = 1,
+        incarnation: int = 0,
+        map_size: int = MAP_SIZE,
+        tombstone_s: int = TOMBSTONE_S,
+        tombstones_max: int = TOMBSTONES_MAX,
+        retry_s: float = RETRY_S,
+        **opening: Any,
+    ) -> None:
+        self.worker = worker
+        self.incarnation = incarnation
+        self.tombstones_max = tombstones_max
+        self.retry_s = retry_s
+        self.on_trouble: Callable[[], None] = lambda: None  # from the thread, when `trouble` has changed; only to wake
+        self.on_applied: Callable[[], None] = lambda: None  # from the thread, when `applied` has; only to wake
+        self.trouble: str | None = None  # what the disk said last; None while all is well
+        self.failure: BaseException | None = None  # what ended the thread before it was closed: a bug of ours
+        self.commits = 0  # transactions, each with one sync
+        self.errors = 0
+        self.damaged_values = 0  # passed over, because their check sum was wrong
+        self._tombstone_us = tombstone_s * 1_000_000
+        self._environment = RetainedEnvironment(folder, map_size, worker=worker, **opening)
+        self.report = self._environment.report  # what was found damaged at the start, in one sentence
+        self._applied_key = APPLIED_KEY + worker.to_bytes(4, "big")
+        with self._environment.lock:
+            transaction = self._environment.read()
+            applied = transaction.get(self._applied_key, db=self._environment.meta)
+            self._count, self._size, self.last_stamp_us = totals(transaction, self._environment.meta)
+            transaction.abort()
+        # In LMDB up to the first one, and nothing is of a higher record than the second one.
+        self.applied, self._highest = APPLIED.unpack_from(applied) if applied is not None else (0, 0)
+        self._durable = 0
+        self.is_shared = workers > 1
+        self._forwarded = Forwarded(worker)
+        self.written, self.reached = self._forwarded.written, self._forwarded.reached
+        self._forget_from_us = 0  # no tombstone goes before: a worker that recovers may have what it keeps out
+        self._forget_before_us = 0  # tombstones with an older stamp are to go; 0: nobody has asked
+        self._back = _Table()  # being written; nothing is added to it
+        self._front = _Table()
+        self._lock = threading.Lock()  # around the two tables changing places, and what belongs to them
+        self._wake = threading.Condition(self._lock)
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # For the Router -------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Messages held, expired ones that are not purged yet included; without what other workers have not written."""
+        self.look()
+        with self._lock:
+            # Less than none where another worker, too, has cleared what we are to clear.
+            return max(self._count + self._back.count + self._front.count, 0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Topic, properties and payload bytes held; without what other workers have not written."""
+        self.look()
+        with self._lock:
+            return max(self._size + self._back.size + self._front.size, 0)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether any worker has found the environment damaged: all are to end, and the first to start mends it."""
+        return self._environment.is_marked_damaged()
+
+    def look(self) -> int:
+        """Take notice of what other workers have written, and return the highest stamp that is known of.
+
+        What gets a higher one from then on wins over all that was in LMDB. Cost: nothing with one worker, else 1 µs,
+        or 5 if they have written.
+        """
+        if self.is_shared:
+            self.read(self._look)
+        return self.last_stamp_us
+
+    def _look(self, transaction: "lmdb.Transaction[bytes]") -> None:
+        seen = self._forwarded.look(transaction, self._environment.meta)
+        if seen is not None:
+            with self._lock:
+                self._count, self._size, stamp_us = seen
+                self.last_stamp_us = max(self.last_stamp_us, stamp_us)
+
+    def forwarded(self, message: Message, *, stamp_us: int, origin: int, incarnation: int, record: int) -> None:
+        """Take notice of a retained message that has come from another worker, before any receiver here gets it.
+
+        It is that worker who stores it, perhaps later; until then it is what readers here find. Messages of one origin
+        come in the order of their numbers. More than 2 x 32,768 are not remembered: until they are in LMDB, a new
+        subscriber gets what was there before.
+
+        Args:
+            message: owned; an empty payload clears its topic.
+            stamp_us: its stamp, or any later time of its origin's clock.
+            origin, incarnation, record: its id.
+        """
+        self.look()
+        self.last_stamp_us = max(self.last_stamp_us, stamp_us)
+        key = key_of(message.topic_name)
+        if message.body:
+            value = encode(message, stamp_us, 0, record, origin, incarnation)
+        else:
+            value = tombstone(key, stamp_us, record, origin, incarnation)
+        self._forwarded.add(key, value, origin, incarnation, record)
+
+    @property
+    def pending(self) -> int:
+        """Changes that are not in LMDB yet."""
+        with self._lock:
+            return len(self._back.keys) - self._back.written + len(self._front.keys)
+
+    def store(self, message: Message, *, stamp_us: int, record: int, now_ms: int = 0) -> bool:
+        """Keep a message in place of its topic's older one; True if the topic had none [MQTT-3.3.1-5].
+
+        What has an older stamp than the topic's message or tombstone is passed over. Never waits for a disk that
+        writes; what it must read of LMDB may have to be read from the disk.
+
+        Args:
+            message: owned, its payload not empty.
+            stamp_us: of the hybrid logical clock; the time of its record.
+            record: number of its record in the log; they come in ascending order.
+            now_ms: the monotonic time that stamp_us is, for the message's expiry.
+        """
+        value = encode(message, stamp_us, now_ms, record, self.worker, self.incarnation)
+        return self._add(key_of(message.topic_name), value, record) == (True, False)
+
+    def clear(self, topic_name: bytes, *, stamp_us: int, record: int) -> bool:
+        """Forget a topic's message, and remember for a while that it was cleared; True if there was one."""
+        key = key_of(topic_name)
+        value = tombstone(key, stamp_us, record, self.worker, self.incarnation)
+        return self._add(key, value, record) == (True, True)
+
+    def apply(self, record: int, topic_name: bytes, message: Message | None, *, stamp_us: int, now_ms: int = 0) -> bool:
+        """Store or clear (None) what a record of the log said, in recovery; True if it was not known yet.
+
+        All records are durable then, so this waits for LMDB now and then, and its thread need not run.
+        """
+        if record <= self.applied:
+            return False
+        if message is None:
+            self.clear(topic_name, stamp_us=stamp_us, record=record)
+        else:
+            self.store(message, stamp_us=stamp_us, record=record, now_ms=now_ms)
+        if len(self._front.keys) >= APPLY_CHANGES:
+            while self.commit(record):
+                pass
+        return True
+
+    def pass_over(self, record: int) -> None:
+        """Tell that the records up to this one have nothing more to say here, so that `applied` can get there.
+
+        From the thread that stores and clears, when it has done so for all of these records. Costs a transaction.
+        """
+        with self._lock:
+            if record > max(self._front.last, self._back.last, self.applied):
+                self._front.last = record
+                self._wake.notify_all()
+
+    def rewind(self, last_number: int) -> None:
+        """Tell, once and before a new record has a number, how far the log goes. Raises OSError.
+
+        Where a loss of power has taken records that were applied already (durability `os`), their numbers are given
+        again: what gets them must not be taken for applied, and messages that had them have record 0 from now on.
+        Waits for LMDB then. Cost: nothing, or 1 µs for each message there is.
+        """
+        if self._highest <= last_number:
+            return
+        environment = self._environment
+        try:
+            with environment.write() as transaction:
+                cursor = transaction.cursor(db=environment.topics)
+                lost = [(key, value) for key, value in cursor if record_of(value) > last_number
+                        and origin_of(value) == self.worker]  # fmt: skip
+                for key, value in lost:
+                    transaction.put(key, without_record(value), db=environment.topics)
+                self.applied = min(self.applied, last_number)
+                self._highest = last_number
+                environment.put_meta(transaction, self._applied_key, APPLIED.pack(self.applied, last_number))
+            with environment.lock:
+                environment.touched(self._count)
+        except lmdb.Error as error:
+            raise OSError(error.code, str(error)) from error
+
+    def message_of(self, topic_name: bytes, now_us: int = 0, now_ms: int = 0) -> Message | None:
+        """Return a topic's message, a new object each time, or None."""
+        value = self.newest(key_of(topic_name))
+        if value is None or is_tombstone(value):
+            return None
+        found = decode(value, now_us, now_ms)
+        if found is None:
+            self.note_damage()
+        return found
+
+    def size_of(self, topic_name: bytes) -> int:
+        """Return what a topic's message counts for in size_bytes; 0 if there is none."""
+        value = self.newest(key_of(topic_name))
+        return int(size_of(value)) if value is not None else 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing matches anything: there is no message, and none is on its way here from another worker."""
+        return self.count == 0 and not self._forwarded.tables()
+
+    def scan(self, topic_filter: bytes) -> RetainedScan:
+        """Return what reads the messages that a topic filter matches. Raises ValueError if it is malformed."""
+        return RetainedScan(self, topic_filter)
+
+    def match(self, topic_filter: bytes, now_us: int = 0, now_ms: int = 0) -> list[Message]:
+        """Return all that a scan would, at once."""
+        scan = self.scan(topic_filter)
+        found: list[Message] = []
+        while not scan.done:
+            found += scan.next_slice(1024, now_us, now_ms)
+        return found
+
+    def purge_expired(self, now_us: int, limit: int) -> int:
+        """Remove messages that have expired, the earliest first, and return how many.
+
+        Those that are not in LMDB yet come later. Also has the thread forget old tombstones. Of several workers the
+        first one does this for all. Cost: what has expired.
+
+        Args:
+            limit: messages to look at, 1 or more.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is 1 or more, not {limit}")
+        if self.is_shared:
+            if self.worker:
+                return 0
+            self._forget_from_us = self._forget_from_us or now_us + self._tombstone_us
+        # A message is expired when a whole millisecond has passed.
+        end = due_key(DUE_MESSAGE, now_us - 999)
+        expired: list[tuple[bytes, bytes]] = []
+        environment = self._environment
+        with environment.lock:
+            transaction = environment.read()
+            try:
+                cursor = transaction.cursor(db=environment.due)
+                more = cursor.first()
+                while more and limit > 0 and cursor.key() < end:
+                    limit -= 1
+                    key = cursor.value()
+                    if self.change(key) is None:
+                        value = transaction.get(key, None, environment.topics)
+                        assert value is not None, key
+                        expired.append((key, value))
+                    more = cursor.next()
+                environment.touched(len(expired))
+            finally:
+                transaction.abort()
+        removed = sum(self._add(key, cleared(key, value))[0] for key, value in expired)
+        if now_us >= self._forget_from_us:
+            with self._lock:
+                self._forget_before_us = max(self._forget_before_us, now_us - self._tombstone_us)
+                self._wake.notify_all()
+        return removed
+
+    # What there is --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether change() may have something for any key."""
+        # In this order, as in change().
+        return bool(self._front.changes) or bool(self._back.changes) or self.is_shared
+
+    def change(self, key: bytes) -> bytes | None:
+        """Return the value of a key that is not in LMDB yet, or is just being written."""
+        # In this order: the thread makes the front table the back one.
+        change = self._front.changes.get(key) or self._back.changes.get(key)
+        return newest_of(change, self._forwarded.get(key)) if self.is_shared else change
+
+    def newest(self, key: bytes) -> bytes | None:
+        """Return the value of a key, which may be a tombstone."""
+        change = self.change(key)
+        if change is not None and not self.is_shared:
+            return change
+        environment = self._environment
+        # Not through read(): this is once for every retained PUBLISH.
+        with environment.lock:
+            transaction = environment.read()
+            try:
+                found = environment.value_of(transaction, key)
+                environment.touched(1)
+            except DAMAGE:
+                environment.mark_damaged()
+                raise
+            finally:
+                transaction.abort()
+        newest: bytes | None = newest_of(found, change)
+        return newest
+
+    def read(self, reading: "Callable[[lmdb.Transaction[bytes]], Any]") -> Any:
+        """Call something with a read transaction, and return what it returned."""
+        environment = self._environment
+        with environment.lock:
+            transaction = environment.read()
+            try:
+                return reading(transaction)
+            except DAMAGE:
+                environment.mark_damaged()
+                raise
+            finally:
+                transaction.abort()
+
+    def note_damage(self) -> None:
+        """Take notice of a value that is damaged, so that the next start makes the index anew."""
+        self.damaged_values += 1
+        self._environment.mark_damaged()
+
+    def touched(self, pages: int) -> None:
+        """Take notice, in what read() calls, that so many pages of messages were read."""
+        self._environment.touched(pages)
+
+    @property
+    def topics(self) -> Any:
+        """The database of messages, for read()."""
+        return self._environment.topics
+
+    def tables(self) -> list[tuple[dict[bytes, bytes], list[bytes], int]]:
+        """Return what is not in LMDB yet, the older table first: values by key, the keys, how many of them count.
+
+        Behind them what other workers have forwarded, if there is anything.
+
+        More keys may follow, and values be replaced by newer ones; none goes.
+        """
+        with self._lock:
+            own = [(table.changes, table.keys, len(table.keys)) for table in (self._back, self._front)]
+        return own + self._forwarded.tables()
+
+    def _add(self, key: bytes, value: bytes, record: int = 0) -> tuple[bool, bool]:
+        """Add a change; returns whether it counts, and whether there was a message before.
+
+        Args:
+            record: its number in our log; 0 for what follows from the message that is there, and has its stamp.
+        """
+        older = self.newest(key)
+        had_message = older is not None and not is_tombstone(older)
+        # What follows from a message gives way to what has come since that was read.
+        counts = (older is None or is_newer(value, older)) if record else bool(older and not is_newer(older, value))
+        with self._lock:
+            front = self._front
+            if record:
+                front.last = record
+                self.last_stamp_us = max(self.last_stamp_us, stamp_of(value))
+            if counts:
+                if key not in front.changes:
+                    front.keys.append(key)
+                front.changes[key] = value
+                front.count += (not is_tombstone(value)) - had_message
+                front.size += size_of(value) - (size_of(older) if had_message else 0)
+        return counts, had_message
+
+    # The thread -----------------------------------------------------------------------------------------------------
+
+    def durable(self, number: int) -> None:
+        """Tell up to which record the log is durable; from any thread."""
+        with self._lock:
+            self._durable = max(self._durable, number)
+            if self._has_work():
+                self._wake.notify_all()
+
+    def start(self) -> None:
+        """Start the thread. Without it, commit() does its work, for those who want to see every step."""
+        assert self._thread is None, "started twice"
+        self._thread = threading.Thread(target=self._run, name="retained", daemon=True)
+        self._thread.start()
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything that the log has durable is in LMDB; returns whether it is. Not for the reactor."""
+        with self._lock:
+            return self._wake.wait_for(
+                lambda: all(table.is_empty or table.last > self._durable for table in (self._back, self._front)),
+                timeout_s,
+            )
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Write what is durable, end the thread, close the environment; returns whether nothing is left in memory.
+
+        A disk that refuses is tried once more, not waited for.
+        """
+        self._closing.set()
+        with self._lock:
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                return False
+        while self.commit(self._durable):
+            pass
+        self._environment.close()
+        return self.pending == 0
+
+    def _has_work(self) -> bool:
+        if self._closing.is_set() or self._forget_before_us:
+            return True
+        return not self._front.is_empty if self._back.is_empty else self._back.last <= self._durable
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    self._wake.wait_for(self._has_work)
+                if self._closing.is_set():
+                    return
+                self.commit(self._durable, self._breathe)
+                if self.trouble is not None:
+                    self._closing.wait(self.retry_s)
+        except BaseException as failure:
+            self.failure = failure
+            self.on_trouble()
+
+    def _breathe(self) -> None:
+        """Let the reactor have the interpreter: LMDB's calls are too short for it to get hold of it in between."""
+        self._closing.wait(BREATH_S)
+
+    def commit(self, durable: int, breathe: Callable[[], None] = lambda: None) -> bool:
+        """Write a piece of what is durable, and sync it. Returns False if there was nothing to do, or it failed.
+
+        Raises nothing that a disk can cause: `trouble` says what it was, and the next call tries again.
+        """
+        with self._lock:
+            if self._back.is_empty and not self._front.is_empty:
+                self._back, self._front = self._front, self._back
+            table = self._back
+            forget_before_us, self._forget_before_us = self._forget_before_us, 0
+        ready = not table.is_empty and table.last <= durable
+        try:
+            if not ready and not (forget_before_us and self.read(
+                lambda transaction: anything_to_forget(
+                    self._environment, transaction, forget_before_us, self.tombstones_max)
+            )):  # fmt: skip
+                return False
+            self._write_piece(table if ready else _Table(), forget_before_us, breathe)
+        except lmdb.MapFullError:
+            return self._attempt(self._environment.grow)
+        except (lmdb.Error, OSError) as error:
+            self._note(error)
+            if isinstance(error, (lmdb.PanicError, lmdb.BadTxnError)):
+                self._attempt(self._environment.reopen)
+            return False
+        self.commits += 1
+        if self.commits % LOOK_COMMITS == 0:
+            self._attempt(self._environment.forget_the_dead)
+        if self.trouble is not None:
+            self.trouble = None
+            self.on_trouble()
+        return True
+
+    def _attempt(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except (lmdb.Error, OSError) as error:
+            self._note(error)
+            return False
+        return True
+
+    def _note(self, error: Exception) -> None:
+        self.errors += 1
+        self.trouble = f"retained messages: {error}"
+        self.on_trouble()
+
+    def _write_piece(self, table: _Table, forget_before_us: int, breathe: Callable[[], None]) -> None:
+        """Write the next piece of a table, and forget some tombstones, in one transaction."""
+        environment = self._environment
+        end = min(table.written + PIECE_CHANGES, len(table.keys))
+        is_last = end == len(table.keys)
+        with environment.write() as transaction:
+            count, size, stamp_us = totals(transaction, environment.meta)
+            count_before, size_before = count, size
+            for position in range(table.written, end):
+                if position % BREATH_CHANGES == 0:
+                    with environment.lock:
+                        environment.touched(BREATH_CHANGES)
+                    if position % BREATH_BEHIND == 0 or len(self._front.keys) < BEHIND_CHANGES:
+                        breathe()
+                key = table.keys[position]
+                more, larger = write_change(
+                    environment, transaction, key, table.changes[key], keep_tombstone=self._tombstone_us > 0
+                )
+                count += more
+                size += larger
+            forget(environment, transaction, forget_before_us, self.tombstones_max)
+            stamp_us = max(stamp_us, self.last_stamp_us)
+            environment.put_meta(transaction, TOTALS_KEY, TOTALS.pack(count, size, stamp_us))
+            if table.last:
+                applied = table.last if is_last else self.applied
+                highest = max(self._highest, table.last)  # until rewind() was told, it may be higher than the log is
+                environment.put_meta(transaction, self._applied_key, APPLIED.pack(applied, highest))
+        with self._lock:
+            self._count, self._size = count, size
+            table.written = end
+            table.count -= count - count_before
+            table.size -= size - size_before
+            self._highest = max(self._highest, table.last)
+            if is_last and table is self._back:
+                self.applied = max(self.applied, table.last)
+                self._back = _Table()
+                self._wake.notify_all()
+        if is_last and table.last:
+            self.on_applied()

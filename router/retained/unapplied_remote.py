@@ -1,0 +1,110 @@
+"""What other workers of the node have written to the index of retained messages, and what they have yet to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from router.retained.lmdb_environment import APPLIED, APPLIED_KEY, totals
+from router.retained.values import is_newer
+
+if TYPE_CHECKING:
+    import lmdb
+
+TABLE_MAX: Final = 32_768
+
+
+class _Table:
+    """Forwarded messages that are forgotten together, when LMDB has them all."""
+
+    __slots__ = ("changes", "keys", "last")
+
+    def __init__(self) -> None:
+        self.changes: dict[bytes, bytes] = {}  # key to value, which may be a tombstone
+        self.keys: list[bytes] = []  # of changes, in the order in which they came first
+        self.last: dict[int, tuple[int, int]] = {}  # origin to incarnation and record of its newest message in here
+
+
+class Forwarded:
+    """Retained messages that came over links, for as long as LMDB may not have them.
+
+    They gather in one table while the table before it waits to be in LMDB. A table of more than TABLE_MAX takes the
+    place of the one before it, which is forgotten early.
+
+    Not for several threads.
+
+    Args:
+        worker: ours.
+    """
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.applied: dict[int, int] = {}  # worker to the number of the record up to which LMDB has its log
+        self.came: dict[int, int] = {}  # worker to the number of the newest record that came of it
+        self._incarnations: dict[int, int] = {}  # of origins, the highest
+        self._seen = -1  # id of the transaction that was looked at last
+        self._back = _Table()
+        self._front = _Table()
+
+    def look(self, transaction: lmdb.Transaction[bytes], meta: Any) -> tuple[int, int, int] | None:
+        """Forget what LMDB has, and return its totals; None if no worker has written since the last time."""
+        newest = transaction.id()
+        if newest == self._seen:
+            return None
+        self._seen = newest
+        cursor = transaction.cursor(db=meta)
+        more = cursor.set_range(APPLIED_KEY)
+        while more and cursor.key().startswith(APPLIED_KEY):
+            worker = int.from_bytes(cursor.key()[len(APPLIED_KEY) :], "big")
+            self.applied[worker] = APPLIED.unpack_from(cursor.value())[0]
+            more = cursor.next()
+        self._settle()
+        return totals(transaction, meta)
+
+    def add(self, key: bytes, value: bytes, origin: int, incarnation: int, record: int) -> None:
+        """Remember what came, unless LMDB has it or something newer came before it."""
+        if incarnation > self._incarnations.get(origin, 0):
+            # It has recovered, and with that given LMDB whatever its log had kept.
+            self._incarnations[origin] = incarnation
+            self.came[origin] = 0
+            self._settle()
+        self.came[origin] = max(self.came.get(origin, 0), record)
+        older = self.get(key)
+        if record <= self.applied.get(origin, 0) or (older is not None and is_newer(older, value)):
+            return
+        front = self._front
+        if key not in front.changes:
+            front.keys.append(key)
+        front.changes[key] = value
+        front.last[origin] = (incarnation, record)
+        if len(front.keys) >= TABLE_MAX:
+            self._back, self._front = front, _Table()
+
+    def written(self) -> dict[int, int]:
+        """Return up to which record of each other worker's log LMDB has what was retained, as it was seen last."""
+        return {origin: record for origin, record in self.applied.items() if origin != self.worker}
+
+    def reached(self) -> dict[int, int]:
+        """Return the same, or up to which record something has come, if that is further."""
+        return self.written() | {
+            origin: max(record, self.applied.get(origin, 0)) for origin, record in self.came.items()
+        }
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the newest value of a key that is remembered."""
+        return self._front.changes.get(key) or self._back.changes.get(key)
+
+    def tables(self) -> list[tuple[dict[bytes, bytes], list[bytes], int]]:
+        """Return the tables that are not empty, the older one first: values by key, the keys, how many they are."""
+        return [(table.changes, table.keys, len(table.keys)) for table in (self._back, self._front) if table.keys]
+
+    def _settle(self) -> None:
+        if self._is_settled(self._back):
+            self._back, self._front = self._front, _Table()
+        if self._back.keys and self._is_settled(self._back):
+            self._back = _Table()
+
+    def _is_settled(self, table: _Table) -> bool:
+        return all(
+            record <= self.applied.get(origin, 0) or incarnation < self._incarnations.get(origin, 0)
+            for origin, (incarnation, record) in table.last.items()
+        )
