@@ -6,15 +6,15 @@ import shoal_packages
 
 shoal_packages.check("router", "mesh", "broker")
 
-from broker.acl import Acl
-from broker.application import ReceivedMessage
-from broker.auth import Accepted, Admission, Authenticator, Refused
-from broker.config import Config, ConfigError, load
-from broker.inprocess import InProcessClient, RefusedError
-from broker.presence import ClientInfo, Connected, Disconnected
-from broker.reasons import CloseReason, Reason
-from broker.scram import ScramCredentials, ScramSha256
-from broker.worker import Worker, open_broker
+from broker.auth.acl import Acl
+from broker.auth.authenticator import Accepted, Admission, Authenticator, Refused
+from broker.auth.scram import ScramCredentials, ScramSha256
+from broker.config.loader import Config, ConfigError, load
+from broker.control.inprocess_client import InProcessClient, RefusedError
+from broker.control.presence import ClientInfo, Connected, Disconnected
+from broker.wire.application_message import ReceivedMessage
+from broker.wire.reasons import CloseReason, Reason
+from broker.worker.worker import Worker, open_broker
 
 __all__ = [
     "Accepted",

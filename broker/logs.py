@@ -28,7 +28,7 @@ from broker.log_lines import Fields, console, json_line, timestamp
 if TYPE_CHECKING:
     import structlog
 
-    from broker.settings import Log
+    from broker.config.schema import Log
 
 LINES_PER_EVENT = 100
 WINDOW_S = 1.0

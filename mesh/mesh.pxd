@@ -27,7 +27,7 @@ cdef class Neighbour:
     cdef public set listed               # filters of the snapshot that is coming in; None while none is
     # What it says of itself.
     cdef readonly bytes counters         # what it counts, as its process that is there now said last; None: not said yet
-    cdef readonly object reach           # how far its log can be read (router.places.Reach); None: not said yet
+    cdef readonly object reach           # how far its log can be read (router.log.segment_index.Reach); None: not said yet
     cdef readonly uint64_t answered      # up to which question of ours it has said that
     # What we say to it.
     cdef readonly bint follows           # it reads our log

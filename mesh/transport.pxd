@@ -26,7 +26,7 @@ cdef class Transport(Carrier):
     cdef bint due
     cdef list channels           # Channel
     cdef object keys             # (public, secret) of CURVE, or None
-    cdef object gate             # mesh.gate.Gate, who lets peers in; None without encryption
+    cdef object gate             # mesh.zap.Gate, who lets peers in; None without encryption
     cdef readonly uint64_t unanswerable      # answers to peers that were not there
     cdef readonly uint64_t impostors         # frames of a peer under an identity that is not its
     cdef int drain(self, void* handle, bytes identity, FrameHandler handler) except -1

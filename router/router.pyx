@@ -33,9 +33,9 @@ cdef class Router:
     Args:
         ledger: limits and counters shared with the sessions.
         seed: of the random choice between members of a shared subscription; 64 bits.
-        strategy: of shared subscriptions, a name in router.shared.STRATEGIES.
+        strategy: of shared subscriptions, a name in router.matching.shared_groups.STRATEGIES.
         routes_max: topic names whose receivers are remembered.
-        index: retained messages on disk (router.retained_index.RetainedIndex); None: they are kept in memory.
+        index: retained messages on disk (router.retained.lmdb_index.RetainedIndex); None: they are kept in memory.
         retains: False: retained messages that are recovered are passed over.
     """
 

@@ -10,14 +10,14 @@ import pytest
 import trio
 import trio.lowlevel
 
-from broker.acl import AllowAll
-from broker.admin import Admin, Streamed
-from broker.admin_local import OneWorker
-from broker.config import Config, Mqtt, Shutdown
-from broker.listings import QueryError
-from broker.packets import Ack, Disconnect, PacketType, Publish, Subscribe, subscription
-from broker.reasons import Reason
-from broker.worker import Worker, open_broker
+from broker.admin.api import Admin, Streamed
+from broker.admin.pagination import QueryError
+from broker.auth.acl import AllowAll
+from broker.config.loader import Config, Mqtt, Shutdown
+from broker.processes.admin_backend_local import OneWorker
+from broker.wire.packets import Ack, Disconnect, PacketType, Publish, Subscribe, subscription
+from broker.wire.reasons import Reason
+from broker.worker.worker import Worker, open_broker
 from tests.support.embedded import CONFIG, TIMEOUT_S, Device, device
 
 KEPT: dict[str, Any] = {"clean_start": False, "properties": {"session_expiry_interval": 1000}}

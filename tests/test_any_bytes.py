@@ -8,7 +8,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.packets import Connect, Publish, Subscribe, Will, encode, subscription
+from broker.wire.packets import Connect, Publish, Subscribe, Will, encode, subscription
 from tests.support.conversation import MemoryBroker, Script, config_for
 from tests.support.doubles import QuickAuthenticator
 from tests.support.strategies import packets_of

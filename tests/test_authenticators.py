@@ -6,13 +6,13 @@ import pytest
 import trio
 import trio.testing
 
-from broker.auth import Accepted, Outcome, Refused
-from broker.config import Config, Limits
-from broker.exchange import Exchange
-from broker.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, encode
-from broker.reasons import CloseReason, Reason
-from broker.scram import ScramCredentials, ScramSha256
-from broker.worker import Worker
+from broker.auth.authenticator import Accepted, Outcome, Refused
+from broker.auth.enhanced_auth import Exchange
+from broker.auth.scram import ScramCredentials, ScramSha256
+from broker.config.loader import Config, Limits
+from broker.wire.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, encode
+from broker.wire.reasons import CloseReason, Reason
+from broker.worker.worker import Worker
 from tests.support.authentication import Driver, House, house, subscriber
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import SlowAuthenticator

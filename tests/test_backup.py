@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from broker import backup
-from broker.backup import ATTEMPTS, INCARNATIONS_SKIPPED, MANIFEST, BackupError, DamagedError, back_up, restore
-from broker.cli import main
+from broker.cli.main import main
+from broker.storage import backup
+from broker.storage.backup import ATTEMPTS, INCARNATIONS_SKIPPED, MANIFEST, BackupError, DamagedError, back_up, restore
 from router.log.disk import Disk
 from router.log.log_writer import Log
 from router.log.segments import RECORDS_AT, segment_name

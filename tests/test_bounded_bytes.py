@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.hub import Hub
-from broker.limits import FULL_ROUTES_SHARE, MemoryGuard
-from broker.packets import Disconnect, Publish, Suback, Subscribe, subscription
-from broker.reasons import CloseReason, Reason
+from broker.config.limits import FULL_ROUTES_SHARE, MemoryGuard
+from broker.reactor.turn import Hub
+from broker.wire.packets import Disconnect, Publish, Suback, Subscribe, subscription
+from broker.wire.reasons import CloseReason, Reason
 from tests.support.turned_hub import TurnedHub
 
 ROOM = 1 << 20

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import trio
 
-from broker.buffers import chunk_counts
-from broker.config import Config, Shutdown
-from broker.packets import Connect, Publish, Subscribe, Unsubscribe, Will, encode, subscription
-from broker.worker import open_broker
+from broker.config.loader import Config, Shutdown
+from broker.wire.output_buffer import chunk_counts
+from broker.wire.packets import Connect, Publish, Subscribe, Unsubscribe, Will, encode, subscription
+from broker.worker.worker import open_broker
 
 CONNECTIONS = 2000
 AT_ONCE = 50

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from broker.config import Config, Limits, Mqtt
-from broker.packets import Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
-from broker.reasons import CloseReason, Reason
+from broker.config.loader import Config, Limits, Mqtt
+from broker.wire.packets import Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
+from broker.wire.reasons import CloseReason, Reason
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
 

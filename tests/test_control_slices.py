@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import (
+from broker.control.subscribe import SLICE_FILTERS
+from broker.wire.packets import (
     Ack,
     Connect,
     Disconnect,
@@ -21,10 +22,9 @@ from broker.packets import (
     encode,
     subscription,
 )
-from broker.properties import PacketType
-from broker.reasons import CloseReason, Reason
-from broker.subscribing import SLICE_FILTERS
-from broker.topic_filters import FilterList
+from broker.wire.properties import PacketType
+from broker.wire.reasons import CloseReason, Reason
+from broker.wire.topic_filters import FilterList
 from router.core.message import message
 from router.retained.lmdb_index import RetainedIndex
 from tests.support.doubles import FakeLog

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from broker.packets import Ack, Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
+from broker.wire.packets import Ack, Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
 from router.log.log_writer import Durability
 from router.log.segments import RECORDS_AT, Segments, segment_name
 from tests.support.disk import SimulatedDisk

@@ -9,10 +9,10 @@ from typing import Any
 
 import trio
 
-from broker.client import Client, MqttError, RefusedError
-from broker.packets import Auth, Connack, Connect, decode, encode, subscription
-from broker.reasons import Reason
-from broker.worker import open_broker
+from broker.cli.mqtt_client import Client, MqttError, RefusedError
+from broker.wire.packets import Auth, Connack, Connect, decode, encode, subscription
+from broker.wire.reasons import Reason
+from broker.worker.worker import open_broker
 from tests.support.conversation import SocketClient
 from tests.support.embedded import CONFIG, TIMEOUT_S
 from tests.support.scram import ScramClient

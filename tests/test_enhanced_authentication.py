@@ -5,13 +5,24 @@ from typing import Any
 import pytest
 import trio
 
-from broker.auth import Accepted, Outcome, Refused
-from broker.config import Limits
-from broker.exchange import Exchange
-from broker.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Subscribe, Will, subscription
-from broker.reasons import Reason
-from broker.scram import METHOD, ScramCredentials, ScramSha256
-from broker.worker import Worker
+from broker.auth.authenticator import Accepted, Outcome, Refused
+from broker.auth.enhanced_auth import Exchange
+from broker.auth.scram import METHOD, ScramCredentials, ScramSha256
+from broker.config.loader import Limits
+from broker.wire.packets import (
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Subscribe,
+    Will,
+    subscription,
+)
+from broker.wire.reasons import Reason
+from broker.worker.worker import Worker
 from tests.support.authentication import Driver, House, house, subscriber
 from tests.support.doubles import FakeLog
 from tests.support.embedded import as_guest, as_task

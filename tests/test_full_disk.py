@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from broker.config import Config
-from broker.packets import Connect, Publish, Subscribe, Will, decode, encode, subscription
-from broker.reasons import Reason
+from broker.config.loader import Config
+from broker.wire.packets import Connect, Publish, Subscribe, Will, decode, encode, subscription
+from broker.wire.reasons import Reason
 from tests.support.conversation import MemoryBroker, MemoryClient
 from tests.support.doubles import FakeLog, QuickAuthenticator
 

@@ -11,15 +11,15 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import handover, ways
-from broker.config import Config, Limits
-from broker.handover import Arrivals
-from broker.packets import Ack, Connack, Connect, Publish, Subscribe, encode, next_frame, subscription
-from broker.place import Place
-from broker.reasons import CloseReason, ConnectReturn, Reason
-from broker.settings import Processes
-from broker.ways import HEADER, client_identifier_of
-from broker.worker import open_broker
+from broker.config.loader import Config, Limits
+from broker.config.schema import Processes
+from broker.wire.packets import Ack, Connack, Connect, Publish, Subscribe, encode, next_frame, subscription
+from broker.wire.reasons import CloseReason, ConnectReturn, Reason
+from broker.worker import handover, handover_channel
+from broker.worker.handover import Arrivals
+from broker.worker.handover_channel import HEADER, client_identifier_of
+from broker.worker.placement import Place
+from broker.worker.worker import open_broker
 from mesh.node_identity import Node
 from mesh.placement import Homes
 from tests.support.raw_client import RawClient
@@ -139,7 +139,7 @@ async def test_a_home_that_stays_away_is_unavailable_after_a_while(tmp_path, ver
 
 
 async def test_more_clients_than_may_wait_for_a_home_are_told_at_once(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(ways, "WAITING_MAX", 1)
+    monkeypatch.setattr(handover_channel, "WAITING_MAX", 1)
     async with worker(0, tmp_path) as here:
         with RawClient(port_of(here)) as first, RawClient(port_of(here)) as second:
             await soon(first.socket.sendall, first.connect_bytes(named(1)))
@@ -162,7 +162,7 @@ async def test_who_leaves_while_it_waits_for_its_home_is_forgotten(tmp_path) -> 
 
 
 async def test_many_wait_for_their_home_and_only_who_left_is_not_sent_there(tmp_path) -> None:
-    count = 2 * ways.CLIENTS_PER_MESSAGE + 2
+    count = 2 * handover_channel.CLIENTS_PER_MESSAGE + 2
     async with worker(0, tmp_path) as here:
         clients = [RawClient(port_of(here)) for _ in range(count)]
         for number, client in enumerate(clients):
@@ -184,7 +184,7 @@ async def test_clients_wait_where_they_came_while_their_home_takes_none_in(tmp_p
 
     class Waits:
         def authenticate(self, _connect, _exchange):
-            from broker.auth import Accepted
+            from broker.auth.authenticator import Accepted
 
             async def decide():
                 await free.wait()
@@ -254,7 +254,7 @@ async def test_clients_that_come_in_one_turn_with_much_or_little_behind_connect(
     tmp_path, monkeypatch, room, sizes,
 ) -> None:  # fmt: skip
     """A message has room for six small clients but for what is said of each; the last ones fill the queue."""
-    for module in (ways, handover):
+    for module in (handover_channel, handover):
         monkeypatch.setattr(module, "MESSAGE_BYTES_MAX", room)
     async with worker(0, tmp_path) as here, worker(1, tmp_path) as there:
         with ExitStack() as stack:
@@ -270,7 +270,7 @@ async def test_clients_that_come_in_one_turn_with_much_or_little_behind_connect(
 
 
 async def test_a_home_that_dies_before_it_has_all_of_a_client_is_found_again(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(ways, "MESSAGE_BYTES_MAX", 100)
+    monkeypatch.setattr(handover_channel, "MESSAGE_BYTES_MAX", 100)
     async with worker(0, tmp_path) as here:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as home:
             home.bind(str(tmp_path / "worker-1.handover"))

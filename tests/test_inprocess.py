@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import trio
 
-from broker.packets import Ack, Suback, Subscribe, subscription
-from broker.presence import Disconnected
-from broker.properties import PacketType
-from broker.reasons import CloseReason, Reason
-from broker.worker import Worker, open_broker
+from broker.control.presence import Disconnected
+from broker.wire.packets import Ack, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import CloseReason, Reason
+from broker.worker.worker import Worker, open_broker
 from shoal import InProcessClient, ReceivedMessage, RefusedError
 from tests.support.doubles import FakeLog, TopicAcl
 from tests.support.embedded import CONFIG, TIMEOUT_S, as_guest, as_task, both_drivers, device

@@ -20,12 +20,23 @@ from typing import Any
 import pytest
 import trio
 
-from broker.config import Config, Limits, Mqtt, Shutdown
-from broker.limits import cores_available
-from broker.packets import Ack, Connect, Pingreq, Pingresp, Publish, Subscribe, decode, encode, next_frame, subscription
-from broker.properties import PacketType
-from broker.reasons import Reason
-from broker.worker import Worker, open_broker
+from broker.config.limits import cores_available
+from broker.config.loader import Config, Limits, Mqtt, Shutdown
+from broker.wire.packets import (
+    Ack,
+    Connect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Subscribe,
+    decode,
+    encode,
+    next_frame,
+    subscription,
+)
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
+from broker.worker.worker import Worker, open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
 from tests.support.embedded import device

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.startup import locked_folder
+from broker.cli.preflight import locked_folder
 from router.core.message import message
 from router.log.disk import Disk
 from router.log.record_buffer import RecordBuffer
@@ -266,7 +266,7 @@ def test_inspect_of_a_log_without_records(tmp_path: Path) -> None:
 
 def test_a_reader_that_has_had_enough_ends_it_quietly(tmp_path: Path) -> None:
     write(tmp_path, 3000)
-    command = [sys.executable, "-m", "broker.cli", "log", "cat", "--data-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "broker.cli.main", "log", "cat", "--data-dir", str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -281,7 +281,7 @@ def test_help_does_not_load_what_reads_the_log() -> None:
     code = (
         "import sys; from click.testing import CliRunner; from broker.cli import main;"
         "print(CliRunner().invoke(main, ['--help']).output);"
-        "loaded = {'router.log.record_cursor', 'router.log.segments', 'msgspec', 'lmdb', 'broker.backup'};"
+        "loaded = {'router.log.record_cursor', 'router.log.segments', 'msgspec', 'lmdb', 'broker.storage.backup'};"
         "print(sorted(loaded & set(sys.modules)))"
     )
     output = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout

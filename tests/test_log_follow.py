@@ -172,7 +172,7 @@ class Following:
     """`shoal log follow` in a process of its own."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "broker.cli", "log", "follow", "--data-dir", str(folder), *options]
+        command = [sys.executable, "-m", "broker.cli.main", "log", "follow", "--data-dir", str(folder), *options]
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)  # fmt: skip
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config, Limits
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import (
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config, Limits
+from broker.control.controller import Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -24,9 +25,8 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.pump import Pump
-from broker.reasons import CloseReason, Reason
-from broker.worker import ledger, terms
+from broker.wire.reasons import CloseReason, Reason
+from broker.worker.worker import ledger, terms
 from router.router import Router
 from tests.support.doubles import FakeLog
 

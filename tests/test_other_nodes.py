@@ -7,9 +7,9 @@ from pathlib import Path
 
 import trio
 
-from broker.place import Links, Place, router_name
-from broker.replay_logs import ReplayLogs
-from broker.worker import Worker, open_broker
+from broker.replay.log_sources import ReplayLogs
+from broker.worker.placement import Links, Place, router_name
+from broker.worker.worker import Worker, open_broker
 from mesh.node_identity import node_of
 from router.core.message import message
 from tests.support.embedded import CONFIG, TIMEOUT_S

@@ -3,10 +3,10 @@
 import pytest
 import trio
 
-from broker.packets import Connect, Disconnect
-from broker.presence import Connected, Disconnected
-from broker.reasons import CloseReason, Reason
-from broker.worker import Worker
+from broker.control.presence import Connected, Disconnected
+from broker.wire.packets import Connect, Disconnect
+from broker.wire.reasons import CloseReason, Reason
+from broker.worker.worker import Worker
 from tests.support.embedded import Device, both_drivers, device
 
 

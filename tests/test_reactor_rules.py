@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from broker.config import Config, Limits, Mqtt, Shutdown
-from broker.packets import Connect, Publish, Subscribe, Will, encode, subscription
-from broker.worker import open_broker
+from broker.config.loader import Config, Limits, Mqtt, Shutdown
+from broker.wire.packets import Connect, Publish, Subscribe, Will, encode, subscription
+from broker.worker.worker import open_broker
 from tests.support.conversation import MemoryBroker, SocketClient
 from tests.support.doubles import FakeLog, QuickAuthenticator, SlowAuthenticator
 from tests.support.process import MEASURED, BrokerProcess

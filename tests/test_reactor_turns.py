@@ -15,13 +15,13 @@ import pytest
 import trio
 import trio.testing
 
-from broker.auth import Accepted, Outcome
-from broker.config import Config, Limits, Shutdown
-from broker.guest import Guest
-from broker.handshake import Exchange
-from broker.packets import Connect, Pingreq, Publish, Subscribe, encode, subscription
-from broker.reasons import CloseReason
-from broker.worker import Worker, open_broker
+from broker.auth.authenticator import Accepted, Outcome
+from broker.config.loader import Config, Limits, Shutdown
+from broker.control.connect import Exchange
+from broker.reactor.trio_guest import Guest
+from broker.wire.packets import Connect, Pingreq, Publish, Subscribe, encode, subscription
+from broker.wire.reasons import CloseReason
+from broker.worker.worker import Worker, open_broker
 from tests.support.process import MEASURED, BrokerProcess
 
 CONNACK, PINGRESP = b"\x20\2\0\0", b"\xd0\0"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from broker.auth import Accepted, Outcome
-from broker.exchange import Exchange
-from broker.packets import Auth, Connect, Subscribe, Will, encode, subscription
-from broker.reasons import Reason
+from broker.auth.authenticator import Accepted, Outcome
+from broker.auth.enhanced_auth import Exchange
+from broker.wire.packets import Auth, Connect, Subscribe, Will, encode, subscription
+from broker.wire.reasons import Reason
 from tests.support.disk import SimulatedDisk
 from tests.support.disk_broker import Broker
 

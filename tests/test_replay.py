@@ -10,12 +10,12 @@ import msgspec
 import pytest
 import trio
 
-from broker.config import Config
-from broker.packets import Ack, Disconnect, Publish, Suback, Subscribe, Unsuback, Unsubscribe, subscription
-from broker.properties import PacketType
-from broker.reasons import Reason
-from broker.settings import Archive, Replay
-from broker.worker import Worker, open_broker
+from broker.config.loader import Config
+from broker.config.schema import Archive, Replay
+from broker.wire.packets import Ack, Disconnect, Publish, Suback, Subscribe, Unsuback, Unsubscribe, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
+from broker.worker.worker import Worker, open_broker
 from router.log.replay_position import decode_position, encode_position, parse_time
 from tests.support.doubles import TopicAcl
 from tests.support.embedded import CONFIG, TIMEOUT_S, Device, device

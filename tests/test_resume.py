@@ -9,8 +9,19 @@ from typing import Any
 import pytest
 import trio
 
-from broker.packets import Ack, Connack, Connect, Pingreq, Publish, Subscribe, decode, encode, next_frame, subscription
-from broker.properties import PacketType
+from broker.wire.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Pingreq,
+    Publish,
+    Subscribe,
+    decode,
+    encode,
+    next_frame,
+    subscription,
+)
+from broker.wire.properties import PacketType
 from tests.support.conversation import MemoryBroker, Script, config_for
 from tests.support.doubles import FakeLog, QuickAuthenticator
 

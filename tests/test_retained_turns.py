@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.backlog import SLICE_MESSAGES, SLICE_MESSAGES_BUSY
-from broker.config import Config
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Connack, Connect, Publish, Suback, Subscribe, decode, encode, next_frame, subscription
-from broker.pump import Pump
-from broker.reactor import Reactor
-from broker.worker import ledger, terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config
+from broker.control.controller import Controller
+from broker.control.retained_backlog import SLICE_MESSAGES, SLICE_MESSAGES_BUSY
+from broker.reactor.epoll import Reactor
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.packets import Connack, Connect, Publish, Suback, Subscribe, decode, encode, next_frame, subscription
+from broker.worker.worker import ledger, terms
 from router.core.message import message
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from broker.config import Config, Limits, Mqtt
-from broker.packets import (
+from broker.config.loader import Config, Limits, Mqtt
+from broker.wire.packets import (
     Ack,
     Connack,
     Connect,
@@ -19,7 +19,7 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.properties import PacketType
+from broker.wire.properties import PacketType
 from tests.simulator.network import Network
 from tests.simulator.worker import SILENCE_MS, Worker
 

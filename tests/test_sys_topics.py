@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import trio
 
-from broker import sys_topics
-from broker.config import Config, Mqtt, Shutdown
-from broker.metrics import collect
-from broker.packets import Connect, Disconnect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
-from broker.sys_topics import FAMILIES, LOADS, PREFIX, SPANS_MIN, TOPICS, LoadAverages, SysTopics, values_of
+from broker.config.loader import Config, Mqtt, Shutdown
+from broker.telemetry import sys_topics
+from broker.telemetry.metrics import collect
+from broker.telemetry.sys_topics import FAMILIES, LOADS, PREFIX, SPANS_MIN, TOPICS, LoadAverages, SysTopics, values_of
 from broker.version import VERSION
-from broker.worker import open_broker
+from broker.wire.packets import Connect, Disconnect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
+from broker.worker.worker import open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import FakeLog, QuickAuthenticator
 from tests.support.process import BrokerProcess
@@ -340,7 +340,7 @@ def test_measuring_does_not_look_at_sessions_one_by_one() -> None:
 
 def test_the_page_lists_what_the_code_publishes() -> None:
     assert (ROOT / "docs" / "sys-topics.md").read_text(encoding="utf-8") == sys_topics.page(), (
-        "python -m broker.sys_topics > docs/sys-topics.md")
+        "python -m broker.telemetry.sys_topics > docs/sys-topics.md")
 
 
 def test_every_published_topic_is_on_the_page() -> None:

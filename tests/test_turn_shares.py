@@ -6,9 +6,9 @@ import socket
 from itertools import pairwise
 from typing import Any
 
-from broker.config import Config, Limits
-from broker.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, encode, subscription
-from broker.worker import Worker
+from broker.config.loader import Config, Limits
+from broker.wire.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, encode, subscription
+from broker.worker.worker import Worker
 from tests.support.doubles import FakeLog
 from tests.support.turned_hub import TurnedHub
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import trio
 
-from broker.admin_queries import Queries
-from broker.config import Archive
-from broker.inprocess import InProcessClient
-from broker.place import Links
-from broker.why_answers import merged_why
-from broker.worker import open_broker
+from broker.admin.why_merge import merged_why
+from broker.admin.worker_queries import Queries
+from broker.config.loader import Archive
+from broker.control.inprocess_client import InProcessClient
+from broker.worker.placement import Links
+from broker.worker.worker import open_broker
 from tests.support.embedded import CONFIG, TIMEOUT_S
 
 ARCHIVING = msgspec.structs.replace(CONFIG, archive=Archive(topic_filters=("#",)))

@@ -1,4 +1,4 @@
-"""`shoal analyze`: the jobs of analytics.jobs, and the report, on a data folder, a lake, or both."""
+"""`shoal analyze`: the jobs of analytics.reports.jobs, and the report, on a data folder, a lake, or both."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Broker:
         self.data_dir = folder / "data"
         self._errors = (folder / "broker.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "broker.cli", "serve", "--listen", "tcp://127.0.0.1:0",
+            [sys.executable, "-m", "broker.cli.main", "serve", "--listen", "tcp://127.0.0.1:0",
              "--data-dir", str(self.data_dir)],
             env={**os.environ, "SHOAL_ARCHIVE__TOPIC_FILTERS": "sites/#"},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors,

@@ -1,7 +1,7 @@
 """`shoal lake`, and what it shares with `shoal analyze` and `shoal replay`: the commands of the extra `analytics`.
 
-`shoal` finds them by the table in broker/cli.py, which knows their modules' names and imports one when it is asked for.
-Exit codes: 0 done; 1 it went wrong, and a sentence says how; 2 wrong usage; 130 ended by Ctrl-C.
+`shoal` finds them by the table in broker/cli/main.py, which knows their modules' names and imports one when it is asked
+for. Exit codes: 0 done; 1 it went wrong, and a sentence says how; 2 wrong usage; 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations

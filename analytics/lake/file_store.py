@@ -1,4 +1,4 @@
-"""Files wherever a lake may be: a folder of this machine, or (analytics.hadoop) whatever else Spark can write to."""
+"""Files wherever a lake may be: a folder of this machine, or (lake.hadoop) whatever else Spark can write to."""
 
 from __future__ import annotations
 

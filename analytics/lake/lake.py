@@ -1,8 +1,8 @@
 """The lake: the messages of the logs as Parquet files by day, each of them once, whatever is killed meanwhile.
 
 A Structured Streaming job gives micro-batches, the same ones again after a crash. What a batch writes counts when the
-state of the lake (analytics.state) names it, which happens at once for all its files; a batch that is in the state
-already is passed over.
+state of the lake (analytics.lake.manifest) names it, which happens at once for all its files; a batch that is in the
+state already is passed over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Accepted messages of the log as the buffers of Arrow columns.
 
 A row costs the copy of its bytes and no Python object. What Arrow is made of (validity bits, offsets, data) is filled
-here; analytics.batches makes arrays of it, without another copy.
+here; analytics.source.batches makes arrays of it, without another copy.
 """
 
 cimport cython

@@ -1,7 +1,7 @@
 """The few packets of MQTT 5.0 that the sink, `shoal replay` and the network source need, over a blocking socket.
 
-`broker/client.py` blocks, too, but analytics does not import the broker, and it has neither TLS nor messages that a
-second connection sends again.
+`broker/cli/mqtt_client.py` blocks, too, but analytics does not import the broker, and it has neither TLS nor messages
+that a second connection sends again.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ cdef struct Entry:
 
 
 cdef class Receiver:
-    # The tree's bookkeeping, touched by router.subscriptions alone.
+    # The tree's bookkeeping, touched by router.matching.subscription_tree alone.
     cdef Entry* entries          # subscriptions of this receiver; NULL while it has none
     cdef readonly uint32_t entry_count
     cdef uint32_t entry_capacity
@@ -67,7 +67,7 @@ cdef class Receiver:
     cdef bint has_room(self) noexcept      # online and a QoS 1/2 message would be sent at once, not queued
 
 
-# Set by router.subscriptions: a receiver that is freed with subscriptions leaves its tree first. That is the net; its
+# Set by router.matching.subscription_tree: a receiver that is freed with subscriptions leaves its tree first. That is the net; its
 # owner takes it out (remove_receiver) when its session ends.
 cdef void (*leave_tree)(Receiver receiver) noexcept
 

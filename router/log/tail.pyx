@@ -23,7 +23,7 @@ cdef class LogTail:
     """The accepted messages of one log that match a topic filter, from a place on.
 
     Args:
-        windows: of the log (router.windows.LogWindows), shared by all its tails.
+        windows: of the log (router.log.read_cache.LogWindows), shared by all its tails.
         topic_filter: valid, without $share prefix.
         after: the number of the record behind which to begin; 0 is the beginning. More than the log has is its end.
         since_us: begin with the first record of this time or later, µs since 1970, instead.

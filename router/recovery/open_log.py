@@ -192,9 +192,9 @@ def open_log(
         now_us, now_ms: the same moment, since 1970 and monotonic.
         accept_loss: go on without what is missing, foreign or newer.
         progress: called now and then with the number of records so far.
-        options: of router.storage.Log.
+        options: of router.log.log_writer.Log.
 
-    Raises SegmentError (of router.segments) if the log cannot be used as it is, OSError.
+    Raises SegmentError (of router.log.segments) if the log cannot be used as it is, OSError.
 
     Cost: some 1.5 s per GB on a machine of 2024, beside reading it.
     """

@@ -1,4 +1,4 @@
-"""A snapshot of the log, made by a process of its own (broker.compaction).
+"""A snapshot of the log, made by a process of its own (broker.processes.snapshot_main).
 
 The running worker writes its log and stands still for nothing. Beside it, this reads what is sealed, feeds it to a
 router as a restart would, and writes down what came out, so that the segments before are needed no more.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FLUSH_BYTES: Final = 1_048_576
 DELIVERIES_PER_RECORD: Final = 500
-QUEUED, SENT = 1, 2  # router.outgoing.DeliveryState: whose messages may have to be sent
+QUEUED, SENT = 1, 2  # router.sessions.outgoing.DeliveryState: whose messages may have to be sent
 PLACE: Final = struct.Struct("<QQ")
 
 
@@ -101,7 +101,7 @@ def compact(
         now_us: the present, µs since 1970.
         is_left: no worker of this number runs any more.
 
-    Raises SegmentError (of router.segments), CopyError if the copy does not go as far as the log begins, OSError.
+    Raises SegmentError (of router.log.segments), CopyError if the copy does not go as far as the log begins, OSError.
 
     Memory: as the worker itself, without connections. Time: as a restart, and to copy the messages that wait.
     """

@@ -55,9 +55,9 @@ class RetainedEnvironment:
     itself locked, and LMDB's own lock is free then: LMDB moves the file in memory as it begins to write, and a thread
     that waited in there could not be kept from that while another one reads.
 
-    Before LMDB gets a file, all of it is read and checked (router.retained_pages): by whoever has it alone, and by a
+    Before LMDB gets a file, all of it is read and checked (retained.page_check): by whoever has it alone, and by a
     worker that ended while others went on, for it may have been the file that ended it. One that is damaged, or lacks
-    what no log has any more, is made anew of its copy (router.retained_copy) by whoever has it alone.
+    what no log has any more, is made anew of its copy (router.retained.second_copy) by whoever has it alone.
 
     Args:
         folder: made if there is none; its parent must exist. The copy is in `folder`-copy.
@@ -68,8 +68,8 @@ class RetainedEnvironment:
         logs: worker -> number of the first record that its log has: what is before that must be in here.
         accept_loss: go on without what is neither in here nor in the copy.
 
-    Raises MissingSegmentError where something is lost, and NewerVersionError (both of router.segments); OSError if the
-    folder cannot be used for a reason that is not damage, or is damaged and others go on with it.
+    Raises MissingSegmentError where something is lost, and NewerVersionError (both of router.log.segments); OSError if
+    the folder cannot be used for a reason that is not damage, or is damaged and others go on with it.
     """
 
     def __init__(

@@ -94,10 +94,10 @@ class RetainedIndex:
         tombstone_s: how long it is remembered that a topic was cleared, in case something older arrives.
         tombstones_max: of more than that the oldest are forgotten early.
         retry_s: how long to wait after an error of the disk before trying again.
-        opening: node, logs, accept_loss of router.retained_environment.RetainedEnvironment.
+        opening: node, logs, accept_loss of router.retained.lmdb_environment.RetainedEnvironment.
 
-    Raises OSError if the folder cannot be used, SegmentError (of router.segments) if something is lost. A damaged one
-    is set aside and made anew, and `report` says so.
+    Raises OSError if the folder cannot be used, SegmentError (of router.log.segments) if something is lost. A damaged
+    one is set aside and made anew, and `report` says so.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ cdef class Retaining:
     Args:
         ledger: limits, counters, the time and the stamp, of the router.
         seed: of the store in memory.
-        index: messages on disk (router.retained_index.RetainedIndex), which needs a log; None: they are in memory.
+        index: messages on disk (router.retained.lmdb_index.RetainedIndex), which needs a log; None: they are in memory.
         retains: False: what is recovered is passed over.
     """
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 cdef class RunReader:
-    cdef object disk                     # router.disk.Storage
+    cdef object disk                     # router.log.disk.Storage
     cdef readonly str name
     cdef int file
     cdef uint64_t size                   # of the file

@@ -17,7 +17,7 @@ from router.retained.keys import key_of
 cdef enum:
     STAMP_AT = 16
     FLAGS_AT = RECORD_HEADER + 18
-    PREFIX = 478                 # of a name: longer ones are not their own keys (router.retained_keys)
+    PREFIX = 478                 # of a name: longer ones are not their own keys (router.retained.keys)
     EXPIRES_AT = RECORD_HEADER + 19
     EXPIRES_BYTES = 12
     DUE_BYTES = 9

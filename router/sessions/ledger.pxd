@@ -34,7 +34,7 @@ cdef class Ledger:
     cdef public RecordBuffer records     # what the log must hold and has not got yet; None: nothing rests on a record
     cdef public uint32_t incarnation     # of this worker, in the ids of its messages
     cdef public object bodies            # fetch(record number, now_us, now_ms): reads a message back from the log; None without one
-    cdef public object refusals          # hears of publishes that were refused (broker.taps.Taps); None: nobody does
+    cdef public object refusals          # hears of publishes that were refused (broker.control.tracing.Taps); None: nobody does
     cdef public list starved             # sessions that wait for a message which cannot be read back yet
     cdef public uint32_t queue_messages_max
     cdef public uint64_t queue_bytes_max

@@ -173,7 +173,7 @@ cdef class Outgoing:
                        ids, ids_length, group)
             delivery.state = DELIVERY_QUEUED
             self.end_number = number + 1
-        return QUEUED                    # whoever called makes room, if that is too many (router.displacing)
+        return QUEUED                    # whoever called makes room, if that is too many (router.sessions.queue_eviction)
 
     cdef int push_back(self, Sink sink, Message message) except -1:
         """The queue has no room: let the message in, and its publisher wait, if that is the policy. It never waits for
@@ -393,7 +393,7 @@ cdef class Outgoing:
         return min(start + <uint64_t>distance, end)
 
     cdef int shift(self, uint64_t first_number, uint32_t amount) except -1:
-        """Shift the identifiers of numbers from this one on (router.identifiers)."""
+        """Shift the identifiers of numbers from this one on (router.sessions.packet_identifiers)."""
         if self.identifiers is None:
             self.identifiers = ShiftedIdentifiers()
         return self.identifiers.shift(first_number, amount, self.oldest_open)

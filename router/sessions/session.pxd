@@ -24,15 +24,15 @@ cdef class Session(Receiver):
     cdef readonly uint32_t expiry_interval_s # session expiry interval; 0: ends with its connection
     cdef int receive_maximum              # of the live connection
     cdef object stands_for                # router.peers.Peer; None for a client's
-    cdef void* held_first                 # router.held.Held: acknowledgements that wait for peers, in order; NULL: none
+    cdef void* held_first                 # router.peers.deferred_acks.Held: acknowledgements that wait for peers, in order; NULL: none
     cdef void* held_last
     cdef uint32_t held_count
     cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
     cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
     cdef int64_t will_due_ms              # monotonic ms at which its will is published while offline, if it has one
-    cdef uint32_t deadline_place          # in router.deadlines.Deadlines, from 1 on; 0: it has none
+    cdef uint32_t deadline_place          # in router.sessions.deadlines.Deadlines, from 1 on; 0: it has none
     cdef public object will               # Will to publish, None if there is none
-    cdef public object watch              # hears what becomes of what it is delivered (broker.taps.Tap); None: nobody does
+    cdef public object watch              # hears what becomes of what it is delivered (broker.control.tracing.Tap); None: nobody does
     cdef public dict replays              # topic filter as given -> ReplaySubscription; None while there are none
 
     cdef bint incoming_add(self, uint16_t packet_identifier, bint settled) except -1    # False: it was there already

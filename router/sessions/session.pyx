@@ -313,14 +313,14 @@ cdef class Session(Receiver):
 
     @property
     def shifts(self) -> list[tuple[int, int]]:
-        """(first delivery number, amount) of each shift of its packet identifiers (router.identifiers)."""
+        """(first delivery number, amount) of each shift of its packet identifiers (router.sessions.packet_identifiers)."""
         if self.outgoing is None or self.outgoing.identifiers is None:
             return []
         return self.outgoing.identifiers.listed()
 
     @property
     def owed(self):
-        """What it is owed at QoS 1 and 2 (router.outgoing.Outgoing), None if it was never owed anything."""
+        """What it is owed at QoS 1 and 2 (router.sessions.outgoing.Outgoing), None if it was never owed anything."""
         return self.outgoing
 
     @property

@@ -91,8 +91,8 @@ class Driver:
     def __init__(self, data: Path, lake: Path, *options: str) -> None:
         self.lake = lake
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "broker.cli", "lake", str(lake), "--data-dir", str(data), "--master", "local[1]",
-             "--conf", "spark.driver.memory=512m", "--conf", "spark.sql.shuffle.partitions=1", *options],
+            [sys.executable, "-m", "broker.cli.main", "lake", str(lake), "--data-dir", str(data), "--master",
+             "local[1]", "--conf", "spark.driver.memory=512m", "--conf", "spark.sql.shuffle.partitions=1", *options],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip

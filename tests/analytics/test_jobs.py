@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from broker.cli import main
+from broker.cli.main import main
 
 pytest.importorskip("pyspark")
 

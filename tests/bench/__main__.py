@@ -26,9 +26,9 @@ FIGURES = ROOT / "docs" / "benchmarks.json"
 BUILD = ROOT / "build" / "bench"
 FLOOR_PORT, MOSQUITTO_PORT, SHOAL_PORT = 18850, 18841, 18860
 TOLERANCE = 1.25                    # a ratio of a check may be so many times the committed one: machines are noisy
-SHOAL = (f"{sys.executable} -m broker.cli serve --workers 1 --listen tcp://127.0.0.1:{{port}} "
+SHOAL = (f"{sys.executable} -m broker.cli.main serve --workers 1 --listen tcp://127.0.0.1:{{port}} "
          f"--data-dir {BUILD}/data")
-BUSY = SHOAL.replace("broker.cli", "tests.bench.busy_worker")
+BUSY = SHOAL.replace("broker.cli.main", "tests.bench.busy_worker")
 MOSQUITTO_CONF = f"""listener {MOSQUITTO_PORT} 127.0.0.1
 allow_anonymous true
 set_tcp_nodelay true

@@ -17,12 +17,12 @@ from typing import Any
 import structlog
 import trio
 
-from broker.admin import Admin
-from broker.admin_local import OneWorker
-from broker.config import Config, Limits, Shutdown
-from broker.guest import Guest
-from broker.packets import Connect, Subscribe, encode, subscription
-from broker.worker import Worker
+from broker.admin.api import Admin
+from broker.config.loader import Config, Limits, Shutdown
+from broker.processes.admin_backend_local import OneWorker
+from broker.reactor.trio_guest import Guest
+from broker.wire.packets import Connect, Subscribe, encode, subscription
+from broker.worker.worker import Worker
 
 CLIENTS = 100_000
 BATCH = 1000

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analytics.source.mqtt_client import Client
-from broker.admin_client import AdminClient
+from broker.cli.admin_client import AdminClient
 from tests.support.process import ROOT, BrokerProcess
 
 RATE = 20_000

@@ -2,7 +2,7 @@
 
 import threading
 
-from broker.cli import main
+from broker.cli.main import main
 
 
 def compute() -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.packets import Connect, Pingreq, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.wire.packets import Connect, Pingreq, Publish, Subscribe, decode, encode, next_frame, subscription
 from tests.bench import probes
 from tests.bench.capacity_page import page
 from tests.support.process import BrokerProcess

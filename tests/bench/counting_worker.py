@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from broker.cli import main
+from broker.cli.main import main
 
 target = os.open(sys.argv.pop(1), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 synced = 0

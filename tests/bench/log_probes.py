@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from broker.packets import Connect, Pingreq, Publish, Subscribe, encode, next_frame, subscription
+from broker.wire.packets import Connect, Pingreq, Publish, Subscribe, encode, next_frame, subscription
 from router.core.message import message
 from router.log.disk import Disk
 from router.log.log_writer import Log

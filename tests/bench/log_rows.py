@@ -123,7 +123,7 @@ def puback(program: Path, rounds: int, seconds: str) -> dict[str, Any]:
 
 def ephemeral(sources: Path, base: Path, rounds: int, seconds: str) -> list[dict[str, Any]]:
     """Return processor time per message of pairs without durable sessions, before there was a log and now."""
-    command = f"{sys.executable} -m broker.cli serve --listen tcp://127.0.0.1:{{port}} --data-dir {BUILD}/data-"
+    command = f"{sys.executable} -m broker.cli.main serve --listen tcp://127.0.0.1:{{port}} --data-dir {BUILD}/data-"
     config = BUILD / "base.json"
     config.write_text(json.dumps({"baseline": "base", "broker": [
         {"name": "base", "cmd": command + "base", "port": BASE_PORT, "cwd": str(base)},

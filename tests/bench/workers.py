@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.packets import Connect, Suback, Subscribe, decode, encode, next_frame, subscription
+from broker.wire.packets import Connect, Suback, Subscribe, decode, encode, next_frame, subscription
 from tests.bench import probes
 from tests.bench.__main__ import BUILD, MOSQUITTO_PORT, ROOT, figure, prepare
 from tests.bench.machine import Run
@@ -65,8 +65,8 @@ class Node:
 def told(question: str) -> dict[str, Any]:
     """Ask the running broker."""
     answer = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "admin", "--data-dir", FOLDER, question, "--json"], cwd=ROOT, check=True,
-        capture_output=True, text=True)
+        [sys.executable, "-m", "broker.cli.main", "admin", "--data-dir", FOLDER, question, "--json"], cwd=ROOT,
+        check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(answer.stdout)
     return found
 
@@ -83,7 +83,7 @@ def node(
     if places:
         environment["BENCH_PLACES"] = json.dumps(places)
     process = subprocess.Popen(
-        [sys.executable, "-m", "broker.cli", "serve", "--workers", str(workers), "--listen", f"tcp://127.0.0.1:{PORT}",
+        [sys.executable, "-m", "broker.cli.main", "serve", "--workers", str(workers), "--listen", f"tcp://127.0.0.1:{PORT}",
          "--data-dir", FOLDER], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, cores))
     try:

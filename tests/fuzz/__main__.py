@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from broker import logs
-from broker.config import Log
+from broker.config.loader import Log
 from tests.fuzz.target import FailingInputError, Target, read, run, shortened, written
 from tests.fuzz.targets import TARGETS
 

@@ -9,17 +9,17 @@ import dataclasses
 import random
 from collections.abc import Hashable
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.codec import decode_message, encode_message
-from broker.config import Config
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Ack, Connect, Publish, decode, encode, next_frame
-from broker.properties import PacketType, encode_varint
-from broker.pump import Pump
-from broker.reasons import ClientError, CloseReason
-from broker.worker import terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config
+from broker.control.controller import Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.codec import decode_message, encode_message
+from broker.wire.packets import Ack, Connect, Publish, decode, encode, next_frame
+from broker.wire.properties import PacketType, encode_varint
+from broker.wire.reasons import ClientError, CloseReason
+from broker.worker.worker import terms
 from router.matching.topic_names import is_topic_name
 from router.router import Router
 from router.sessions.ledger import Ledger

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Hashable
 from pathlib import Path
 
-from broker.config import SETTINGS, Config, ConfigError, load, parse_address, rendered
+from broker.config.loader import SETTINGS, Config, ConfigError, load, parse_address, rendered
 from tests.fuzz.mutate import mutated
 from tests.fuzz.target import Target
 

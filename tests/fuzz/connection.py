@@ -13,11 +13,11 @@ from collections.abc import Hashable, Iterator
 import trio
 import trio.testing
 
-from broker.buffers import chunk_counts
-from broker.config import Config
-from broker.config import load as load_config
-from broker.control import OTHER_PROTOCOLS
-from broker.packets import (
+from broker.config.loader import Config
+from broker.config.loader import load as load_config
+from broker.control.controller import OTHER_PROTOCOLS
+from broker.wire.output_buffer import chunk_counts
+from broker.wire.packets import (
     Ack,
     Auth,
     Connack,
@@ -34,8 +34,8 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.properties import PacketType
-from broker.reasons import ClientError, CloseReason
+from broker.wire.properties import PacketType
+from broker.wire.reasons import ClientError, CloseReason
 from router.core.message import message
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated, mutated_packet

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from broker import packets as p
-from broker.properties import (
+from broker.wire import packets as p
+from broker.wire.properties import (
     TABLE,
     Kind,
     PacketType,
@@ -15,7 +15,7 @@ from broker.properties import (
     encode_varint,
     put_binary,
 )
-from broker.reasons import ConnectReturn, Reason
+from broker.wire.reasons import ConnectReturn, Reason
 
 VERSIONS = (3, 4, 5)
 # Few enough that packets drawn one by one meet each other.

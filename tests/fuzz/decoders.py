@@ -9,9 +9,9 @@ import random
 import re
 from collections.abc import Hashable
 
-from broker.packets import Ack, Auth, Connack, Disconnect, decode, encode, next_frame
-from broker.properties import BY_NAME, PacketType, decode_properties, encode_properties
-from broker.reasons import ClientError, CloseReason
+from broker.wire.packets import Ack, Auth, Connack, Disconnect, decode, encode, next_frame
+from broker.wire.properties import BY_NAME, PacketType, decode_properties, encode_properties
+from broker.wire.reasons import ClientError, CloseReason
 from tests.fuzz import corpus
 from tests.fuzz.mutate import mutated, mutated_packet
 from tests.fuzz.target import Target

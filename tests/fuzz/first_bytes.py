@@ -8,14 +8,14 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config
-from broker.control import OTHER_PROTOCOLS, Controller
-from broker.hub import Hub
-from broker.pump import Pump
-from broker.reasons import CloseReason
-from broker.worker import terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config
+from broker.control.controller import OTHER_PROTOCOLS, Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.reasons import CloseReason
+from broker.worker.worker import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.fuzz import corpus

@@ -7,9 +7,9 @@ from typing import Any
 
 import trio.testing
 
-from broker.packets import Ack, Auth, Connect, Publish, Subscribe, Unsubscribe, Will, encode, subscription
-from broker.properties import PacketType
-from broker.reasons import CloseReason, Reason
+from broker.wire.packets import Ack, Auth, Connect, Publish, Subscribe, Unsubscribe, Will, encode, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import CloseReason, Reason
 from tests.support.conversation import MemoryBroker
 
 ROUTES_SWEPT_MAX = 1_000_000

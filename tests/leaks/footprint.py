@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
-from broker.buffers import chunk_counts, trim_pools
+from broker.wire.output_buffer import chunk_counts, trim_pools
 
 MALLOC_SMALLEST = 32        # bytes
 

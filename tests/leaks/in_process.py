@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from broker.config import Config, Shutdown
-from broker.packets import Connect, encode
-from broker.worker import open_broker
+from broker.config.loader import Config, Shutdown
+from broker.wire.packets import Connect, encode
+from broker.worker.worker import open_broker
 from tests.fuzz import connection as fuzzed
 from tests.leaks.cycles import CYCLES, Talk
 from tests.leaks.footprint import Account

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from broker.admin_server import CONNECTIONS_MAX
-from broker.admin_socket import short_path
+from broker.admin.http_server import CONNECTIONS_MAX
+from broker.admin.unix_socket import short_path
 from tests.support.process import ROOT, BrokerProcess
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
@@ -67,7 +67,7 @@ def shoal(broker: BrokerProcess, *arguments: str, exit_code: int = 0, **environm
     command, *rest = arguments
     options = ["--data-dir", str(broker.folder / "data")]
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli", command, *options, *rest], cwd=ROOT, check=False, capture_output=True,
+        [sys.executable, "-m", "broker.cli.main", command, *options, *rest], cwd=ROOT, check=False, capture_output=True,
         text=True, timeout=TIMEOUT_S, env={**ENVIRONMENT, **environment})
     assert done.returncode == exit_code, (done.stdout, done.stderr)
     return done.stdout if exit_code == 0 else done.stderr
@@ -77,7 +77,7 @@ def shoal(broker: BrokerProcess, *arguments: str, exit_code: int = 0, **environm
 def client(broker: BrokerProcess, name: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Run `shoal sub`; in the block it has subscribed."""
     program = subprocess.Popen(
-        [sys.executable, "-m", "broker.cli", "sub", "--url", f"tcp://127.0.0.1:{broker.port}", "-i", name, "-d",
+        [sys.executable, "-m", "broker.cli.main", "sub", "--url", f"tcp://127.0.0.1:{broker.port}", "-i", name, "-d",
          *options], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert program.stderr is not None
     while "subscribed to" not in (line := program.stderr.readline()):
@@ -254,7 +254,7 @@ def test_why_says_what_became_of_a_message(broker: BrokerProcess) -> None:
 def test_a_trace_ends_after_the_packets_that_were_asked_for(broker: BrokerProcess) -> None:
     with client(broker, "c1", "-t", "a"):
         program = subprocess.Popen(
-            [sys.executable, "-m", "broker.cli", "admin", "--data-dir", str(broker.folder / "data"), "trace", "c1",
+            [sys.executable, "-m", "broker.cli.main", "admin", "--data-dir", str(broker.folder / "data"), "trace", "c1",
              "-n", "1"], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
         assert program.stdout is not None
         assert program.stdout.readline() == "Looking at c1, which has a session. Ctrl-C ends it.\n"
@@ -273,8 +273,8 @@ def test_top_prints_one_screen_where_no_terminal_reads(broker: BrokerProcess) ->
 def test_top_runs_on_a_terminal_until_q_is_pressed(broker: BrokerProcess) -> None:
     ours, theirs = pty.openpty()
     program = subprocess.Popen(
-        [sys.executable, "-m", "broker.cli", "top", "--data-dir", str(broker.folder / "data"), "-i", "0.2"], cwd=ROOT,
-        env={**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}, stdin=theirs, stdout=theirs,
+        [sys.executable, "-m", "broker.cli.main", "top", "--data-dir", str(broker.folder / "data"), "-i", "0.2"],
+        cwd=ROOT, env={**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}, stdin=theirs, stdout=theirs,
         stderr=subprocess.PIPE)
     os.close(theirs)
     shown = b""

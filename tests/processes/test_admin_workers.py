@@ -7,9 +7,9 @@ import resource
 import signal
 from pathlib import Path
 
-from broker.admin_server import CONNECTIONS_MAX
-from broker.packets import Ack, Publish, Suback, Subscribe, subscription
-from broker.properties import PacketType
+from broker.admin.http_server import CONNECTIONS_MAX
+from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
 from tests.processes.test_admin import UnixConnection, asked, client, shoal, socket_of
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers

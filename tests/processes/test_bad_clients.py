@@ -10,8 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
-from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
-from broker.properties import PacketType
+from broker.wire.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.wire.properties import PacketType
 from tests.support.process import MEASURED, ROOT, BrokerProcess
 
 TIMEOUT_S = 60

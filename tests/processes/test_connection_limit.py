@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import Connack, Disconnect
-from broker.reasons import Reason
+from broker.wire.packets import Connack, Disconnect
+from broker.wire.reasons import Reason
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import Suback, Subscribe, subscription
+from broker.wire.packets import Suback, Subscribe, subscription
 from tests.support.raw_client import RawClient
 from tests.support.workers import Workers
 

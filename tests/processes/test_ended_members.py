@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from itertools import cycle
 
-from broker.config import Config
-from broker.packets import (
+from broker.config.loader import Config
+from broker.wire.packets import (
     Ack,
     Connack,
     Connect,
@@ -18,7 +18,7 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.properties import PacketType
+from broker.wire.properties import PacketType
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.seamed_workers import SeamedWorkers
 

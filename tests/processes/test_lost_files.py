@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.packets import Ack, Connect, Publish
-from broker.properties import PacketType
-from broker.reasons import Reason
+from broker.wire.packets import Ack, Connect, Publish
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
 from router.log.crc32c import checksum
 from router.log.segments import HEADER_COPY_AT
 from tests.processes.test_damaged_retained import SMALL, until

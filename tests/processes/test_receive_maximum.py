@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import Ack, Disconnect, Publish, Subscribe, subscription
-from broker.properties import PacketType
-from broker.reasons import Reason
+from broker.wire.packets import Ack, Disconnect, Publish, Subscribe, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import Ack, Packet, Publish, Suback, Subscribe, Unsuback, Unsubscribe, subscription
-from broker.properties import PacketType
+from broker.wire.packets import Ack, Packet, Publish, Suback, Subscribe, Unsuback, Unsubscribe, subscription
+from broker.wire.properties import PacketType
 from router.log.replay_position import decode_position
 from tests.support.raw_client import RawClient
 from tests.support.workers import Workers

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import trio
 
-from broker.packets import Ack, Connect, Publish, Suback, Subscribe, encode, subscription
-from broker.properties import PacketType
-from broker.reasons import Reason
+from broker.wire.packets import Ack, Connect, Publish, Suback, Subscribe, encode, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
 from tests.support.embedded import Device
 from tests.support.process import BrokerProcess
 

@@ -7,8 +7,8 @@ import signal
 from itertools import count
 from pathlib import Path
 
-from broker.packets import Ack, Publish, Suback, Subscribe, subscription
-from broker.properties import PacketType
+from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
 from tests.support.raw_client import RawClient
 from tests.support.workers import Workers
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import Connack, Connect, Disconnect, Publish, Subscribe, Will, encode, subscription
-from broker.reasons import Reason
+from broker.wire.packets import Connack, Connect, Disconnect, Publish, Subscribe, Will, encode, subscription
+from broker.wire.reasons import Reason
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient
 

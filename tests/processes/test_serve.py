@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.limits import WORKERS_BY_DEFAULT_MAX, cores_available
+from broker.config.limits import WORKERS_BY_DEFAULT_MAX, cores_available
 from tests.support.process import ROOT, BrokerProcess
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
@@ -30,7 +30,7 @@ def broker(tmp_path: Path):
 
 def shoal(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", *arguments],
+        [sys.executable, "-m", "broker.cli.main", *arguments],
         cwd=ROOT, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_standard_error_that_is_closed_does_not_become_a_socket(tmp_path: Path, 
     command = [
         sys.executable,
         "-m",
-        "broker.cli",
+        "broker.cli.main",
         "serve",
         "--listen",
         "tcp://127.0.0.1:0",
@@ -159,8 +159,8 @@ def test_check_config_says_ok_or_everything_that_is_wrong(tmp_path: Path) -> Non
 
 
 def test_serving_does_not_load_the_clients_and_a_client_not_the_broker() -> None:
-    program = "import sys; from broker import cli; cli.main.get_command(None, {!r}); print(*sys.modules)"
-    for command, absent in (("serve", "broker.client_cli"), ("sub", "broker.reactor")):
+    program = "import sys; from broker import cli; main.main.get_command(None, {!r}); print(*sys.modules)"
+    for command, absent in (("serve", "broker.cli.pubsub"), ("sub", "broker.reactor.epoll")):
         ran = subprocess.run(
             [sys.executable, "-c", program.format(command)], cwd=ROOT, capture_output=True, text=True, check=True
         )
@@ -180,12 +180,18 @@ def test_a_broker_that_serves_nobody_is_small_and_has_loaded_nothing_that_it_doe
         assert resident_kib <= IDLE_KIB_MAX, f"{resident_kib / 1024:.1f} MiB"
     program = """
 import sys
-from broker import cli, config, logs, startup, hosting, worker, admin_local, admin_socket, worker_process
-logs.configure(config.Log())
+from broker.cli import main, preflight
+from broker.config import loader
+from broker import logs
+from broker.processes import host, admin_backend_local, worker_main
+from broker.worker import worker
+from broker.admin import unix_socket
+logs.configure(loader.Log())
 logs.get("test").info("hello")
 print(*sys.modules)
 """
     loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    unused = ("asyncio", "broker.admin_server", "difflib", "h11", "mesh.mesh", "rich", "structlog", "tomllib", "zmq")
+    unused = ("asyncio", "broker.admin.http_server", "difflib", "h11", "mesh.mesh", "rich", "structlog",
+              "tomllib", "zmq")
     for absent in unused:
         assert absent not in loaded.stdout.split()

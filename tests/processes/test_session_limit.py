@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.packets import Disconnect
-from broker.reasons import Reason
+from broker.wire.packets import Disconnect
+from broker.wire.reasons import Reason
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers
 

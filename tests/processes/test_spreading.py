@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import Ack, Publish, Suback, Subscribe, subscription
-from broker.properties import PacketType
+from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.packets import Ack, Publish, Suback, Subscribe, subscription
-from broker.properties import PacketType
+from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
 from tests.support.raw_client import RawClient
 from tests.support.workers import Workers
 

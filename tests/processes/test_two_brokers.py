@@ -20,8 +20,8 @@ import zmq
 from paho.mqtt.enums import CallbackAPIVersion
 from zmq.utils.monitor import recv_monitor_message
 
-from broker.packet_types import Will
-from broker.packets import (
+from broker.wire.packet_types import Will
+from broker.wire.packets import (
     Ack,
     Connack,
     Connect,
@@ -35,8 +35,8 @@ from broker.packets import (
     encode,
     subscription,
 )
-from broker.properties import PacketType
-from broker.reasons import Reason
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
 from tests.support.client_session import ClientSession
 from tests.support.linked_brokers import LinkedBroker, LinkedBrokers
 from tests.support.raw_client import TIMEOUT_S, RawClient, wait_until

@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from broker.admin_client import AdminClient
-from broker.packets import Ack, Publish, Suback, Subscribe, subscription
-from broker.properties import PacketType
+from broker.cli.admin_client import AdminClient
+from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
 from tests.processes.test_admin import asked, shoal, socket_of
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers

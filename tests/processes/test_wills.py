@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import Ack, Publish, Suback, Subscribe, Will, subscription
-from broker.properties import PacketType
+from broker.wire.packets import Ack, Publish, Suback, Subscribe, Will, subscription
+from broker.wire.properties import PacketType
 from tests.support.raw_client import RawClient
 from tests.support.workers import Workers
 

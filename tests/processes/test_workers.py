@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.packets import Ack, Disconnect, Publish, Suback, Subscribe, subscription
-from broker.reasons import Reason
+from broker.wire.packets import Ack, Disconnect, Publish, Suback, Subscribe, subscription
+from broker.wire.reasons import Reason
 from tests.soak.claims import claims
 from tests.soak.stall import Publisher, Subscriber, stall
 from tests.support.raw_client import RawClient, wait_until
@@ -106,7 +106,7 @@ def test_a_killed_worker_comes_back_and_who_comes_meanwhile_is_served(tmp_path: 
                 client.read()
                 first = broker.kill_worker(1)
                 assert client.read() is None
-            # Until the system has closed all that it had, who is sent to it is lost with it (broker/handover.py).
+            # Until the system has closed all that it had, who is sent to it is lost with it (worker/handover.py).
             assert "SIGKILL" in broker.wait_for("worker_ended", worker=1)["what"]
             for name in victims * 3:                # wherever the system puts them: also into the dead one's backlog
                 with RawClient(broker.port) as client:
@@ -349,7 +349,7 @@ class InNamespace(Workers):
 def is_worker(pid: int) -> bool:
     """Return whether a process is a worker's."""
     try:
-        return b"broker.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"broker.processes.worker_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False                     # it has ended
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from broker import logs
-from broker.config import Log
+from broker.config.loader import Log
 from tests.simulator import several, world
 from tests.simulator.several import SeveralWorld
 from tests.simulator.world import World

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.packets import (
+from broker.wire.packets import (
     Ack,
     Connack,
     Connect,
@@ -22,8 +22,8 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.properties import PacketType
-from broker.reasons import CloseReason, Reason
+from broker.wire.properties import PacketType
+from broker.wire.reasons import CloseReason, Reason
 
 if TYPE_CHECKING:
     from tests.simulator.promises import Promises

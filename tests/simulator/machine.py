@@ -8,9 +8,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from broker.control import Controller
-from broker.handshake import PendingWill
-from broker.pump import Durability, Pump
+from broker.control.connect import PendingWill
+from broker.control.controller import Controller
+from broker.reactor.pump import Durability, Pump
 from router.log.log_writer import Log
 from router.log.record_buffer import RecordBuffer
 from router.recovery.open_log import Opened, open_log
@@ -18,7 +18,7 @@ from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.support.disk import SimulatedDisk, broken
 
-RELEASED = 3                        # of router.outgoing's states
+RELEASED = 3                        # of router.sessions.outgoing's states
 PASSING = 0x40                      # of a peer's subscription options: it ends with the peer's process
 TROUBLE_STEPS = 60                  # of the world, at most, that the disk is in trouble
 

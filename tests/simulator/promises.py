@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from broker.packets import Publish
+from broker.wire.packets import Publish
 from router.matching.topic_names import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
 
 if TYPE_CHECKING:
-    from broker.hub import Hub
+    from broker.reactor.turn import Hub
 
 START_MS = 1_000_000_000
 DIGITS_READ = 9                         # of a number

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from broker.adoption import FLUSH_BYTES, Adoption, AdoptionError, Books
-from broker.config import Config, Limits, Mqtt
-from broker.hub import Hub
-from broker.packets import Disconnect, Publish, encode
+from broker.config.loader import Config, Limits, Mqtt
+from broker.processes.reshard_main import FLUSH_BYTES, Adoption, AdoptionError, Books
+from broker.reactor.turn import Hub
+from broker.wire.packets import Disconnect, Publish, encode
 from router.matching.topic_names import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
@@ -458,7 +458,7 @@ class SeveralWorld(Promises):
             if not worker.is_up:
                 continue
             router = worker.router
-            sessions = [*router.sessions.values(), *router.ending.sessions,
+            sessions = [*router.sessions.values(), *router.sessions.session_end.sessions,
                         *(peer.session for peer in router.peers.values())]
             held = [state["outgoing"] for session in sessions if (state := session.state())["outgoing"] is not None]
             counted = (router.ledger.sessions_online, router.ledger.inflight_messages, router.ledger.queued_messages,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.control import Controller
-from broker.hub import Hub
-from broker.worker import ledger, terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.control.controller import Controller
+from broker.reactor.turn import Hub
+from broker.worker.worker import ledger, terms
 from mesh.mesh import Mesh
 from router.recovery.open_log import begin, start_deadlines
 from router.router import Router

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config, Limits, Mqtt
-from broker.control import Controller
-from broker.hub import Hub
-from broker.pump import Pump
-from broker.worker import ledger, terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config, Limits, Mqtt
+from broker.control.controller import Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.worker.worker import ledger, terms
 from router.recovery.open_log import begin, start_deadlines
 from router.router import Router
 from router.sessions.queue_policy import POLICIES

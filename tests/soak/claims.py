@@ -13,8 +13,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from broker.packets import Connack, Disconnect, Pingreq, Pingresp
-from broker.reasons import Reason
+from broker.wire.packets import Connack, Disconnect, Pingreq, Pingresp
+from broker.wire.reasons import Reason
 from tests.support.raw_client import TIMEOUT_S, RawClient
 from tests.support.workers import Workers
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from broker.packets import (
+from broker.wire.packets import (
     Ack,
     Connack,
     Connect,
@@ -23,7 +23,7 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.properties import PacketType
+from broker.wire.properties import PacketType
 
 ANSWER_S = 30.0
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from broker.packets import Ack, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsubscribe, encode, subscription
-from broker.properties import PacketType, encode_varint
+from broker.wire.packets import Ack, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsubscribe, encode, subscription
+from broker.wire.properties import PacketType, encode_varint
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from broker.packets import Will
+from broker.wire.packets import Will
 from tests.soak.loads import Seen
 from tests.support.client_session import ClientSession, WrongPacketError
 

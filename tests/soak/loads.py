@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from broker.packets import Connect, Pingreq, Publish, Subscribe, Will, encode, subscription
+from broker.wire.packets import Connect, Pingreq, Publish, Subscribe, Will, encode, subscription
 from tests.fuzz import connection as fuzzed
 from tests.soak.client import GoneError, Person, connected
 from tests.test_churn import one_client

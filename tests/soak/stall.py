@@ -17,8 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from broker.packets import Ack, Packet, Publish, Suback, Subscribe, subscription
-from broker.properties import PacketType
+from broker.wire.packets import Ack, Packet, Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
 from tests.support.raw_client import RawClient
 from tests.support.workers import Workers
 

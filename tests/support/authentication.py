@@ -7,11 +7,11 @@ from typing import Any
 
 import trio
 
-from broker.config import Config, Limits, Shutdown
-from broker.packets import Auth, Connack, Connect, Packet, Suback, Subscribe, Will, decode, encode, subscription
-from broker.reasons import Reason
-from broker.scram import METHOD as SCRAM_METHOD
-from broker.worker import Worker, open_broker
+from broker.auth.scram import METHOD as SCRAM_METHOD
+from broker.config.loader import Config, Limits, Shutdown
+from broker.wire.packets import Auth, Connack, Connect, Packet, Suback, Subscribe, Will, decode, encode, subscription
+from broker.wire.reasons import Reason
+from broker.worker.worker import Worker, open_broker
 from tests.support.conversation import SocketClient
 from tests.support.scram import ScramClient
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.packets import Connack, Connect, Disconnect, Suback, Subscribe, Will, decode, encode, subscription
+from broker.wire.packets import Connack, Connect, Disconnect, Suback, Subscribe, Will, decode, encode, subscription
 
 UNAVAILABLE = (3, 0x88)         # of a CONNACK: the broker ends just now
 NOT_FOUND = 0x92                # Packet Identifier not found: the answer to a PUBREL whose first answer was lost

@@ -30,11 +30,12 @@ from typing import Any
 import trio
 import trio.testing
 
-from broker.config import SETTINGS, Config
-from broker.config import load as load_config
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import (
+from broker.config.loader import SETTINGS, Config
+from broker.config.loader import load as load_config
+from broker.control.controller import Controller
+from broker.reactor.pump import Durability, Pump
+from broker.reactor.turn import Hub
+from broker.wire.packets import (
     Ack,
     Auth,
     Connack,
@@ -53,10 +54,9 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.properties import PacketType, encode_varint
-from broker.pump import Durability, Pump
-from broker.reasons import Reason
-from broker.worker import ledger, open_broker, terms
+from broker.wire.properties import PacketType, encode_varint
+from broker.wire.reasons import Reason
+from broker.worker.worker import ledger, open_broker, terms
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.doubles import (
@@ -329,7 +329,7 @@ class MemoryClient:
 
     async def cut(self) -> None:
         """Break the connection."""
-        from broker.reasons import CloseReason
+        from broker.wire.reasons import CloseReason
 
         self.connection.close(CloseReason.CONNECTION_LOST)
         await self.broker.settle()

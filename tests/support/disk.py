@@ -30,7 +30,7 @@ class _File:
 
 
 class SimulatedDisk:
-    """One folder, with the methods of router.disk.Disk.
+    """One folder, with the methods of router.log.disk.Disk.
 
     `fail` is asked before each operation, by its name, and may return an OSError to raise. `steps` counts operations;
     at `power_off_at` the power goes, in the middle of that operation. `capacity` is in bytes over all files.

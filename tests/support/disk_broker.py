@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker.acl import Acl, AllowAll
-from broker.auth import Anonymous, Authenticator
-from broker.config import Config, Limits
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Ack, Connect, Publish, Will, decode, encode, next_frame
-from broker.properties import PacketType
-from broker.worker import ledger, terms
+from broker.auth.acl import Acl, AllowAll
+from broker.auth.authenticator import Anonymous, Authenticator
+from broker.config.loader import Config, Limits
+from broker.control.controller import Controller
+from broker.reactor.turn import Hub
+from broker.wire.packets import Ack, Connect, Publish, Will, decode, encode, next_frame
+from broker.wire.properties import PacketType
+from broker.worker.worker import ledger, terms
 from router.log.log_writer import Durability
 from router.recovery.open_log import begin, start_deadlines
 from router.router import Router

@@ -8,10 +8,10 @@ from typing import Any
 
 import trio
 
-from broker.auth import Accepted, Outcome, Refused
-from broker.exchange import Exchange
-from broker.packets import Connect
-from broker.reasons import Reason
+from broker.auth.authenticator import Accepted, Outcome, Refused
+from broker.auth.enhanced_auth import Exchange
+from broker.wire.packets import Connect
+from broker.wire.reasons import Reason
 from router.core.message import Message
 from router.log.record_buffer import RecordBuffer
 from router.log.record_cursor import Cursor

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import trio
 
-from broker.config import Config, Shutdown
-from broker.guest import Guest
-from broker.packets import Ack, Connect, Publish, Suback, Subscribe, decode, encode, subscription
-from broker.properties import PacketType
-from broker.reasons import Reason
-from broker.worker import Worker, open_broker
+from broker.config.loader import Config, Shutdown
+from broker.reactor.trio_guest import Guest
+from broker.wire.packets import Ack, Connect, Publish, Suback, Subscribe, decode, encode, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
+from broker.worker.worker import Worker, open_broker
 from tests.support.conversation import SocketClient
 
 CONFIG = Config(listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.5))

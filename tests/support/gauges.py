@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from broker.packets import Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.wire.packets import Connect, Publish, Subscribe, decode, encode, next_frame, subscription
 
 PREFIX = "$SYS/broker/"
 NUMBERS_NOW = (

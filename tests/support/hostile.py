@@ -15,7 +15,7 @@ from collections import Counter
 
 import trio
 
-from broker.packets import Connect, Subscribe, encode, subscription
+from broker.wire.packets import Connect, Subscribe, encode, subscription
 
 GARBAGE_AT_ONCE = 50
 HALF_SENT = b"\x30\xff\xff\xff\x7f\0\1t"          # a PUBLISH of 268,435,455 bytes, of which three come

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import zmq
 
-from broker.config import Config, Shutdown
-from broker.place import Links, router_name
-from broker.settings import Mesh
+from broker.config.loader import Config, Shutdown
+from broker.config.schema import Mesh
+from broker.worker.placement import Links, router_name
 from mesh.node_identity import node_of
 from tests.support.raw_client import wait_until
 from tests.support.seamed_workers import FORKS, START_TIMEOUT_S, STOP_TIMEOUT_S, run_worker

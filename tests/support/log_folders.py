@@ -9,7 +9,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from broker.cli import main
+from broker.cli.main import main
 from router.core.message import message
 from router.log.disk import Disk
 from router.log.log_writer import Log

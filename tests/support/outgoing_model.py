@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from broker.packets import Publish
-from broker.properties import PacketType
-from broker.reasons import Reason
+from broker.wire.packets import Publish
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
 
 QUEUE_MESSAGES_MAX = 5
 QUEUE_BYTES_MAX = 126

@@ -67,7 +67,7 @@ class BrokerProcess:
     def command(self) -> list[str]:
         """Return the command that runs it."""
         workers = [] if "--workers" in self.options else ["--workers", "1"]
-        return [sys.executable, "-m", "broker.cli", "serve", "--listen", "tcp://127.0.0.1:0",
+        return [sys.executable, "-m", "broker.cli.main", "serve", "--listen", "tcp://127.0.0.1:0",
                 "--data-dir", str(self.folder / "data"), *workers, *self.options]
 
     def start(self) -> None:

@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Any, Self
 
-from broker.packets import Connack, Connect, Packet, Will, decode, encode, next_frame
+from broker.wire.packets import Connack, Connect, Packet, Will, decode, encode, next_frame
 
 TIMEOUT_S = 20.0
 

@@ -15,9 +15,9 @@ from typing import Any, Self
 
 import trio
 
-from broker.config import Config
-from broker.place import Place
-from broker.worker import Worker, drive
+from broker.config.loader import Config
+from broker.worker.placement import Place
+from broker.worker.worker import Worker, drive
 from mesh.node_identity import node_of
 
 START_TIMEOUT_S = 30

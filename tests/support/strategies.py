@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from broker import packets as p
-from broker.properties import TABLE, Kind, PacketType
-from broker.reasons import ConnectReturn, Reason
+from broker.wire import packets as p
+from broker.wire.properties import TABLE, Kind, PacketType
+from broker.wire.reasons import ConnectReturn, Reason
 
 # Surrogates have no UTF-8 form, and U+0000 is forbidden [MQTT-1.5.4-1, -2].
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config, Limits, Mqtt
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Connack, Connect, Packet, decode, encode, next_frame
-from broker.pump import Pump
-from broker.worker import ledger, terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config, Limits, Mqtt
+from broker.control.controller import Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.packets import Connack, Connect, Packet, decode, encode, next_frame
+from broker.worker.worker import ledger, terms
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.doubles import FakeLog

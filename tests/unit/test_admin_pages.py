@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-import broker.admin
-from broker.admin import Admin
-from broker.admin_server import REQUEST_S
-from broker.listings import QueryError
+import broker.admin.api
+from broker.admin.api import Admin
+from broker.admin.http_server import REQUEST_S
+from broker.admin.pagination import QueryError
 
 Row = dict[str, Any]
 
@@ -85,7 +85,7 @@ def listed(backend: Workers, path: str = "/clients", limit: int = 100) -> tuple[
     return names, missing, pages
 
 
-SILENT = f"Worker 1 has not answered in {broker.admin.WORKER_S:.0f} s."
+SILENT = f"Worker 1 has not answered in {broker.admin.api.WORKER_S:.0f} s."
 EVERYBODY = ["0-1", "0-2", "1-1", "1-2", "2-1", "2-2"]
 OTHERS = ["0-1", "0-2", "2-1", "2-2"]
 
@@ -137,7 +137,7 @@ def test_whom_a_publish_reaches_is_told_after_one_wait_for_all_silent_workers(pu
     async def main() -> None:
         began = trio.current_time()
         page = await answered(backend, f"/routes?topic=a{publisher}")
-        assert trio.current_time() - began < 1.5 * broker.admin.WORKER_S
+        assert trio.current_time() - began < 1.5 * broker.admin.api.WORKER_S
         assert [row["client"] for row in page["rows"]] == ["0-1", "0-2", "3-1", "3-2"]
         assert [missing["worker"] for missing in page["unanswered"]] == [1, 2]
         assert page["filters"] == [{"topic_filter": "#", "subscribers": 4}]
@@ -174,7 +174,7 @@ def test_a_question_about_a_client_goes_to_its_home(question: str) -> None:
     async def main() -> None:
         assert (await backend_answers(backend, question))["worker"] == 0
         assert backend.asked == [0] if question != "why" else [0, 1, 2]
-        assert trio.current_time() <= broker.admin.WORKER_S
+        assert trio.current_time() <= broker.admin.api.WORKER_S
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -186,7 +186,7 @@ def test_who_is_not_known_at_home_is_looked_for_everywhere_and_a_silent_worker_c
 
     async def main() -> None:
         assert (await backend_answers(backend, question))["worker"] == 1
-        assert trio.current_time() <= broker.admin.WORKER_S + broker.admin.AGAIN_S < REQUEST_S
+        assert trio.current_time() <= broker.admin.api.WORKER_S + broker.admin.api.AGAIN_S < REQUEST_S
         backend.publishers.clear()
         with pytest.raises(QueryError, match="no session of 'x'"):
             await backend_answers(backend, question)
@@ -199,7 +199,7 @@ def test_a_home_that_is_silent_or_away_is_named() -> None:
         with pytest.raises(QueryError, match="Worker 0 has not answered") as caught:
             await backend_answers(Workers(2, silent=(0,)), "why")
         assert caught.value.status == 503
-        assert trio.current_time() <= broker.admin.WORKER_S
+        assert trio.current_time() <= broker.admin.api.WORKER_S
         with pytest.raises(QueryError, match="Worker 0, where this client lives, does not serve"):
             await backend_answers(Workers(2, away=(0,)), "why")
         with pytest.raises(QueryError, match="No worker is ready"):

@@ -8,11 +8,11 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from broker import packets as p
-from broker.client import Client, MqttError
-from broker.client_cli import pub, sub
-from broker.properties import PacketType
-from broker.reasons import ConnectReturn, Reason
+from broker.cli.mqtt_client import Client, MqttError
+from broker.cli.pubsub import pub, sub
+from broker.wire import packets as p
+from broker.wire.properties import PacketType
+from broker.wire.reasons import ConnectReturn, Reason
 
 
 class ScriptedBroker:

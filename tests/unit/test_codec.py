@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.codec import decode_message, encode_message
-from broker.packets import Publish, decode, encode, next_frame
-from broker.reasons import ClientError
+from broker.wire.codec import decode_message, encode_message
+from broker.wire.packets import Publish, decode, encode, next_frame
+from broker.wire.reasons import ClientError
 from router.core.message import message
 
 TOPICS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=30).map(str.encode)

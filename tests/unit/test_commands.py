@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli import main
-from broker.mosquitto_conf import NEAREST, NOTHING_NEAR
-from broker.settings import RENAMED
+from broker.cli.main import main
+from broker.config.mosquitto_conf import NEAREST, NOTHING_NEAR
+from broker.config.schema import RENAMED
 from tests.support.process import ROOT
 
 
@@ -99,7 +99,7 @@ def test_another_file_is_not_taken_for_one_of_mosquitto(tmp_path: Path) -> None:
 
 
 def test_what_is_named_as_nearest_is_a_setting() -> None:
-    from broker.config import SETTINGS
+    from broker.config.loader import SETTINGS
 
     for nearest in NEAREST.values():
         assert nearest.partition(",")[0].partition(";")[0] in SETTINGS, nearest

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import (
+from broker.config.loader import (
     SETTINGS,
     Address,
     Config,
@@ -22,7 +22,7 @@ from broker.config import (
     parse_address,
     rendered,
 )
-from broker.settings import RENAMED
+from broker.config.schema import RENAMED
 
 DEPLOYED = Path(__file__).resolve().parents[2] / "deploy" / "shoal.toml"
 
@@ -266,7 +266,7 @@ def test_every_setting_describes_itself_in_one_sentence() -> None:
 
 def test_the_deployed_file_shows_every_setting_with_its_default() -> None:
     text = DEPLOYED.read_text(encoding="utf-8")
-    assert text == rendered(Config()), "python -m broker.config > deploy/shoal.toml"
+    assert text == rendered(Config()), "python -m broker.config.loader > deploy/shoal.toml"
     assert load(DEPLOYED, {}, {}) == Config()
 
 

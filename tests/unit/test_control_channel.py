@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from broker import control_channel
-from broker.control_channel import ChannelClosedError, ControlChannel, ControlError, pack, receive_now
+from broker.processes import control_channel
+from broker.processes.control_channel import ChannelClosedError, ControlChannel, ControlError, pack, receive_now
 
 
 @asynccontextmanager

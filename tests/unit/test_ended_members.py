@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
-from broker.properties import PacketType
-from broker.reasons import CloseReason
-from broker.worker import terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config
+from broker.control.controller import Controller
+from broker.reactor.turn import Hub
+from broker.wire.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import CloseReason
+from broker.worker.worker import terms
 from router.core.message import message
 from tests.support.disk import SimulatedDisk, broken
 from tests.unit.test_forwarding import NEVER, NOW_MS, Host, identifier_of, restarted

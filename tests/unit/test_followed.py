@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.replay import position_token, time_text
+from broker.replay.engine import position_token, time_text
 from router.core.message import message
 from router.log.log_writer import Log
 from router.log.read_cache import LogWindows

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.pump import Pump
+from broker.reactor.pump import Pump
 from router.core.message import message
 from router.forwarding import Forwarding, group_identifier
 from router.log.segments import RECORDS_AT

@@ -2,10 +2,10 @@
 
 import trio
 
-from broker.config import Config, Mqtt, Shutdown, load
-from broker.packets import Connect, Publish, Subscribe, decode, encode, subscription
-from broker.reasons import Reason
-from broker.worker import open_broker
+from broker.config.loader import Config, Mqtt, Shutdown, load
+from broker.wire.packets import Connect, Publish, Subscribe, decode, encode, subscription
+from broker.wire.reasons import Reason
+from broker.worker.worker import open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
 from tests.support.embedded import device

@@ -5,16 +5,16 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config, Mqtt
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
-from broker.properties import PacketType
-from broker.pump import Pump
-from broker.reasons import CloseReason, Reason
-from broker.worker import terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config, Mqtt
+from broker.control.controller import Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import CloseReason, Reason
+from broker.worker.worker import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 

@@ -2,8 +2,8 @@
 
 import trio
 
-from broker.config import load
-from broker.packets import (
+from broker.config.loader import load
+from broker.wire.packets import (
     Ack,
     Connack,
     Connect,
@@ -17,8 +17,8 @@ from broker.packets import (
     next_frame,
     subscription,
 )
-from broker.properties import PacketType
-from broker.reasons import Reason
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
 from tests.support.conversation import MemoryBroker, MemoryClient
 from tests.support.doubles import QuickAuthenticator
 

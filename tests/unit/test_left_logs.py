@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.left_logs import compact_left_logs, trim_left_logs
-from broker.settings import Archive
+from broker.config.schema import Archive
+from broker.storage.retired_logs import compact_left_logs, trim_left_logs
 from router.log.disk import Disk
 from tests.support.commit_logs import open_log, turn
 

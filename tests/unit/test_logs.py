@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker import logs
-from broker.config import Log
+from broker.config.loader import Log
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -163,7 +163,7 @@ def test_a_caller_does_not_wait_when_stderr_is_a_full_pipe_that_nobody_reads() -
     # Each line is longer than what a pipe holds, and the exit does not wait for them either.
     program = """
 from broker import logs
-from broker.config import Log
+from broker.config.loader import Log
 logs.configure(Log(queue_max=50))
 log = logs.get("test")
 for number in range(5000):
@@ -182,7 +182,7 @@ print(logs.counters()["log_dropped"])
 def test_a_reader_that_is_gone_costs_its_lines_and_nothing_else() -> None:
     program = """
 from broker import logs
-from broker.config import Log
+from broker.config.loader import Log
 logs.configure(Log())
 logs.get("test").warning("unheard")
 logs.flush(10)
@@ -200,7 +200,7 @@ print(logs.counters()["log_dropped"])
 def test_a_pipe_that_somebody_made_non_blocking_gets_every_line() -> None:
     program = """
 from broker import logs
-from broker.config import Log
+from broker.config.loader import Log
 logs.configure(Log())
 for number in range(500):
     logs.get("test").warning(f"event_{number}", filler="x" * 1000)
@@ -220,7 +220,7 @@ logs.flush(30)
 def test_lines_are_json_unless_standard_error_is_a_terminal() -> None:
     program = """
 from broker import logs
-from broker.config import Log
+from broker.config.loader import Log
 logs.configure(Log())
 logs.get("test").info("hello", client_identifier="a\\x1b[2Jb")
 logs.flush(30)

@@ -16,13 +16,13 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import Config, Limits, Mqtt, Shutdown
-from broker.control import OTHER_PROTOCOLS
-from broker.metrics import Durations, Metrics, collect, flat, merged
-from broker.packets import Ack, Connect, Disconnect, Pingreq, Publish, Subscribe, Unsubscribe, encode, subscription
-from broker.properties import PacketType
-from broker.reasons import CloseReason, Reason
-from broker.worker import CONNECTIONS_BEYOND, Worker, open_broker
+from broker.config.loader import Config, Limits, Mqtt, Shutdown
+from broker.control.controller import OTHER_PROTOCOLS
+from broker.telemetry.metrics import Durations, Metrics, collect, flat, merged
+from broker.wire.packets import Ack, Connect, Disconnect, Pingreq, Publish, Subscribe, Unsubscribe, encode, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import CloseReason, Reason
+from broker.worker.worker import CONNECTIONS_BEYOND, Worker, open_broker
 from router.sessions.ledger import DROP_REASONS
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator

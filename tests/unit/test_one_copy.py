@@ -1,14 +1,14 @@
 """A message that waits for many is held once."""
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Connect, Publish, Subscribe, encode, subscription
-from broker.pump import Pump
-from broker.reasons import CloseReason
-from broker.worker import terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config
+from broker.control.controller import Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.packets import Connect, Publish, Subscribe, encode, subscription
+from broker.wire.reasons import CloseReason
+from broker.worker.worker import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.leaks.footprint import malloc_bytes

@@ -2,9 +2,20 @@
 
 import trio
 
-from broker.config import load
-from broker.packets import Ack, Connect, Pingreq, Pingresp, Publish, Subscribe, decode, encode, next_frame, subscription
-from broker.properties import PacketType
+from broker.config.loader import load
+from broker.wire.packets import (
+    Ack,
+    Connect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Subscribe,
+    decode,
+    encode,
+    next_frame,
+    subscription,
+)
+from broker.wire.properties import PacketType
 from tests.support.conversation import MemoryBroker, MemoryClient
 from tests.support.doubles import QuickAuthenticator
 

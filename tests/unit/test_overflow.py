@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.config import ConfigError, load
-from broker.packets import Ack, Publish, Suback, Subscribe, subscription
-from broker.properties import PacketType
-from broker.worker import ledger
+from broker.config.loader import ConfigError, load
+from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
+from broker.worker.worker import ledger
 from router.core.message import message
 from router.matching.topic_names import matches
 from router.sessions.ledger import Ledger

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker import packets as p
-from broker.properties import PacketType
-from broker.reasons import (
+from broker.wire import packets as p
+from broker.wire.properties import PacketType
+from broker.wire.reasons import (
     ClientError,
     CloseReason,
     ConnectReturn,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.properties import (
+from broker.wire.properties import (
     TABLE,
     VARIABLE_BYTE_INTEGER_MAX,
     Kind,
@@ -16,7 +16,7 @@ from broker.properties import (
     encode_properties,
     encode_varint,
 )
-from broker.reasons import ClientError, Reason
+from broker.wire.reasons import ClientError, Reason
 from tests.support.strategies import properties_of
 
 packet_types = st.sampled_from(sorted(set(PacketType) - {PacketType.PINGREQ, PacketType.PINGRESP}))

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from broker.ahead import AheadReader
-from broker.read_ahead import ReadAheadDisk
+from broker.storage.readahead_disk import ReadAheadDisk
+from broker.storage.readahead_thread import AheadReader
 from router.log.disk import Disk
 from router.log.record_cursor import checked_bytes
 from router.log.record_kinds import Record

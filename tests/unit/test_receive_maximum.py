@@ -4,15 +4,15 @@ from typing import Any, Literal
 
 import pytest
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config, Mqtt
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Ack, Connect, Disconnect, Publish, decode, encode, next_frame
-from broker.pump import Pump
-from broker.reasons import Reason
-from broker.worker import terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config, Mqtt
+from broker.control.controller import Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.packets import Ack, Connect, Disconnect, Publish, decode, encode, next_frame
+from broker.wire.reasons import Reason
+from broker.worker.worker import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.support.doubles import FakeLog

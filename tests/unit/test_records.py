@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.codec import decode_message
+from broker.wire.codec import decode_message
 from router.core.message import message
 from router.log.crc32c import checksum
 from router.log.record_buffer import RecordBuffer, sealed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.scram import ITERATIONS_MIN, Login, ScramCredentials, ScramError, ScramSha256, saslprep
+from broker.auth.scram import ITERATIONS_MIN, Login, ScramCredentials, ScramError, ScramSha256, saslprep
 from tests.support.scram import ScramClient
 
 # The exchange of RFC 7677, section 3.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from broker.packets import Publish, Suback, Subscribe, subscription
-from broker.properties import PacketType
-from broker.pump import Pump
-from broker.reasons import Reason
+from broker.reactor.pump import Pump
+from broker.wire.packets import Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
+from broker.wire.reasons import Reason
 from router.recovery.open_log import begin, open_log
 from router.router import Router
 from router.sessions.ledger import Ledger

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from broker.wheel import TimerProbe, TimingWheel, advance
+from broker.reactor.timing_wheel import TimerProbe, TimingWheel, advance
 
 TICK_MS = 250
 TURN_MS = 1024 * TICK_MS

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from broker.acl import AllowAll
-from broker.auth import Anonymous
-from broker.config import Config
-from broker.control import Controller
-from broker.hub import Hub
-from broker.packets import Connect, decode_connect, encode
-from broker.properties import PacketType, encode_properties, encode_varint, put_binary
-from broker.pump import Pump
-from broker.reasons import ClientError, CloseReason, Reason
-from broker.worker import ledger, terms
+from broker.auth.acl import AllowAll
+from broker.auth.authenticator import Anonymous
+from broker.config.loader import Config
+from broker.control.controller import Controller
+from broker.reactor.pump import Pump
+from broker.reactor.turn import Hub
+from broker.wire.packets import Connect, decode_connect, encode
+from broker.wire.properties import PacketType, encode_properties, encode_varint, put_binary
+from broker.wire.reasons import ClientError, CloseReason, Reason
+from broker.worker.worker import ledger, terms
 from router.router import Router
 from tests.fuzz.corpus import odd_block
 from tests.fuzz.mutate import mutated

@@ -17,7 +17,7 @@ class Message:
     payload: bytes
     qos: int = 0
     retain: bool = False
-    properties: dict[str, Any] = field(default_factory=dict)     # as broker.properties names and types them
+    properties: dict[str, Any] = field(default_factory=dict)     # as broker.wire.properties names and types them
 
 
 @dataclass(frozen=True)

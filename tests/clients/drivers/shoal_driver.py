@@ -15,7 +15,7 @@ from tests.clients.drivers.base import ANSWER_TIMEOUT_S, Driver, Message, Option
 from tests.clients.drivers.processes import Announcements, Program
 from tests.support.process import ROOT
 
-SHOAL = [sys.executable, "-m", "broker.cli"]
+SHOAL = [sys.executable, "-m", "broker.cli.main"]
 
 
 def _bytes(value: Any) -> bytes:

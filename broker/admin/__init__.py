@@ -1,0 +1,4 @@
+"""The admin socket: HTTP, the answers of one worker, and how those of several become one.
+
+It may import control and what is below it.
+"""

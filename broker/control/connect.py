@@ -1,0 +1,536 @@
+"""CONNECT to CONNACK."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from broker.auth.authenticator import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
+from broker.auth.enhanced_auth import FAILED, Exchange, checked
+from broker.config.limits import Rate, SessionLimit, check_topic_size
+from broker.control.openings import Opening, Openings
+from broker.logs import get
+from broker.reactor.peer_socket import watch_peer
+from broker.wire.packets import (
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Will,
+    decode_connect,
+    encode,
+    encode_fitting,
+    may_carry,
+)
+from broker.wire.properties import PacketType, encode_message_block
+from broker.wire.reasons import ClientError, CloseReason, Reason, reason_to_close
+from router.core.message import message as make_message
+
+if TYPE_CHECKING:
+    from broker.auth.acl import Acl
+    from broker.auth.authenticator import Admission, Authenticator
+    from broker.config.loader import Config
+    from broker.control.presence import Presence
+    from broker.control.tracing import Taps
+    from broker.reactor.connection import Connection
+    from broker.reactor.shared_counts import Places
+    from broker.worker.handover import Handover
+    from router.core.message import Message
+    from router.router import Router
+    from router.sessions.session import Session
+
+log = get("handshake")
+
+Decide = Callable[["Connection", Connect, Exchange, Outcome], bool]      # returns whether it may be parsed on
+
+_NO_SESSION = Refused(Reason.QUOTA_EXCEEDED, "the server has as many sessions as it may"), CloseReason.SESSIONS_MAX
+
+
+class PendingWill:
+    """A session's will message, until it is published or cancelled (3.1.2.5).
+
+    Args:
+        acl: is asked when it is published.
+        identity: whose will it is: a user name, or None for an anonymous client.
+        topic, payload, qos, retain: of the message.
+        properties: of it, encoded, without their length.
+        delay_interval_s: will delay interval.
+        expiry_offset: where in properties the four bytes of Message Expiry Interval lie, or -1.
+        expiry_interval_s: its value, or -1.
+    """
+
+    __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "identity", "payload", "properties",
+                 "qos", "retain", "topic")
+
+    def __init__(self, acl: Acl, identity: str | None, topic: bytes, payload: bytes, properties: bytes, qos: int,
+                 retain: bool, delay_interval_s: int, expiry_offset: int, expiry_interval_s: int) -> None:
+        self.acl = acl
+        self.identity = identity
+        self.topic = topic
+        self.payload = payload
+        self.properties = properties
+        self.qos = qos
+        self.retain = retain
+        self.delay_interval_s = delay_interval_s
+        self.expiry_offset = expiry_offset
+        self.expiry_interval_s = expiry_interval_s
+
+    @classmethod
+    def of(cls, will: Will, acl: Acl, identity: str | None) -> PendingWill:
+        """Return the will of a CONNECT."""
+        properties, expiry_offset = encode_message_block(will.properties) if will.properties else (b"", -1)
+        return cls(acl, identity, will.topic, will.payload, properties, will.qos, will.retain, will.delay_interval_s,
+                   expiry_offset, will.properties.get("message_expiry_interval", -1))
+
+    @classmethod
+    def recovered(cls, acl: Acl, topic: bytes, payload: bytes, properties: bytes, qos: int, retain: bool,
+                  delay_interval_s: int, expiry_offset: int, expiry_interval_s: int, identity: bytes,
+                  anonymous: bool) -> PendingWill:
+        """Return the will that the log keeps so."""
+        return cls(acl, None if anonymous else identity.decode(), topic, payload, properties, qos, retain,
+                   delay_interval_s, expiry_offset, expiry_interval_s)
+
+    def fields(self) -> tuple[bytes, bytes, bytes, int, bool, int, int, int, bytes, bool]:
+        """Return what the log keeps of it, in the order of the record's fields behind the client identifier."""
+        return (self.topic, self.payload, self.properties, self.qos, self.retain, self.delay_interval_s,
+                self.expiry_offset, self.expiry_interval_s, (self.identity or "").encode(), self.identity is None)
+
+    def message(self, now_ms: int) -> Message | None:
+        """Return the will as an application message that is published now; its expiry counts from here.
+
+        None if the ACL does not let its client publish there now.
+        """
+        if not self.acl.may_publish(self.identity, self.topic):
+            return None
+        expires_ms = 0 if self.expiry_interval_s < 0 else now_ms + self.expiry_interval_s * 1000
+        return make_message(self.topic, self.payload, self.qos, self.retain, self.properties, self.expiry_offset,
+                            now_ms, expires_ms)
+
+
+class Handshake:
+    """Decides on CONNECTs: admission, authentication, session, CONNACK."""
+
+    def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
+                 acl: Acl, presence: Presence, end_now: Callable[[Connection], None],
+                 fail: Callable[[Connection, ClientError], None], opened: Callable[[Connection], None]) -> None:
+        self.config = config
+        self.router = router
+        self.authenticator = authenticator
+        self.admission = admission
+        self.acl = acl
+        self.presence = presence
+        self.pending = Pending(config.limits.pending_connects_max)
+        self.exchanges: dict[int, Exchange] = {}
+        self.openings = Openings()
+        self.spawn: Callable[..., Any] | None = None
+        self.handover: Handover | None = None       # set where there are other workers
+        self._end_now = end_now
+        self._fail = fail
+        self._opened = opened
+        self.taps: Taps | None = None        # who looks at clients; set by the controller
+        self._salt = secrets.randbits(64)
+        mqtt = config.mqtt
+        self._connack: dict[str, Any] = {}
+        if mqtt.receive_maximum != 65_535:
+            self._connack["receive_maximum"] = mqtt.receive_maximum
+        self._connack["maximum_packet_size"] = mqtt.max_packet_size_bytes
+        if mqtt.topic_alias_maximum:
+            self._connack["topic_alias_maximum"] = mqtt.topic_alias_maximum
+        if mqtt.maximum_qos < 2:
+            self._connack["maximum_qos"] = mqtt.maximum_qos
+        for name, available in (
+                ("retain_available", mqtt.retain_available),
+                ("wildcard_subscription_available", mqtt.wildcard_subscriptions_available),
+                ("subscription_identifier_available", mqtt.subscription_identifiers_available),
+                ("shared_subscription_available", mqtt.shared_subscriptions_available)):
+            if not available:
+                self._connack[name] = 0
+        self.open_connections = 0                   # with those that are let in and wait for their session's record
+        self.connections_max = config.limits.connections_max
+        self.places: Places | None = None           # of all workers together; set where there are other workers
+        self.session_limit = SessionLimit(router.sessions, config.limits.sessions_max)
+        self._rate = Rate(config.limits.connects_per_second_max, 2 * config.limits.connects_per_second_max or 1)
+
+    def on_connect(self, connection: Connection, body: bytes) -> bool:
+        """Deal with a CONNECT. Returns whether the connection may be parsed on."""
+        if self.handover is not None and self.handover.sends_home(connection, body):
+            return False
+        connect = self._read(connection, body)
+        connection.bridge = connect.bridge
+        no_room = self._no_room(connect)
+        if no_room is not None:
+            return self._refuse(connection, *no_room)
+        if self.admission is not None:
+            refusal = self._admit(connect, connection.peer)
+            if refusal is not None:
+                return self._refuse(connection, refusal)
+        exchange = Exchange(connection, connect.properties.get("authentication_method"),
+                            connect.properties.get("authentication_data"), pending=self.pending)
+        return self._authenticate(connection, connect, exchange, self._decide)
+
+    def _read(self, connection: Connection, body: bytes) -> Connect:
+        connect = decode_connect(body)
+        connection.choose_version(connect.version, connect.properties.get("maximum_packet_size", 0))
+        connection.unexplained = connect.properties.get("request_problem_information") == 0
+        return connect
+
+    def refuse_unavailable(self, connection: Connection) -> None:
+        """The worker that a client lives on is away: the client may try again."""
+        try:
+            self._read(connection, connection.parked_body)
+        except ClientError as error:
+            self._fail(connection, error)
+            return
+        self._refuse(connection, Refused(Reason.SERVER_UNAVAILABLE, "the client's worker is away"),
+                     CloseReason.HOME_UNAVAILABLE)
+
+    def on_auth(self, connection: Connection, packet: Auth) -> bool:
+        """Deal with an AUTH: the answer to a challenge, or a re-authentication (4.12.1)."""
+        exchange = self.exchanges.get(id(connection))
+        if exchange is None:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.0-7", "AUTH after a CONNECT without a method")
+        if packet.properties.get("authentication_method") != exchange.method:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.0-5", "AUTH with another method than the CONNECT")
+        if packet.reason == Reason.CONTINUE_AUTHENTICATION:
+            if not exchange.answer(packet):
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.0-3", "AUTH that answers no challenge")
+            return exchange.again
+        if packet.reason != Reason.RE_AUTHENTICATE or not connection.is_open:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-4.12.1-1", f"AUTH with reason 0x{packet.reason:02X}")
+        if exchange.under_way:
+            raise ClientError(Reason.PROTOCOL_ERROR, "section 4.12.1", "a re-authentication during another")
+        again = Exchange(connection, exchange.method, packet.properties.get("authentication_data"), pending=None,
+                         answer_timeout_s=self.config.limits.connect_timeout_s)
+        connect = Connect(5, connection.session.client_identifier)
+        self._authenticate(connection, connect, again, self._decide_again)
+        return True                  # all else goes on under the previous authentication (4.12.1)
+
+    def _admit(self, connect: Connect, peer: str | None) -> Refused | None:
+        assert self.admission is not None
+        try:
+            return self.admission.admit(connect, peer)
+        except Exception:
+            log.exception("admission_failed")
+            return FAILED
+
+    def _authenticate(self, connection: Connection, connect: Connect, exchange: Exchange, decide: Decide) -> bool:
+        """Ask the authenticator. Returns decide()'s answer, or False if that is called later."""
+        try:
+            outcome = self.authenticator.authenticate(connect, exchange)
+            if not isinstance(outcome, Awaitable):
+                outcome = checked(outcome)
+        except Exception:
+            log.exception("authenticator_failed")
+            outcome = FAILED
+        if exchange.method is not None or not isinstance(outcome, (Accepted, Refused)):
+            self.exchanges[id(connection)] = exchange        # its method is that of every later AUTH
+        if isinstance(outcome, (Accepted, Refused)):
+            exchange.under_way = False
+            return decide(connection, connect, exchange, outcome)
+        assert self.spawn is not None, "an authenticator waits, but nothing runs under trio here"
+        exchange.begin()
+        connection.wait_for_answer()
+        self.spawn(self._decide_later, connection, connect, exchange, outcome, decide)
+        return False
+
+    async def _decide_later(self, connection: Connection, connect: Connect, exchange: Exchange,
+                            deciding: Awaitable[Outcome], decide: Decide) -> None:
+        outcome = await exchange.outcome(deciding)
+        if outcome is None or connection.is_closing:
+            return
+        exchange.under_way = False
+        if exchange.method is None:
+            self.exchanges.pop(id(connection), None)
+        try:
+            if isinstance(outcome, ClientError):
+                raise outcome
+            if decide(connection, connect, exchange, outcome):
+                connection.unpark()
+        except ClientError as error:
+            self._fail(connection, error)
+
+    def _decide_again(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> bool:
+        """Tell the client how its re-authentication went. Returns False: its other packets have not waited."""
+        if isinstance(outcome, Refused):
+            known = may_carry(PacketType.DISCONNECT, outcome.reason)
+            reason = outcome.reason if known else Reason.NOT_AUTHORIZED
+            connection.write_packet(encode_fitting(
+                Disconnect(reason, outcome.properties()), 5, connection.packet_bytes_max))
+            connection.close(outcome.close or reason_to_close(outcome.reason))
+            return False
+        properties: dict[str, Any] = {"authentication_method": exchange.method}
+        if outcome.authentication_data is not None:
+            properties["authentication_data"] = outcome.authentication_data
+        success = encode_fitting(Auth(Reason.SUCCESS, properties), 5, connection.packet_bytes_max)
+        if not success:
+            raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no AUTH fits the Maximum Packet Size")
+        connection.identity = outcome.identity
+        connection.renew_salt(self._new_salt())
+        will = connection.session.will
+        if will is not None and will.identity != outcome.identity:
+            will.identity = outcome.identity
+            if self.router.recording:
+                ledger = self.router.ledger
+                ledger.records.add("will", ledger.now_us, connection.session.client_identifier, *will.fields())
+        connection.write_packet(success)
+        return False
+
+    def forget(self, connection: Connection) -> None:
+        """The connection ended: an authenticator that decides on it is told, and the session of an opening is detached.
+
+        It was accepted, so its will is published, as that of an open one [MQTT-3.1.2-8].
+        """
+        opening = self.openings.end(connection)
+        if opening is not None:
+            self.give_place()
+            self.router.detach_session(opening.session, True)
+        if self.exchanges:
+            exchange = self.exchanges.pop(id(connection), None)
+            if exchange is not None:
+                exchange.abandon()
+
+    def _no_room(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
+        """Return why a client cannot come in at all, and the close reason if it is not the code's own; None: it can."""
+        mqtt = self.config.mqtt
+        if mqtt.server_reference is not None and mqtt.server_reference_use != "full":
+            return Refused(Reason.SERVER_MOVED if mqtt.server_reference_use == "moved" else Reason.USE_ANOTHER_SERVER,
+                           server_reference=mqtt.server_reference), None
+        if not self._rate.take(self.router.ledger.now_ms):
+            return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients connect at once; try again later"), None
+        if self.router.ledger.memory_full and connect.client_identifier not in self.router.sessions:
+            # who has a session may come and take what fills the memory
+            return Refused(Reason.SERVER_BUSY, "the server is out of memory"), CloseReason.MEMORY_LIMIT
+        return self._full(connect)
+
+    def _full(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
+        """Return a refusal if all places are taken; one that takes over an open connection takes its place.
+
+        So it is with sessions: who has one has a place.
+        """
+        if connect.client_identifier not in self.router.sessions and self.session_limit.is_reached:
+            return _NO_SESSION
+        if self._takes_over(connect) or (self.open_connections < self.connections_max and (
+                self.places is None or self.places.total() < self.config.limits.connections_max)):
+            return None
+        return self._server_full()
+
+    def _takes_over(self, connect: Connect) -> bool:
+        session = self.router.sessions.get(connect.client_identifier)
+        return session is not None and self.holder_of(session) is not None
+
+    def _take_place(self, beyond: bool) -> bool:
+        """Count a connection, unless all places are taken and it may not go beyond. Returns whether it was counted."""
+        if not beyond and self.open_connections >= self.connections_max:
+            return False
+        if self.places is not None and not self.places.take(
+                2**63 if beyond else self.config.limits.connections_max):
+            return False
+        self.open_connections += 1
+        return True
+
+    def give_place(self) -> None:
+        """A connection that was let in has ended."""
+        self.open_connections -= 1
+        if self.places is not None:
+            self.places.give()
+
+    def _server_full(self) -> tuple[Refused, CloseReason | None]:
+        reference = self.config.mqtt.server_reference
+        if reference is not None:
+            return Refused(Reason.USE_ANOTHER_SERVER, "the server is full", reference), CloseReason.CONNECTIONS_MAX
+        return Refused(Reason.QUOTA_EXCEEDED, "the server is full"), CloseReason.CONNECTIONS_MAX
+
+    def _refuse(self, connection: Connection, refused: Refused, close: CloseReason | None = None) -> bool:
+        connection.write_packet(encode_fitting(
+            Connack(False, refused.reason, refused.properties()), connection.version, connection.packet_bytes_max))
+        connection.close(close or refused.close or reason_to_close(refused.reason))
+        return False
+
+    def _new_salt(self) -> int:
+        self._salt = (self._salt * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
+        return self._salt
+
+    def _decide(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> bool:
+        """Accept or refuse. Returns whether the connection may be parsed on at once."""
+        if isinstance(outcome, Refused):
+            return self._refuse(connection, outcome)
+        refusal = self._full(connect)
+        if refusal is not None:
+            return self._refuse(connection, *refusal)
+        connection.identity = outcome.identity
+        identifier = connect.client_identifier
+        properties = self._connack
+        self._check_will(connect)
+        characters_max = self.config.mqtt.client_identifier_3_1_max
+        if connect.version == 3 and len(identifier.decode()) > characters_max:
+            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "section 3.1 of 3.1",
+                              f"a client identifier of more than {characters_max} characters")
+        if not identifier:
+            if (connect.version == 3 or (connect.version == 4 and not connect.clean_start)
+                    or not self.config.mqtt.empty_client_identifier):
+                raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
+            identifier = self._assigned_identifier()
+            properties = {**properties, "assigned_client_identifier": identifier.decode()}
+        expiry_s = self._expiry_interval(connect)
+        if not self.router.accepting and (
+                expiry_s or connect.will is not None or identifier in self.router.sessions
+                or identifier in self.router.ending):
+            # Nothing that it asks for could be kept.
+            return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
+        keep_alive_s = self._keep_alive(connect)
+        if connect.version == 5:
+            if expiry_s != connect.properties.get("session_expiry_interval", 0):
+                properties = {**properties, "session_expiry_interval": expiry_s}
+            if keep_alive_s != connect.keep_alive_s:
+                properties = {**properties, "server_keep_alive": keep_alive_s}
+            if self.config.mqtt.response_information and connect.properties.get("request_response_information"):
+                information = self.config.mqtt.response_information.replace("{client_identifier}", identifier.decode())
+                if len(information.encode()) <= STRING_BYTES_MAX:        # it grows by the client's own identifier
+                    properties = {**properties, "response_information": information}
+            if exchange.method is not None:
+                properties = {**properties, "authentication_method": exchange.method}
+                if outcome.authentication_data is not None:
+                    properties["authentication_data"] = outcome.authentication_data
+        if "maximum_packet_size" in connect.properties:
+            welcome_bytes = len(encode(Connack(True, Reason.SUCCESS, properties), connect.version))
+            if welcome_bytes > connection.packet_bytes_max:
+                # Every acknowledgement is smaller: who is let in can be answered.
+                raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
+                                  f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
+        # Its place is taken before it waits for its record, and the older connection's is given back only then: so no
+        # other client, here or on another worker, comes between.
+        if not self._take_place(self._takes_over(connect)):
+            return self._refuse(connection, *self._server_full())
+        if identifier not in self.router.sessions and not self.session_limit.take():
+            self.give_place()
+            return self._refuse(connection, *_NO_SESSION)
+        before = self.router.last_record
+        self._take_over(self.router.sessions.get(identifier))
+        session, present = self.router.open_session(
+            identifier, connect.clean_start, expiry_s,
+            PendingWill.of(connect.will, self.acl, outcome.identity) if connect.will is not None else None)
+        opening = Opening(connection, connect, session, present, keep_alive_s, properties)
+        if self.router.last_record == before and identifier not in self.router.ending:
+            self._finish(opening)
+            return True
+        self.openings.begin(opening)
+        self.router.effects.call(lambda: self._settled(opening))
+        return False
+
+    def _settled(self, opening: Opening) -> None:
+        """What a CONNACK waited for is durable."""
+        connection = opening.connection
+        if connection.is_closing:
+            return                   # its end, which may not have been dealt with, is that of the opening
+        if not self.openings.holds(opening):
+            # Its client has come again while the record was under way [MQTT-3.1.4-3].
+            _welcome(opening)
+            _dismiss(connection)
+            return
+        self.openings.end(connection)
+        self._finish(opening)
+        connection.unpark()
+
+    def _assigned_identifier(self) -> bytes:
+        """Return a client identifier that no client has; with several workers, one that is at home here."""
+        while True:
+            identifier = (self.config.mqtt.auto_id_prefix + secrets.token_hex(10)).encode()
+            if self.handover is None or self.handover.is_at_home(identifier):
+                return identifier
+
+    def _check_will(self, connect: Connect) -> None:
+        """Raise ClientError for a will that could not be published (3.2.2.3.4, 3.2.2.3.5)."""
+        will, mqtt, limits = connect.will, self.config.mqtt, self.config.limits
+        if will is None:
+            return
+        if will.qos > mqtt.maximum_qos:
+            raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", f"a will of QoS {will.qos}")
+        if will.retain and not mqtt.retain_available:
+            raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "a will with RETAIN 1")
+        check_topic_size(will.topic, limits.topic_levels_max, limits.topic_bytes_max)
+        payload_max = mqtt.payload_bytes_max
+        if payload_max and len(will.payload) > payload_max:
+            raise ClientError(Reason.PACKET_TOO_LARGE, "section 4.13",
+                              f"a will of {len(will.payload)} bytes, {payload_max} are allowed")
+
+    def _keep_alive(self, connect: Connect) -> int:
+        """Return the keep alive in force, seconds; 0 for none. Raises ClientError for a 3.x client's that is too long.
+
+        A client without keep alive would be silent for longer than any that has one.
+        """
+        asked, maximum = connect.keep_alive_s, self.config.mqtt.keep_alive_max_s
+        if not maximum or 0 < asked <= maximum:
+            return asked
+        if connect.version < 5:
+            # Nothing tells it of another one, so it would be disconnected for a silence that it may keep.
+            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "section 3.1.2.10",
+                              f"a keep alive of {asked} s, {maximum} s are allowed", CloseReason.KEEP_ALIVE_TOO_LONG)
+        return maximum
+
+    def holder_of(self, session: Session) -> Connection | None:
+        """Return the connection that a session belongs to, open or not yet; None if its client is away."""
+        opening = self.openings.of(session)
+        return session.connection if opening is None else opening.connection
+
+    def _take_over(self, session: Session | None) -> None:
+        """Take a session from the connection that holds it [MQTT-3.1.4-3]: to the session, that connection is gone.
+
+        One that is not open yet is told when the record that it waits for is durable.
+        """
+        if session is None:
+            return
+        opening = self.openings.of(session)
+        if opening is not None:
+            self.forget(opening.connection)
+        elif session.connection is not None:
+            older = session.connection
+            _dismiss(older)
+            self._end_now(older)
+
+    def _finish(self, opening: Opening) -> None:
+        connection, connect, session = opening.connection, opening.connect, opening.session
+        keep_alive_s = opening.keep_alive_s
+        asked = connect.properties
+        mqtt = self.config.mqtt
+        connection.open(
+            session,
+            asked.get("receive_maximum", 65_535),
+            mqtt.topic_alias_maximum if connect.version == 5 else 0,
+            min(asked.get("topic_alias_maximum", 0), mqtt.topic_alias_maximum_out),
+            keep_alive_s,
+            self.acl,
+            self._new_salt(),
+        )
+        if self.router.interest is not None and session.subscription_count:
+            self.router.interest.connection_changes(True, self.router.tree.subscriptions_of(session))
+        if self.taps is not None and self.taps.looks:
+            self.taps.opened(connection, connect)
+        if keep_alive_s == 0:
+            watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
+        _welcome(opening)
+        connection.resume()
+        self._opened(connection)
+        if self.presence.watches:
+            self.presence.opened(connection, self.router.ledger.now_ms)
+
+    def _expiry_interval(self, connect: Connect) -> int:
+        """Return the session expiry interval in force, seconds; a 3.x session that is not clean has the longest."""
+        maximum = self.config.mqtt.session_expiry_interval_max_s
+        if connect.version == 5:
+            asked: int = connect.properties.get("session_expiry_interval", 0)
+            return min(asked, maximum)
+        return 0 if connect.clean_start else maximum
+
+
+def _welcome(opening: Opening) -> None:
+    """Tell a client that it is let in."""
+    opening.connection.write_packet(encode(
+        Connack(opening.present, Reason.SUCCESS, opening.properties), opening.connection.version))
+
+
+def _dismiss(connection: Connection) -> None:
+    """End a connection whose client has come again."""
+    if connection.version == 5:
+        connection.write_packet(encode(Disconnect(Reason.SESSION_TAKEN_OVER), 5))
+    connection.close(CloseReason.TAKEN_OVER)

@@ -1,0 +1,241 @@
+"""A SUBSCRIBE or an UNSUBSCRIBE under way: done in slices, for others are served between them, and answered once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.control.retained_backlog import Backlog
+from broker.wire.packet_parts import decode_head, decode_options, encode_codes, take_subscription, take_topic_filter
+from broker.wire.packets import Suback, Subscription, encode
+from broker.wire.properties import PacketType
+from broker.wire.reasons import ClientError, Reason
+from broker.wire.topic_filters import FilterList
+from router.matching.topic_names import check_topic_filter
+from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, remember
+
+if TYPE_CHECKING:
+    from broker.control.controller import Controller
+    from broker.reactor.connection import Connection
+    from router.sessions.session import Session
+
+SLICE_FILTERS = 32              # some 0.3 ms
+SLICE_FILTERS_BUSY = 8          # ... while messages are published, which wait for it
+SLICE_LEVELS = 512              # of topic filters: each may be a place in the tree, at a microsecond
+SLICE_BYTES = 65_536
+SLICE_RETAINED = 2_048          # retained messages found in memory
+EXPLANATIONS_MAX = 8            # in one Reason String
+KEEP_EXISTING = 0x10            # Retain Handling 1: only if the subscription is new
+RETAIN_HANDLING_BITS = 0x30
+
+
+class Slices(Protocol):
+    """A control packet that takes several turns."""
+
+    def go_on(self, busy: bool) -> bool:
+        """Do a slice of it, a short one if busy. Returns whether that was the last."""
+
+    def finish(self) -> bool:
+        """Answer it, or see to that. Returns whether the connection may be parsed on at once."""
+
+
+def _filters_of(packet_type: PacketType, body: bytes, position: int, version: int) -> FilterList:
+    """Return what a packet has behind its properties. Raises ClientError for what is wrong anywhere in it."""
+    is_subscribe = packet_type == PacketType.SUBSCRIBE
+    filters = FilterList(body, position, is_subscribe, version)
+    if filters.wrong_at >= 0:
+        take = take_subscription(body, filters.wrong_at, version) if is_subscribe else take_topic_filter(
+            body, filters.wrong_at)
+        raise AssertionError(take)       # it is well-formed after all
+    if filters.count == 0:
+        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.8.3-2" if is_subscribe else "MQTT-3.10.3-2",
+                          f"{'a SUBSCRIBE' if is_subscribe else 'an UNSUBSCRIBE'} without a topic filter")
+    return filters
+
+
+class Subscribing:
+    """A SUBSCRIBE. Nothing of it is done before all of it is known to be well-formed."""
+
+    __slots__ = ("_asked", "_backlog", "_codes", "_connection", "_controller", "_explanations", "_filters",
+                 "_identifier", "_in_use", "_packet_identifier", "_replays", "_session")  # fmt: skip
+
+    def __init__(self, controller: Controller, connection: Connection, body: bytes) -> None:
+        self._controller, self._connection = controller, connection
+        self._session: Session = connection.session
+        self._packet_identifier, properties, position = decode_head(
+            body, connection.version, PacketType.SUBSCRIBE, user_properties=False)
+        self._identifier: int = properties.get("subscription_identifier", 0)
+        self._filters = _filters_of(PacketType.SUBSCRIBE, body, position, connection.version)
+        if self._identifier and not controller.mqtt.subscription_identifiers_available:
+            raise ClientError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "section 3.2.2.3.12",
+                              "a Subscription Identifier, and none are available")
+        self._codes = bytearray()
+        self._explanations: list[str] = []       # why replays were refused
+        self._asked: set[bytes] = set()          # topic filters that have asked for what is retained
+        self._backlog = Backlog(controller.router)
+        self._replays: list[ReplaySubscription] = []
+        self._in_use = self._session.has_incoming(self._packet_identifier)
+
+    def go_on(self, busy: bool) -> bool:
+        """Subscribe to the next ones. Returns whether these were the last."""
+        filters, version = self._filters, self._connection.version
+        left = SLICE_FILTERS_BUSY if busy else SLICE_FILTERS
+        levels_left, bytes_left, waiting_max = SLICE_LEVELS, SLICE_BYTES, self._backlog.pending + SLICE_RETAINED
+        while not filters.done:
+            if left <= 0 or levels_left <= 0 or bytes_left <= 0 or self._backlog.pending >= waiting_max:
+                return False
+            topic_filter, options = filters.next()
+            left -= 1
+            levels_left -= topic_filter.count(b"/")
+            bytes_left -= len(topic_filter)
+            self._codes.append(self._one(decode_options(topic_filter, options, version)))
+        return True
+
+    def _one(self, subscription: Subscription) -> int:
+        """Subscribe to one topic filter, or refuse it. Returns the reason code of the SUBACK."""
+        controller, connection, topic_filter = self._controller, self._connection, subscription.topic_filter
+        asked: ReplaySubscription | None = None
+        if self._in_use:
+            reason: Reason | None = Reason.PACKET_IDENTIFIER_IN_USE
+        elif topic_filter.startswith(REPLAY_PREFIX):
+            reason, asked, why = controller.replay_of(connection, subscription)
+            if why and len(self._explanations) < EXPLANATIONS_MAX:
+                self._explanations.append(why)
+        else:
+            reason = controller.refusal(connection, subscription)
+            if reason is None and subscription.retain_handling != 2 and (self._backlog.is_full or (
+                    connection.backlog is not None and connection.backlog.is_full)):
+                reason = Reason.QUOTA_EXCEEDED   # it takes none of the retained messages that it has asked for
+        if asked is not None:
+            return self._replay(subscription, asked)
+        if reason is None:
+            return self._subscribe(subscription)
+        controller.refused_subscriptions[reason.name.lower()] += 1
+        if connection.version == 4:
+            return int(Reason.UNSPECIFIED_ERROR)         # 3.1.1 knows one failure, 0x80
+        if connection.version == 3:
+            return subscription.qos                      # 3.1 knows none: what was asked for is said
+        return int(reason)
+
+    def _subscribe(self, subscription: Subscription) -> int:
+        controller, connection, topic_filter = self._controller, self._connection, subscription.topic_filter
+        qos = min(subscription.qos, controller.mqtt.maximum_qos)
+        options = controller.options_of(connection, subscription, qos)
+        again = topic_filter in self._asked
+        retained = controller.router.subscribe(
+            self._session, topic_filter, options, self._identifier, asks_retained=not again)
+        if again:
+            self._backlog.grade(topic_filter, qos, self._identifier)
+        else:
+            self._asked.add(topic_filter)
+            self._backlog.add(topic_filter, retained, qos, self._identifier)
+        return qos
+
+    def _replay(self, subscription: Subscription, asked: ReplaySubscription) -> int:
+        controller, session = self._controller, self._session
+        qos = min(subscription.qos, controller.mqtt.maximum_qos, 1)
+        asked.options = controller.options_of(self._connection, subscription, qos)
+        asked.identifier = self._identifier
+        existing = (session.replays or {}).get(asked.topic_filter)
+        if existing is not None and asked.options & RETAIN_HANDLING_BITS == KEEP_EXISTING:
+            asked.numbers, asked.since_us = existing.numbers, existing.since_us
+        remember(controller.router, session, asked)
+        self._replays.append(asked)
+        return qos
+
+    def finish(self) -> bool:
+        """Have the SUBACK leave, and behind it what is retained."""
+        return self._controller.answer_everywhere(self._connection, self._answer)
+
+    def _answer(self) -> None:
+        controller, connection, backlog = self._controller, self._connection, self._backlog
+        if not connection.is_open:
+            return
+        suback = encode_codes(0x90, self._packet_identifier, bytes(self._codes), connection.version)
+        if self._explanations and connection.version == 5 and not connection.unexplained:
+            explained = encode(Suback(self._packet_identifier, tuple(map(Reason, self._codes)),
+                                      {"reason_string": "; ".join(self._explanations)}), 5)
+            suback = explained if len(explained) <= connection.packet_bytes_max else suback      # [MQTT-3.9.2-1]
+        connection.write_packet(suback)
+        for replay in self._replays:
+            if self._session.replays.get(replay.topic_filter) is replay and controller.replays is not None:
+                controller.replays.start(connection, replay)
+        router = controller.router
+        if backlog and router.recording and router.ledger.durable < router.last_record:
+            # What is retained may be younger than what a crash leaves, and then it would go back.
+            router.effects.call(self._send_retained)
+        else:
+            self._send_retained()
+
+    def _send_retained(self) -> None:
+        controller, connection, backlog = self._controller, self._connection, self._backlog
+        if not connection.is_open:
+            return
+        for topic_filter in self._asked:
+            if not controller.router.tree.has(self._session, topic_filter):
+                backlog.drop(topic_filter)       # it has ended meanwhile
+        backlog.begin()
+        if not backlog:
+            return
+        if connection.backlog is None:
+            connection.backlog = backlog
+        else:
+            connection.backlog.join(backlog)
+        controller.send_backlog(connection)
+
+
+class Unsubscribing:
+    """An UNSUBSCRIBE."""
+
+    __slots__ = ("_codes", "_connection", "_controller", "_filters", "_in_use", "_packet_identifier", "_session")
+
+    def __init__(self, controller: Controller, connection: Connection, body: bytes) -> None:
+        self._controller, self._connection = controller, connection
+        self._session: Session = connection.session
+        self._packet_identifier, _, position = decode_head(
+            body, connection.version, PacketType.UNSUBSCRIBE, user_properties=False)
+        self._filters = _filters_of(PacketType.UNSUBSCRIBE, body, position, connection.version)
+        self._codes = bytearray()
+        self._in_use = self._session.has_incoming(self._packet_identifier)
+
+    def go_on(self, busy: bool) -> bool:
+        """End the next subscriptions. Returns whether these were the last."""
+        filters = self._filters
+        left, levels_left, bytes_left = SLICE_FILTERS_BUSY if busy else SLICE_FILTERS, SLICE_LEVELS, SLICE_BYTES
+        while not filters.done:
+            if left <= 0 or levels_left <= 0 or bytes_left <= 0:
+                return False
+            topic_filter, _ = filters.next()
+            left -= 1
+            levels_left -= topic_filter.count(b"/")
+            bytes_left -= len(topic_filter)
+            self._codes.append(self._one(topic_filter))
+        return True
+
+    def _one(self, topic_filter: bytes) -> int:
+        """End one subscription. Returns the reason code of the UNSUBACK."""
+        controller, connection, session = self._controller, self._connection, self._session
+        # A start may be a time with a time zone, like +01:00.
+        is_replay = topic_filter.startswith(REPLAY_PREFIX)
+        problem = None if is_replay else check_topic_filter(topic_filter)
+        if self._in_use:
+            return int(Reason.PACKET_IDENTIFIER_IN_USE)
+        if problem is not None:
+            if connection.version < 5:
+                raise ClientError(Reason.TOPIC_FILTER_INVALID, "section 4.7", problem)
+            return int(Reason.TOPIC_FILTER_INVALID)
+        removed = controller.router.unsubscribe(session, topic_filter)
+        if is_replay and controller.replays is not None:
+            controller.replays.stop(session, topic_filter)
+        if connection.backlog is not None:
+            connection.backlog.drop(topic_filter)
+        return int(Reason.SUCCESS if removed else Reason.NO_SUBSCRIPTION_EXISTED)
+
+    def finish(self) -> bool:
+        """Have the UNSUBACK leave."""
+        return self._controller.answer(self._connection, self._answer)
+
+    def _answer(self) -> None:
+        connection = self._connection
+        if connection.is_open:
+            codes = bytes(self._codes) if connection.version == 5 else b""
+            connection.write_packet(encode_codes(0xB0, self._packet_identifier, codes, connection.version))

@@ -1,0 +1,45 @@
+"""The admin socket of a broker with one worker: served by that worker's own trio, which no message passes through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.admin.pagination import Row
+from broker.admin.worker_queries import Queries
+
+if TYPE_CHECKING:
+    from broker.worker.worker import Worker
+
+
+class OneWorker:
+    """The backend of a broker with one worker, in this process."""
+
+    def __init__(self, worker: Worker, folder: Path) -> None:
+        self.worker = worker
+        self.folder = folder
+        self.queries = Queries(worker)
+
+    def workers(self) -> list[int]:
+        """Return the one number."""
+        return [self.queries.number]
+
+    async def ask(self, worker: int, query: str, arguments: Row) -> Row:
+        """Return the worker's answer."""
+        return await self.queries.answer(query, arguments)
+
+    def home_of(self, client: str) -> int:
+        """Return the one number."""
+        return self.queries.number
+
+    def describe(self) -> Row:
+        """Return what is known of the broker as a whole."""
+        return {"ready": self.worker.ready, "workers_wanted": 1, "data_folder": str(self.folder)}
+
+    async def drain(self) -> Row:
+        """Begin to end the broker, as SIGTERM does."""
+        return await self.queries.answer("drain", {})
+
+    async def keep_house(self) -> None:
+        """End what was left open, until cancelled."""
+        await self.queries.keep_house()

@@ -1,0 +1,63 @@
+"""The admin socket of a broker with several workers: the supervisor serves it and asks them over their channels."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import trio
+
+from broker.admin.pagination import QueryError, Row
+from broker.logs import LEVELS, set_level
+from broker.processes.control_channel import ControlError
+from mesh.placement import Homes
+
+if TYPE_CHECKING:
+    from broker.processes.supervisor import Supervisor
+
+
+class ManyWorkers:
+    """The backend of a broker whose workers are processes of their own."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self._homes = Homes(supervisor.node.key, supervisor.config.workers)
+
+    def workers(self) -> list[int]:
+        """Return the numbers of the workers that serve clients now."""
+        return [slot.number for slot in self.supervisor.slots if slot.state == "listening"]
+
+    async def ask(self, worker: int, query: str, arguments: Row) -> Row:
+        """Return a worker's answer. Raises QueryError if it is away or ends meanwhile."""
+        if query == "log_level" and arguments.get("level") in LEVELS:
+            set_level(arguments["level"])        # of this process's own lines
+        channel = self.supervisor.slots[worker].channel
+        if channel is None:
+            raise QueryError(503, "worker_away", f"Worker {worker} is being restarted.")
+        try:
+            answer: Row = await channel.ask("admin", {"query": query, "arguments": arguments})
+        except ControlError as error:
+            raise QueryError(503, "worker_away", f"Worker {worker} gave no answer: {error}") from None
+        return answer
+
+    def home_of(self, client: str) -> int:
+        """Return the number of the worker that a client lives on, if it has a session."""
+        return self._homes.home_of(client.encode("utf-8", "surrogateescape"))
+
+    def describe(self) -> Row:
+        """Return what is known of the broker as a whole: it is ready while every worker serves clients."""
+        slots = self.supervisor.slots
+        return {
+            "ready": not self.supervisor.stopping and all(slot.state == "listening" for slot in slots),
+            "workers_wanted": len(slots), "data_folder": str(self.supervisor.folder), "pid": os.getpid(),
+            "restarts": sum(slot.restarts for slot in slots),
+        }  # fmt: skip
+
+    async def drain(self) -> Row:
+        """Begin to end the broker, as SIGTERM does."""
+        self.supervisor.stop()
+        return {"draining": True}
+
+    async def keep_house(self) -> None:
+        """Do nothing: each worker tidies up for itself."""
+        await trio.sleep_forever()

@@ -1,0 +1,154 @@
+"""The process of one worker of several, started by the supervisor.
+
+`python -m broker.processes.worker_main DESCRIPTOR PARENT`.
+
+It reads its settings from the control channel, recovers, tells that it has joined, and listens when it is asked to.
+What the supervisor may ask of it are the handlers registered here, and what is told to the supervisor is:
+
+- `joined`: the log has been read, the worker turns; it awaits `listen`.
+- `not_booted`: why it cannot boot; exit code 3 follows.
+- `ended`: what it did, in a few numbers; exit code 0 follows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from broker import logs
+from broker.processes.control_channel import ChannelClosedError, ControlChannel, pack, receive_now
+from broker.worker.placement import Start
+
+if TYPE_CHECKING:
+    from broker.admin.worker_queries import Queries
+    from broker.worker.worker import Worker
+
+EXIT_NOT_BOOTED: Final = 3
+EXIT_ORPHANED: Final = 4
+PR_SET_PDEATHSIG: Final = 1          # of prctl(2)
+LAST_WORDS_S: Final = 1.0            # how long the supervisor may take to read them
+
+
+def main(arguments: list[str]) -> int:
+    """Run the worker that the supervisor at the other end of a socket wants; returns the exit code."""
+    descriptor, parent = map(int, arguments)
+    if not die_with(parent):
+        return EXIT_ORPHANED
+    end = socket.socket(fileno=descriptor)
+    try:
+        start = msgspec.json.decode(receive_now(end)[2], type=Start)
+    except ChannelClosedError:
+        return EXIT_ORPHANED
+    last_words = end.dup()
+    try:
+        code, kind, said = _run(start, end)
+    finally:
+        logs.flush()
+    if code:
+        print(said, file=sys.stderr, flush=True)
+    last_words.settimeout(LAST_WORDS_S)
+    try:
+        last_words.sendall(pack(0, kind, said))
+    except OSError:
+        pass                             # nobody wants to know
+    return code
+
+
+def die_with(parent: int) -> bool:
+    """Have this process killed when its parent ends, however that ends, until reactor.end_with_parent() is called.
+
+    Returns False if it has ended already.
+
+    What was acknowledged is in the log: nothing is lost by that, and no worker is left that nobody looks after. The
+    signal comes when the parent's *thread* ends that started us, so it must be its main thread.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+    return os.getppid() == parent
+
+
+def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
+    """Boot and serve. Returns the exit code, and what the supervisor is told last."""
+    # Here, so that a worker without a parent does not load what it never needs.
+    from broker.admin.worker_queries import Queries
+    from broker.cli.preflight import unusable
+    from broker.processes.host import host
+    from broker.reactor.epoll import end_with_parent
+    from broker.storage.data_folder import log_refusal
+    from broker.worker.worker import Worker
+    from router.log.segments import SegmentError
+
+    try:
+        logs.configure(start.config.log, worker=start.number)
+    except OSError as error:
+        return EXIT_NOT_BOOTED, "not_booted", (
+            f"The log file {start.config.log.file} cannot be opened: {error.strerror}.")
+    signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
+    end_with_parent(start.listeners)
+    folder = os.path.join(start.folder, f"worker-{start.number}")
+    try:
+        worker = Worker(start.config, folder=start.folder_path, accept_loss=start.accept_loss, place=start.place)
+    except SegmentError as error:
+        return EXIT_NOT_BOOTED, "not_booted", log_refusal(folder, error)
+    except OSError as error:
+        return EXIT_NOT_BOOTED, "not_booted", unusable(start.folder_path, error)
+    sockets = [socket.socket(fileno=listener) for listener in start.listeners]
+    queries = Queries(worker, start.number)
+
+    async def serve() -> None:
+        await _serve(worker, ControlChannel(end, "supervisor"), sockets, queries)
+
+    return 0, "ended", host(worker, serve)
+
+
+async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.socket], queries: Queries) -> None:
+    """Join the others, listen when the supervisor says so, and serve until stop(), or until the supervisor is gone."""
+    from broker.processes.host import say_listening
+
+    assert worker.store is not None, "a worker of several has a folder"
+    asked, listening = trio.Event(), trio.Event()
+
+    async def listen(_payload: object) -> None:
+        asked.set()
+        await listening.wait()
+
+    def started() -> None:
+        say_listening(worker)
+        listening.set()
+
+    async def follow() -> None:
+        await channel.run()
+        worker.stop()
+        asked.set()
+
+    async def stop_waiting() -> None:
+        await worker.stopped()
+        asked.set()
+
+    channel.handle("listen", listen)
+    channel.handle("ping", lambda _payload: None)
+    channel.handle("reopen_logs", lambda _payload: logs.reopen())
+    channel.handle("admin", lambda asked: queries.answer(asked["query"], asked["arguments"]))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(queries.keep_house)
+        nursery.start_soon(follow)
+        nursery.start_soon(stop_waiting)
+        channel.tell("joined", {"incarnation": worker.store.log.incarnation})
+        await asked.wait()
+        await worker.hear_peers()
+        if not worker.stopping:          # else nobody listens on these sockets, nor ever will
+            worker.publish_due_wills()
+            worker.listen(sockets)
+            await worker.serve(started)
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""Listening sockets and when to accept from them.
+
+The sockets sit in the reactor's epoll, since a wake-up that crosses to trio and back costs a lone client about 100
+microseconds; this is their policy.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from broker.config.loader import Address, parse_address
+from broker.logs import get
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from broker.auth.authenticator import Pending
+    from broker.reactor.epoll import Reactor
+
+log = get("acceptor")
+
+ACCEPT_BATCH_MAX = 256
+BACKLOG = 4096
+ACCEPT_PAUSE_S = 0.25
+# Overload and passing faults (accept(2); ENOSPC is epoll_ctl(2)'s, the limit on watched descriptors): what was
+# accepted goes on, new clients wait in the backlog.
+ACCEPT_RETRY_ERRNOS = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED, errno.EPROTO, errno.EPERM,
+    errno.ENOSPC,
+})
+
+
+def bind(addresses: Iterable[str]) -> list[socket.socket]:
+    """Return listening sockets for addresses of the form tcp://HOST:PORT. Raises OSError."""
+    (sockets,) = bind_shared(addresses, 1)
+    start_listening(sockets)
+    return sockets
+
+
+def bind_shared(addresses: Iterable[str], count: int) -> list[list[socket.socket]]:
+    """Return sockets that do not listen yet, for each of `count` processes its own: the system shares the clients out.
+
+    Each process has a socket for each address, in the same order. Raises OSError.
+    """
+    shares: list[list[socket.socket]] = [[] for _ in range(count)]
+    try:
+        for text in addresses:
+            address = parse_address(text)
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, kind, protocol, _, where in found:
+                for share in shares:
+                    share.append(_bound(family, kind, protocol, where, shared=count > 1))
+                    where = share[-1].getsockname()          # for port 0, the first one's is everybody's
+    except OSError:
+        for share in shares:
+            for bound in share:
+                bound.close()
+        raise
+    return shares
+
+
+def _bound(family: int, kind: int, protocol: int, where: Any, *, shared: bool) -> socket.socket:
+    bound = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(where)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def start_listening(sockets: Iterable[socket.socket]) -> None:
+    """Let clients queue up; before, they are refused. Raises OSError."""
+    for bound in sockets:
+        bound.listen(BACKLOG)
+
+
+class Acceptor:
+    """Accepts while there is room: below the limit on connections and on CONNECTs that wait, and not in trouble."""
+
+    def __init__(self, reactor: Reactor, sockets: list[socket.socket], connections_max: int, pending: Pending) -> None:
+        self.reactor = reactor
+        self.connections_max = connections_max
+        self.pending = pending
+        self._sockets = {listener.fileno(): listener for listener in sockets}
+        self.pauses: Counter[str] = Counter()       # how often accepting was paused, by reason
+        self._watching = False
+        self._closed = False
+        self._trouble = trio.Event()
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where clients can connect."""
+        return [Address(*listener.getsockname()[:2]) for listener in self._sockets.values()]
+
+    def resume(self) -> None:
+        """Accept, if there is room."""
+        if not self._watching and not self._closed and self._has_room():
+            self._watching = True
+            for descriptor in self._sockets:
+                self.reactor.watch(descriptor, self.on_acceptable)
+
+    def pause(self, reason: str) -> None:
+        """Stop accepting; clients wait in the backlog."""
+        if self._watching:
+            self._watching = False
+            for descriptor in self._sockets:
+                self.reactor.unwatch(descriptor)
+            self.pauses[reason] += 1
+            log.warning("accept_paused", reason=reason)
+
+    def close(self) -> None:
+        """Close the listening sockets for good."""
+        if self._watching:
+            self._watching = False
+            for descriptor in self._sockets:
+                self.reactor.unwatch(descriptor)
+        self._closed = True
+        for listener in self._sockets.values():
+            listener.close()
+        self._sockets.clear()
+
+    def _has_room(self) -> bool:
+        return self.reactor.connection_count < self.connections_max and not self.pending.limit_reached
+
+    def on_acceptable(self, descriptor: int) -> None:
+        """A listening socket is readable: take a batch, or pause."""
+        if not self._watching:
+            return
+        room = self.connections_max - self.reactor.connection_count
+        if room <= 0 or self.pending.limit_reached:
+            self.pause("connections_max" if room <= 0 else "pending_connects_max")
+            self._trouble.set()
+            return
+        try:
+            self.reactor.accept_batch(descriptor, min(ACCEPT_BATCH_MAX, room))
+        except OSError as error:
+            if error.errno not in ACCEPT_RETRY_ERRNOS:
+                raise
+            self.pause(errno.errorcode[error.errno])
+            self._trouble.set()
+
+    async def watch(self) -> None:
+        """Take up accepting again some time after it was paused. Runs until cancelled."""
+        while True:
+            await self._trouble.wait()
+            self._trouble = trio.Event()
+            while not self._watching and not self._closed:
+                await trio.sleep(ACCEPT_PAUSE_S)
+                self.resume()

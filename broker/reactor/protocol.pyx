@@ -1,0 +1,564 @@
+"""One connection's half of the conversation: bytes in, calls out; pure.
+
+PUBLISH, the acknowledgements and PINGREQ are dealt with here. Any other packet is *parked*: its bytes are kept, its
+connection is listed in `turn.parked`, and nothing behind it is parsed until Python has dealt with it at the end of the
+turn. So containers on the route path never change while packets are parsed.
+"""
+
+import os
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.string cimport memcpy, memset
+from broker.wire.output_buffer cimport LARGE_CHUNK, list_push, output_clear, output_room
+from broker.wire.codec cimport (
+    AUTH, CONNECT, CONNACK, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
+    copy_publish, goes_as_it_came, parse_acknowledgement, parse_publish, read_varint, varint_length,
+    write_acknowledgement, write_publish,
+)
+from broker.wire.reasons import ClientError, CloseReason, Reason
+from router.sessions.ledger cimport (
+    DROP_LOG_UNAVAILABLE, DROP_NOT_AUTHORIZED, DROP_PAYLOAD_TOO_LARGE, DROP_REFUSED, DROP_RETAINED_FULL,
+)
+from router.sessions.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
+from router.sessions.sink cimport (
+    PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult,
+    count_drop,
+)
+from router.matching.subscription_tree cimport is_of
+from router.matching.topic_names cimport is_own_topic, valid_topic_name
+from broker.config.limits import check_topic_size
+
+cdef extern from *:
+    """
+    #ifdef SHOAL_CHECKED
+    #define SHOAL_POISONED 1
+    #else
+    #define SHOAL_POISONED 0
+    #endif
+    """
+    const int SHOAL_POISONED
+
+cdef enum:
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NOT_AUTHORIZED = 0x87
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    QUOTA_EXCEEDED = 0x97
+    ALIAS_BYTES_FULL = 4096      # of topic names behind one client's aliases, while there is no memory
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+
+
+HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
+
+
+cdef int call_for_turn(Turn* turn) except -1:
+    if not turn.turning and turn.wake_fd >= 0:
+        os.eventfd_write(turn.wake_fd, 1)
+    return 0
+
+
+@cython.no_gc
+cdef class Protocol(Sink):
+    """What a client and we have agreed on, and where in the conversation we are."""
+
+    def __dealloc__(self):
+        output_clear(&self.out)
+
+    cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1:
+        cdef size_t offset = 0
+        cdef uint32_t remaining = 0, packet_length
+        cdef int size
+        cdef uint8_t first, packet_type
+        cdef Message message = self.message
+        cdef Session session = self.session      # what changes it is parked
+        cdef Turn* turn = self.turn
+        cdef uint32_t share_end = turn.work + turn.share
+        while length - offset >= 2 and not self.parked and self.state != CLOSING and not self.held:
+            if turn.work >= share_end:
+                self.cut_off()
+                break
+            turn.work += WORK_PACKET
+            first = data[offset]
+            packet_type = first >> 4
+            if self.state != OPEN and self.check_first_bytes(data + offset, length - offset):
+                break
+            if data[offset + 1] < 0x80:
+                remaining = data[offset + 1]
+                size = 1
+            else:
+                size = read_varint(data + offset + 1, length - offset - 1, &remaining)
+                if size == 0:
+                    break
+                if size < 0 or <uint32_t>size != varint_length(remaining):
+                    raise ClientError(Reason.MALFORMED_PACKET, "MQTT-1.5.5-1", "Remaining Length of too many bytes")
+            packet_length = 1 + size + remaining
+            if packet_length > turn.checked_bytes:
+                self.check_length(packet_type, packet_length)
+            if self.state != OPEN:
+                self.check_before_open(packet_type, packet_length)
+            if length - offset < packet_length:
+                break
+            if packet_type == PUBLISH:
+                self.on_publish(session, message, data + offset, 1 + size, remaining)
+            elif PUBACK <= packet_type <= PUBCOMP:
+                turn.packets_in[packet_type] += 1
+                self.on_acknowledgement(session, first, data + offset + 1 + size, remaining)
+            elif packet_type == PINGREQ:
+                if first != 0xC0 or remaining:
+                    raise ClientError(Reason.MALFORMED_PACKET, "MQTT-2.1.3-1", "PINGREQ with flags or a body")
+                memcpy(output_room(&self.out, 2), b"\xD0\x00", 2)     # PINGRESP
+                self.bytes_out += 2
+                turn.packets_in[PINGREQ] += 1
+                turn.packets_out[PINGREQ + 1] += 1
+                self.touch()
+            else:
+                self.park(first, data + offset + 1 + size, remaining)
+            if SHOAL_POISONED:
+                memset(data + offset, POISON, packet_length)
+            offset += packet_length
+        return offset
+
+    cdef int cut_off(self) except -1:
+        """It has had its share, and goes on after others have had theirs."""
+        self.cut = True
+        list_push(&self.turn.cut, <void*>self)
+        return call_for_turn(self.turn)
+
+    cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1:
+        """A large packet: what has no payload of an application message may be less large."""
+        if packet_length > self.turn.packet_bytes_max:
+            raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.2.2-15",
+                              f"a packet of {packet_length} bytes, {self.turn.packet_bytes_max} are allowed")
+        # Before authentication connect_bytes_max holds.
+        if packet_type != PUBLISH and packet_length > self.turn.control_bytes_max and self.state == OPEN:
+            raise ClientError(
+                Reason.PACKET_TOO_LARGE, "section 4.13",
+                f"{packet_length} bytes that are no PUBLISH, {self.turn.control_bytes_max} are allowed")
+        return 0
+
+    cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1:
+        """What a client may send before its CONNECT is accepted is less, and smaller."""
+        if self.state == CONNECTING and packet_type != AUTH and packet_type != DISCONNECT:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.2-30", "another packet during authentication")
+        if packet_length > self.turn.connect_bytes_max:
+            raise ClientError(
+                Reason.PACKET_TOO_LARGE, "section 4.13",
+                f"{packet_length} bytes before authentication, {self.turn.connect_bytes_max} are allowed")
+        return 0
+
+    cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1:
+        """If the first packet is no proper CONNECT, say what it is instead. Returns 1 if more bytes are needed to tell."""
+        if self.state != AWAITING_CONNECT or data[0] == 0x10:      # CONNECT, and no flags
+            return 0
+        if data[0] == 0x16 and data[1] == 0x03:
+            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "a TLS ClientHello on a port without TLS",
+                              CloseReason.TLS_ON_PLAIN_PORT)
+        if data[0] >> 4 == CONNECT:
+            return 0                    # with reserved flags: malformed
+        if 0x41 <= data[0] <= 0x5A and 0x41 <= data[1] <= 0x5A:
+            if length < 4:
+                return 1
+            if data[:4] in HTTP_BEGINNINGS:
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "an HTTP request on an MQTT port",
+                                  CloseReason.HTTP_ON_PLAIN_PORT)
+        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {data[0] >> 4} before CONNECT")
+
+    cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1:
+        cdef uint8_t packet_type = first >> 4
+        if self.version == 3 and (first == 0x8A or first == 0xAA):
+            first &= ~<uint8_t>0x08      # 3.1 lets SUBSCRIBE and UNSUBSCRIBE be marked as sent again (its section 2.1)
+        if packet_type == CONNECT:
+            if self.state != AWAITING_CONNECT:
+                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-2", "second CONNECT")
+            self.state = CONNECTING
+        elif not (packet_type == SUBSCRIBE or packet_type == UNSUBSCRIBE or packet_type == DISCONNECT
+                  or (packet_type == AUTH and self.version == 5)):
+            raise ClientError(Reason.PROTOCOL_ERROR, "section 2.1.2",
+                              f"packet type {packet_type} is not a client's to send")
+        self.turn.packets_in[packet_type] += 1
+        self.parked = True
+        self.parked_first = first
+        self.parked_body = PyBytes_FromStringAndSize(<const char*>body, length)
+        list_push(&self.turn.parked, <void*>self)
+        call_for_turn(self.turn)
+        return 0
+
+    def counters(self) -> dict[str, int]:
+        """Messages and bytes in and out of this connection, and messages that were dropped, in all and by reason."""
+        dropped = self.dropped()
+        return {"messages_in": self.messages_in, "messages_out": self.messages_out, "bytes_in": self.bytes_in,
+                "bytes_out": self.bytes_out, "messages_dropped": sum(dropped.values()),
+                **{f"dropped_{reason}": count for reason, count in dropped.items()}}
+
+    # PUBLISH in -----------------------------------------------------------------------------------------------------
+
+    cdef int on_publish(self, Session session, Message message, const uint8_t* frame, uint32_t header_length,
+                        uint32_t body_length) except -1:
+        cdef Turn* turn = self.turn
+        cdef Route route = self.route
+        cdef uint16_t alias = 0
+        cdef uint16_t identifier
+        cdef uint8_t reason = 0
+        cdef int known, reached
+        identifier = <uint16_t>parse_publish(message, frame, header_length, body_length, self.version,
+                                             turn.now_ms, &alias)
+        if alias:
+            self.resolve_alias(message, alias)
+        if frame[0] & turn.publish_bits_refused:
+            self.check_available(message)
+        if not self.router.tree.leads(route, message.topic, message.topic_length):
+            self.find_route(message)
+            route = self.route
+        self.messages_in += 1
+        turn.publishes_in[message.qos] += 1
+        turn.payload_bytes_in += message.payload_length
+        if message.qos:
+            if message.qos == 2:
+                known = session.incoming_state(identifier)
+                if known == 2 and not frame[0] & 0x08 and session.incoming_doubtful(identifier):
+                    # Without DUP it is not sent again [MQTT-3.3.1-1]: a log that was not synced has lost its PUBREL.
+                    session.incoming_remove(identifier)
+                    known = 0
+                if known:
+                    # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled.
+                    # That one's answer is for the connection that it came on, which may be another.
+                    if known == 2:
+                        self.acknowledge(PUBREC, identifier, 0)
+                    else:
+                        turn.in_router = True
+                        self.router.acknowledge(session, self, PUBREC, identifier, 0, False)
+                        turn.in_router = False
+                    return 0
+            elif session.incoming_count and session.incoming_state(identifier):
+                if session.incoming_doubtful(identifier):
+                    session.incoming_remove(identifier)      # likewise: its client has done with that exchange
+                    if self.router.recording and session.durable:
+                        self.router.ledger.records.released(
+                            self.router.ledger.now_us, session.client_identifier, identifier)
+                elif self.version < 5:
+                    raise ClientError(Reason.PACKET_IDENTIFIER_IN_USE, "MQTT3-2.3.1-2",
+                                      f"packet identifier {identifier} belongs to a QoS 2 message under way")
+                else:
+                    self.acknowledge(PUBACK, identifier, PACKET_IDENTIFIER_IN_USE)
+                    return 0
+            if self.version >= turn.receive_maximum_from:
+                # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
+                if session.incoming_count + session.waiting_answers >= turn.receive_maximum:
+                    raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
+                                      f"more than {turn.receive_maximum} messages without their acknowledgement")
+        if not self.route_allowed:
+            return self.refuse_publish(message, identifier, NOT_AUTHORIZED, DROP_NOT_AUTHORIZED)
+        if message.payload_length > turn.payload_bytes_max:
+            # PUBACK and PUBREC know no 0x95 (tables 3-4 and 3-5).
+            return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_PAYLOAD_TOO_LARGE)
+        if message.retain and not self.router.retaining.may_retain(message):
+            return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_RETAINED_FULL)
+        if not self.router.accepting and self.router.rests_on_record(session, message, route):
+            return self.refuse_unlogged(message, identifier)
+        turn.in_router = True
+        self.router.ledger.publisher = <void*>session.outgoing
+        if route.target_count >= WIDE_TARGETS:
+            turn.touched = &turn.wide
+        reached = self.router.publish(session, message, route, identifier if message.qos == 2 else 0)
+        turn.touched = &turn.dirty
+        turn.work += reached * WORK_DELIVERY if message.qos == 0 else reached * WORK_DELIVERY * 4
+        if turn.visited[0] != turn.visited_seen:
+            turn.work += <uint32_t>(2 * (turn.visited[0] - turn.visited_seen))
+            turn.visited_seen = turn.visited[0]
+        if message.frame_length >= LARGE_FRAME:
+            turn.work += <uint32_t>min((reached + 1) * <uint64_t>message.frame_length // LARGE_FRAME, 1 << 24)
+        self.router.ledger.publisher = NULL
+        if message.qos:
+            if reached == 0 and self.version == 5:
+                reason = NO_MATCHING_SUBSCRIBERS
+            if message.qos == 2:
+                session.incoming_add(identifier, not self.router.recorded and session.held_first == NULL)
+                self.router.acknowledge(session, self, PUBREC, identifier, reason, self.router.recorded)
+            else:
+                self.router.acknowledge(session, self, PUBACK, identifier, reason, self.router.recorded)
+            if (self.version < turn.receive_maximum_from
+                    and session.waiting_records + session.held_count >= turn.receive_maximum):
+                self.held = True         # no error, so: not read from until its publishes have settled
+        if self.router.ledger.pushed_by is not None:
+            self.wait_for_room()
+        turn.in_router = False
+        return 0
+
+    cdef int wait_for_room(self) except -1:
+        """A queue took the message beyond its limits: the client is not read from until there is room, or time is up."""
+        self.waits_for = self.router.ledger.pushed_by
+        self.waits_until_ms = self.waits_for.push_back_until_ms
+        self.router.ledger.pushed_by = None
+        self.held = True
+        self.turn.pushed_back_count += 1
+        list_push(&self.turn.pushed_back, <void*>self)
+        return 0
+
+    cdef bint still_waits(self) noexcept:
+        """Whether a client that is pushed back goes on waiting: until what it published is in the queue and fits there."""
+        return self.state == OPEN and self.waits_until_ms > self.turn.now_ms and (
+            self.session.waiting_records != 0 or self.waits_for.pushes_back())
+
+    cdef bint may_go_on(self) noexcept:
+        return self.waits_for is None and (
+            self.session is None
+            or self.session.waiting_records + self.session.held_count < self.turn.receive_maximum)
+
+    cdef int resolve_alias(self, Message message, uint16_t alias) except -1:
+        """Set or use a Topic Alias of the client's (3.3.2.3.4)."""
+        cdef bytes topic
+        cdef uint32_t held
+        if alias > self.alias_max_in:
+            raise ClientError(Reason.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-9",
+                              f"Topic Alias {alias}, {self.alias_max_in} are allowed")
+        if self.aliases_in is None:
+            self.aliases_in = [None] * (self.alias_max_in + 1)
+        if message.topic_length:
+            if not valid_topic_name(message.topic, message.topic_length):
+                raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
+            older = self.aliases_in[alias]
+            held = self.alias_bytes_in + message.topic_length - (len(<bytes>older) if older is not None else 0)
+            if held > self.turn.alias_bytes_max or (held > ALIAS_BYTES_FULL and self.router.ledger.memory_full):
+                raise ClientError(
+                    Reason.QUOTA_EXCEEDED, "section 4.13", f"{held} bytes of topic names behind topic aliases")
+            topic = PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)
+            self.aliases_in[alias] = topic
+            self.alias_bytes_in = held
+        else:
+            topic = self.aliases_in[alias]
+            if topic is None:
+                raise ClientError(Reason.PROTOCOL_ERROR, "section 3.3.2.3.4", f"Topic Alias {alias} was never set")
+            message.topic = <const uint8_t*>PyBytes_AS_STRING(topic)     # held by the list
+            message.topic_length = <uint16_t>len(topic)
+        return 0
+
+    cdef int find_route(self, Message message) except -1:
+        """Set `route` and `route_allowed` for a message's topic, unless `route` is its and fresh."""
+        cdef Route route = self.route
+        cdef uint64_t verdict
+        cdef uint64_t* remembered
+        if route is not None and is_of(route, message.topic, message.topic_length):
+            self.route = self.router.tree.route(message.topic, message.topic_length)
+            return 0
+        if not valid_topic_name(message.topic, message.topic_length):
+            raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
+        if message.topic_length >= self.turn.topic_levels_max or message.topic_length > self.turn.topic_bytes_max:
+            check_topic_size(message.topic[:message.topic_length], self.turn.topic_levels_max,
+                             self.turn.topic_bytes_max)
+        route = self.router.tree.route(message.topic, message.topic_length)
+        self.route = route
+        if is_own_topic(message.topic, message.topic_length):
+            self.route_allowed = False       # the broker's own [section 4.7.2]
+            return 0
+        if self.acl is None:
+            self.route_allowed = True
+            return 0
+        verdict = (route.hash ^ self.salt) * <uint64_t>0x9E3779B97F4A7C15
+        remembered = &self.turn.verdicts[(verdict >> 40) & (VERDICTS - 1)]
+        if (remembered[0] | 1) == (verdict | 1):
+            self.route_allowed = remembered[0] & 1
+            return 0
+        self.route_allowed = self.acl.may_publish(
+            self.identity, PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length))
+        remembered[0] = (verdict & ~<uint64_t>1) | (1 if self.route_allowed else 0)
+        return 0
+
+    cdef int check_available(self, Message message) except -1:
+        """The PUBLISH has RETAIN or a QoS that the settings do not allow, as its CONNACK said."""
+        if message.retain and self.turn.publish_bits_refused & 0x01:
+            raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "a PUBLISH with RETAIN 1")
+        raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"a PUBLISH of QoS {message.qos}")
+
+    cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1:
+        """The message goes nowhere: 5.0 is told why, 3.x is acknowledged; both are counted."""
+        count_drop(self.router.ledger, self, drop)
+        if self.router.ledger.refusals is not None:
+            self.router.ledger.refusals.refused(self.session.client_identifier, message.topic_name, message.qos, drop)
+        if message.qos == 1:
+            self.acknowledge(PUBACK, packet_identifier, reason if self.version == 5 else 0)
+        elif message.qos == 2:
+            if self.version < 5:
+                self.session.incoming_add(packet_identifier, True)
+            self.acknowledge(PUBREC, packet_identifier, reason if self.version == 5 else 0)
+        return 0
+
+    cdef int refuse_unlogged(self, Message message, uint16_t packet_identifier) except -1:
+        """It would have to be logged, and the disk takes no more: 5.0 is told, 3.x comes again with what it keeps."""
+        if message.qos and self.version < 5:
+            count_drop(self.router.ledger, self, DROP_LOG_UNAVAILABLE)
+            raise ClientError(Reason.QUOTA_EXCEEDED, "MQTT3-4.8.0-2", "the log of the server takes no more")
+        return self.refuse_publish(message, packet_identifier, QUOTA_EXCEEDED, DROP_LOG_UNAVAILABLE)
+
+    # Acknowledgements in --------------------------------------------------------------------------------------------
+
+    cdef int on_acknowledgement(self, Session session, uint8_t first, const uint8_t* body, uint32_t length) except -1:
+        cdef uint8_t packet_type = first >> 4
+        cdef uint16_t identifier = 0
+        cdef Answer answer
+        cdef int reason
+        cdef bint recorded = False
+        reason = parse_acknowledgement(body, length, first, self.version, &identifier)
+        self.turn.in_router = True
+        if packet_type == PUBREL:
+            if session.incoming_state(identifier) == 2:
+                session.incoming_remove(identifier)
+                if self.router.recording and session.durable:
+                    self.router.ledger.records.released(self.router.ledger.now_us, session.client_identifier, identifier)
+                    recorded = True
+                self.router.acknowledge(session, self, PUBCOMP, identifier, 0, recorded)
+            else:
+                self.acknowledge(PUBCOMP, identifier, PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0)
+            self.turn.in_router = False
+            return 0
+        answer = ANSWER_UNKNOWN
+        if session.outgoing is not None:
+            if packet_type == PUBACK:
+                answer = session.outgoing.on_puback(identifier)
+            elif packet_type == PUBREC:
+                answer = session.outgoing.on_pubrec(identifier, reason >= 0x80)
+            else:
+                answer = session.outgoing.on_pubcomp(identifier)
+        self.turn.in_router = False
+        if answer == ANSWER_WRONG:
+            raise ClientError(Reason.PROTOCOL_ERROR, "section 4.3.2" if packet_type == PUBACK else "section 4.3.3",
+                              f"an acknowledgement of type {packet_type} that does not fit delivery {identifier}")
+        if answer != ANSWER_UNKNOWN and self.router.recording and session.durable:
+            self.router.ledger.records.acknowledged(
+                self.router.ledger.now_us, session.client_identifier, packet_type, identifier, <uint8_t>reason)
+            recorded = True
+        if answer == ANSWER_FREED and reason >= 0x80 and packet_type != PUBCOMP:
+            count_drop(self.router.ledger, self, DROP_REFUSED)
+        if answer == ANSWER_RELEASE:
+            self.router.acknowledge(session, self, PUBREL, identifier, 0, recorded)
+        elif packet_type == PUBREC and answer == ANSWER_UNKNOWN and reason < 0x80:
+            self.acknowledge(PUBREL, identifier, PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0)
+        elif answer == ANSWER_FREED:
+            if session.outgoing.waiting():
+                session.drain()
+            if self.backlog is not None or self.replays_wait:
+                list_push(&self.turn.waiting, <void*>self)
+        return 0
+
+    def go_on_later(self) -> None:
+        """Have the controller's read_on() called, in this turn or a later one, when it is this connection's turn."""
+        if not self.later and self.state == OPEN:
+            self.later = True
+            list_push(&self.turn.later, <void*>self)
+            call_for_turn(self.turn)
+
+    # Packets out: the sink of the session ---------------------------------------------------------------------------
+
+    cdef int touch(self) except -1:
+        if not self.dirty:
+            self.dirty = True
+            list_push(self.turn.touched, <void*>self)
+            if not self.turn.turning:
+                call_for_turn(self.turn)
+        return 0
+
+    cdef int flush(self) except -1:
+        return 0
+
+    cdef int append(self, bytes data) except -1:
+        cdef size_t size = len(data)
+        if size:
+            memcpy(output_room(&self.out, size), PyBytes_AS_STRING(data), size)
+            self.bytes_out += size
+            self.touch()
+        return 0
+
+    cdef int write(self, bytes data) except -1:
+        """Append whole packets that Python encoded."""
+        cdef size_t size = len(data)
+        cdef const uint8_t* frames = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef size_t offset = 0
+        cdef uint32_t remaining = 0
+        cdef int length_size
+        self.append(data)
+        while offset + 2 <= size:
+            length_size = read_varint(frames + offset + 1, size - offset - 1, &remaining)
+            if length_size <= 0:
+                break
+            self.turn.packets_out[frames[offset] >> 4] += 1
+            offset += 1 + length_size + remaining
+        return 0
+
+    cdef SinkResult publish(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
+                            const uint8_t* ids, uint32_t ids_length) except? SINK_FULL:
+        cdef uint32_t size
+        if qos == 0 and self.out.pending > self.turn.output_bytes_max:
+            return SINK_FULL
+        if self.state == CLOSING:
+            return SINK_GONE             # nothing behind our DISCONNECT [MQTT-3.14.4-1]
+        if message.expires_ms and not dup and self.turn.now_ms > message.expires_ms:
+            return SINK_EXPIRED
+        if self.version < 5:
+            ids_length = 0
+        if self.alias_max_out == 0 and goes_as_it_came(message, self.version, qos, ids_length):
+            if message.frame_length > self.packet_bytes_max:
+                return SINK_TOO_LARGE
+            size = copy_publish(&self.out, message, packet_identifier, qos, retain, dup, self.turn.now_ms)
+        else:
+            size = self.put_together(message, packet_identifier, qos, retain, dup, ids, ids_length)
+            if size == 0:
+                return SINK_TOO_LARGE
+        self.messages_out += 1
+        self.bytes_out += size
+        self.turn.publishes_out[qos] += 1
+        self.turn.payload_bytes_out += message.payload_length
+        if not self.dirty:
+            self.touch()
+        if self.out.pending >= LARGE_CHUNK:
+            self.flush()
+            if self.out.pending > self.turn.output_bytes_max:
+                self.writable = False
+        return SINK_SENT
+
+    cdef uint32_t put_together(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
+                               const uint8_t* ids, uint32_t ids_length) except? 0:
+        """Write a PUBLISH that does not go out as it came, or may have an alias; returns its size, 0 if it is too large."""
+        cdef uint16_t alias = 0
+        cdef bint with_topic = True
+        cdef uint32_t size
+        if self.alias_max_out:
+            alias = self.pick_alias(message, &with_topic)
+        size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids, ids_length,
+                             alias, with_topic, self.packet_bytes_max, self.turn.now_ms)
+        if size == 0 and alias:
+            alias = 0                   # ours to leave out, where the message fits without it
+            size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids,
+                                 ids_length, 0, True, self.packet_bytes_max, self.turn.now_ms)
+        if size and alias and with_topic:
+            self.aliases_out[PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)] = alias
+            self.alias_bytes_out += message.topic_length
+        return size
+
+    cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0:
+        """Return the alias of a topic name: the known one, the next free one (the topic goes along), or 0."""
+        if self.aliases_out is None:
+            self.aliases_out = {}
+        known = self.aliases_out.get(PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length))
+        if known is not None:
+            with_topic[0] = False
+            return known
+        if len(self.aliases_out) < self.alias_max_out and not self.router.ledger.memory_full and (
+                self.alias_bytes_out + message.topic_length <= self.turn.alias_bytes_max):
+            return <uint16_t>(len(self.aliases_out) + 1)
+        return 0
+
+    cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
+        if self.state == CLOSING:
+            return 0
+        self.bytes_out += write_acknowledgement(&self.out, packet_type, packet_identifier, reason, self.version)
+        self.turn.packets_out[packet_type] += 1
+        if not self.dirty:
+            self.touch()
+        if self.held:
+            self.take_up()
+        return 0
+
+    cdef int take_up(self) except -1:
+        """A held client's publish has settled: parse on at the end of the turn."""
+        if self.may_go_on():
+            list_push(&self.turn.waiting, <void*>self)
+        return 0

@@ -1,0 +1,75 @@
+"""A worker's connections and the order of things in a turn, without sockets of its own."""
+
+from broker.wire.output_buffer cimport PointerList
+from broker.reactor.connection cimport Connection
+from broker.reactor.histogram cimport Durations
+from broker.reactor.pump cimport Pump
+from broker.replay.engine cimport Replays
+from broker.reactor.turn_shares cimport Shares
+from broker.reactor.timing_wheel cimport TimingWheel
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from mesh.reactor_port cimport MeshSeam
+from router.core.message cimport Message
+from router.router cimport Router
+
+cdef enum Phase:                         # what a turn's time goes to; names in hub.PHASES
+    PHASE_INPUT = 0                      # receiving, parsing, routing
+    PHASE_CONTROL = 1                    # control packets, deadlines, ends, in Python
+    PHASE_PUMP = 2                       # the log, the mesh, and what they let leave
+    PHASE_FLUSH = 3                      # sending
+    PHASE_GUEST = 4                      # trio
+    PHASE_COUNT = 5
+
+
+cdef class Hub(Shares):
+    cdef int64_t mark_ns                 # when the phase under way began
+    cdef int64_t[PHASE_COUNT] phase_ns   # since the start
+    cdef Durations turn_times
+    cdef Durations turn_lags             # how long before its turn a ready socket may have waited, by turn
+    cdef Durations guest_lags            # how long a tick of the guest was due
+    cdef int64_t sampled_input_ns        # PHASE_INPUT of sampled turns
+    cdef readonly uint64_t connections_made
+    cdef readonly uint64_t guest_ticks
+    cdef readonly int64_t started_ms
+    cdef readonly Router router
+    cdef readonly Pump pump
+    cdef public object controller
+    cdef Message message                 # the one borrowed message
+    cdef TimingWheel wheel
+    cdef dict connections                # in memory only: id -> Connection
+    cdef void** by_fd                    # Connection (owned reference) or NULL
+    cdef int fd_capacity
+    cdef readonly uint32_t connection_count
+    cdef PointerList due
+    cdef uint32_t ended                  # how many of turn.closing the controller has heard of
+    cdef uint32_t connect_timeout_ms
+    cdef public MeshSeam mesh            # the links to other routers; None without any
+    cdef public object memory            # broker.config.limits.MemoryGuard, or None
+    cdef public Replays replays          # None without a log
+    cdef uint64_t messages_seen          # publishes received until the turn before
+    cdef int64_t live_ms                 # when clients last published, or peers sent something
+    cdef uint64_t memory_checked_bytes   # turn.bytes_in when it last looked
+    cdef readonly list arrivals          # in-process clients (LocalClient) that got messages in this turn
+    cdef readonly list after_control     # called once, when this turn's control packets have been dealt with
+
+    cdef Connection make(self, int fd, int epoll_fd)
+    cdef bint unfinished(self) noexcept
+    cdef bint has_more(self) noexcept
+    cdef int end_turn(self) except -1
+    cdef int deal_with_parked(self) except -1
+    cdef int call_after_control(self) except -1
+    cdef int take_up_waiting(self) except -1
+    cdef int take_up_later(self) except -1
+    cdef int tick(self) except -1
+    cdef bint is_live(self) noexcept         # clients published in this turn
+    cdef int run_replays(self, bint busy) except -1
+    cdef bint has_replays(self) noexcept     # they have more to do at once
+    cdef int take_up_throttled(self) except -1
+    cdef int take_up_pushed_back(self) except -1
+    cdef int end_closing(self) except -1
+    cdef int gather_slices(self, Connection connection, bint busy) except -1
+    cdef int reap(self) except -1
+    cdef int dispose(self, Connection connection) except -1
+    cdef int64_t clock_ns(self) noexcept
+    cdef int lap(self, int phase) noexcept     # what passed since the last lap was this phase's
+    cdef int before_deadlines(self, Connection connection) except -1

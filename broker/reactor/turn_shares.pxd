@@ -1,0 +1,34 @@
+"""How a turn is shared out among connections, and what it leaves for the next."""
+
+from broker.wire.output_buffer cimport PointerList
+from broker.reactor.connection cimport Connection
+from broker.reactor.protocol cimport Turn
+from libc.stdint cimport int64_t, uint32_t
+
+
+cdef class Shares:
+    cdef Turn turn
+    cdef PointerList work                # the list being worked through
+    cdef int64_t budget_ns               # of the clock, for what shares have been asked for; 0: there is no clock
+    cdef int64_t ends_ns                 # when that is used up, monotonic; 0: there is no clock
+    cdef uint32_t work_end               # turn.work at which it is used up, whatever the clock says
+    cdef uint32_t look_at                # turn.work at which the clock is looked at
+    cdef uint32_t sends_left             # connections that this turn may still send to
+    cdef uint32_t control_left           # control packets that it may still deal with
+    cdef int64_t control_ends_ns         # or when it deals with no more; 0: not begun, or there is no clock
+    cdef public uint32_t turn_work_max   # units of one turn at most
+    cdef public uint32_t sends_max       # connections that one turn sends to at most
+    cdef public uint32_t control_max     # control packets that one turn deals with at most
+
+    cdef int begin_shares(self, int64_t now_ns) noexcept     # 0: there is no clock
+    cdef bint spent(self) noexcept                       # the turn has done so much that the rest has to wait
+    cdef bint control_spent(self) noexcept               # ... of control packets
+    cdef bint left_over(self) noexcept                   # something waits for the next turn, which must not wait
+    cdef int swap(self, PointerList* items) noexcept
+    cdef int put_back(self, PointerList* items, void** rest, uint32_t count) except -1
+    cdef int put_off(self, Connection connection) except -1
+    cdef int read_unread(self) except -1
+    cdef int read_one(self, Connection connection) except -1     # the reactor's: receive once
+    cdef int go_on_cut(self) except -1
+    cdef int flush_dirty(self) except -1
+    cdef int flush_one(self, Connection connection) except -1

@@ -1,0 +1,196 @@
+"""How a turn is shared out among connections, and what it leaves for the next.
+
+Nobody waits long for what somebody else has sent. A connection parses until it has had its share, counted in work, and
+the turn reads sockets until its budget is used up. Whose socket was not read is first in the next turn; who has had its
+share goes on behind everybody's output, for a while. Output of messages to many receivers is sent some at a time, behind
+the output of those who were sent little.
+"""
+
+from broker.wire.output_buffer cimport list_push
+from broker.reactor.histogram cimport monotonic_ns
+from broker.reactor.protocol cimport CLOSING, OPEN
+from broker.reactor.socket_end cimport NO_SOCKET
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memmove
+
+cdef enum:
+    SHARE = 16000                # units of work that one connection does at a time: some 0.8 ms
+    TURN_WORK_MAX = 100000       # units of a turn: the clock is to say so before
+    LOOK_WORK = 4000             # units between two looks at the clock
+    INPUT_NS = 3000000           # in which a turn reads sockets,
+    REST_NS = 2000000            # in which it goes on with those who have had their share,
+    CONTROL_NS = 3000000         # and in which it deals with control packets
+    CONTROL_MAX = 256            # of them in a turn
+    SENDS_MAX = 1024             # connections that a turn sends to: some 5 ms
+    SENDS_WIDE_MAX = 512         # of these, such that are sent messages to many,
+    WIDE_NS = 2000000            # as far as they get in that time
+
+
+cdef class Shares:
+    """A worker's turn, and the lists of what is to be done in it.
+
+    Attributes:
+        turn_work_max, sends_max, control_max: see the .pxd; for tests to set.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.turn.share = SHARE
+        self.turn.touched = &self.turn.dirty
+        self.turn_work_max = TURN_WORK_MAX
+        self.sends_max = SENDS_MAX
+        self.control_max = CONTROL_MAX
+        self.begin_shares(0)
+
+    def __dealloc__(self):
+        free(self.turn.dirty.items)
+        free(self.turn.cut.items)
+        free(self.turn.unread.items)
+        free(self.turn.wide.items)
+        free(self.work.items)
+
+    cdef int begin_shares(self, int64_t now_ns) noexcept:
+        """A turn begins at a time, monotonic; 0 without a clock."""
+        self.turn.work = 0
+        self.work_end = self.turn_work_max
+        self.look_at = min(<uint32_t>LOOK_WORK, self.work_end)
+        self.ends_ns = now_ns + INPUT_NS if now_ns else 0
+        self.sends_left = self.sends_max
+        self.control_left = self.control_max
+        self.control_ends_ns = 0
+        return 0
+
+    cdef bint spent(self) noexcept:
+        """Return whether the turn has used up its budget. Reads the clock every LOOK_WORK units only."""
+        if self.turn.work < self.look_at:
+            return False
+        if self.turn.work >= self.work_end or (self.ends_ns and monotonic_ns() >= self.ends_ns):
+            return True
+        self.look_at = min(self.turn.work + LOOK_WORK, self.work_end)
+        return False
+
+    cdef bint control_spent(self) noexcept:
+        """Return whether the turn has dealt with so many control packets, or for so long, that the rest waits."""
+        cdef int64_t now_ns
+        if self.control_left == 0:
+            return True
+        if self.ends_ns == 0 or self.control_left == self.control_max:
+            return False                 # one is dealt with, whatever the clock says
+        now_ns = monotonic_ns()
+        if self.control_ends_ns == 0:
+            self.control_ends_ns = now_ns + CONTROL_NS
+        return now_ns >= self.control_ends_ns
+
+    cdef bint left_over(self) noexcept:
+        return (self.turn.dirty.count != 0 or self.turn.wide.count != 0 or self.turn.cut.count != 0
+                or self.turn.unread.count != 0 or self.turn.later.count != 0)
+
+    cdef int swap(self, PointerList* items) noexcept:
+        """Move a list into `work`, so that working it through may fill it anew."""
+        cdef PointerList empty = self.work
+        self.work = items[0]
+        items[0] = empty
+        items.count = 0
+        return 0
+
+    cdef int put_back(self, PointerList* items, void** rest, uint32_t count) except -1:
+        """Put what has not been worked through in front of what was listed meanwhile."""
+        cdef uint32_t index, older = items.count
+        for index in range(count):
+            list_push(items, NULL)
+        memmove(items.items + count, items.items, older * sizeof(void*))
+        memcpy(items.items, rest, count * sizeof(void*))
+        return 0
+
+    # Input ----------------------------------------------------------------------------------------------------------
+
+    cdef int put_off(self, Connection connection) except -1:
+        """Its socket is ready, but the turn has used up its budget: it is among the first in the next."""
+        if not connection.unread:
+            connection.unread = True
+            list_push(&self.turn.unread, <void*>connection)
+        return 0
+
+    cdef int read_unread(self) except -1:
+        """Read those who were put off, in order, as far as the budget goes."""
+        cdef PointerList* unread = &self.turn.unread
+        cdef Connection connection
+        cdef uint32_t index = 0
+        while index < unread.count and not (index and self.spent()):
+            connection = <Connection>unread.items[index]
+            index += 1
+            connection.unread = False
+            self.read_one(connection)
+        unread.count -= index
+        memmove(unread.items, unread.items + index, unread.count * sizeof(void*))
+        return 0
+
+    cdef int read_one(self, Connection connection) except -1:
+        return 0
+
+    cdef int go_on_cut(self) except -1:
+        """Let those go on who have had their share, one share each, as far as a budget of their own goes."""
+        cdef PointerList items
+        cdef uint32_t index
+        if self.ends_ns:
+            self.ends_ns = monotonic_ns() + REST_NS
+        self.look_at = self.turn.work
+        self.work_end = self.turn.work + self.turn_work_max
+        self.swap(&self.turn.cut)
+        items = self.work
+        for index in range(items.count):
+            if index and self.spent():
+                return self.put_back(&self.turn.cut, items.items + index, items.count - index)
+            (<Connection>items.items[index]).go_on()
+        return 0
+
+    # Output ---------------------------------------------------------------------------------------------------------
+
+    cdef int flush_dirty(self) except -1:
+        """Send to those who were sent little, then to some of the others. What is left goes behind those."""
+        cdef PointerList* dirty = &self.turn.dirty
+        cdef PointerList* wide = &self.turn.wide
+        cdef uint32_t index, count = min(dirty.count, self.sends_left)
+        cdef int64_t until_ns
+        self.sends_left -= count
+        for index in range(count):
+            self.flush_one(<Connection>dirty.items[index])
+        for index in range(count, dirty.count):
+            list_push(wide, dirty.items[index])
+        dirty.count = 0
+        count = min(wide.count, min(self.sends_left, <uint32_t>SENDS_WIDE_MAX))
+        if count:
+            until_ns = monotonic_ns() + WIDE_NS if self.ends_ns else 0
+            for index in range(count):
+                if index & 15 == 15 and until_ns and monotonic_ns() >= until_ns:
+                    count = index
+                    break
+                self.flush_one(<Connection>wide.items[index])
+            self.sends_left -= count
+            wide.count -= count
+            memmove(wide.items, wide.items + count, wide.count * sizeof(void*))
+        return 0
+
+    cdef int flush_one(self, Connection connection) except -1:
+        connection.dirty = False
+        if connection.fd != NO_SOCKET and not connection.blocked:
+            connection.send_pending()
+        if connection.out.pending > self.turn.output_bytes_max:
+            connection.writable = False
+            if not connection.stuffed and connection.state == OPEN:
+                connection.stuffed = True       # who does not read our answers is not given more to answer
+                connection.update_reading()
+        return 0
+
+    @property
+    def share(self) -> int:
+        """Units of work that one connection does at a time."""
+        return self.turn.share
+
+    @share.setter
+    def share(self, value: int) -> None:
+        self.turn.share = value
+
+    @property
+    def turn_work(self) -> int:
+        """Units of work done in this turn so far, or in the last."""
+        return self.turn.work

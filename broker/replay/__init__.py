@@ -1,0 +1,4 @@
+"""Replays of stored messages to subscribers of $replay.
+
+It may import storage, control and what is below them.
+"""
