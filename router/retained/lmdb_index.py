@@ -18,6 +18,7 @@ from typing import Any, Final
 import lmdb
 
 from router.core.message import Message
+from router.retained.change_table import ChangeTable
 from router.retained.keys import key_of
 from router.retained.lmdb_environment import (
     APPLIED,
@@ -59,25 +60,6 @@ BEHIND_CHANGES: Final = 32_768  # with more than that in the front table, some 1
 BREATH_BEHIND: Final = 256  # so that the reactor stores no faster than the thread writes
 APPLY_CHANGES: Final = 8192  # of recovery, gathered before they are written
 LOOK_COMMITS: Final = 64  # between two looks for readers that were killed
-
-
-class _Table:
-    """Changes that are written together, the newest per topic."""
-
-    __slots__ = ("changes", "count", "keys", "last", "size", "written")
-
-    def __init__(self) -> None:
-        self.changes: dict[bytes, bytes] = {}  # key to value, which may be a tombstone
-        self.keys: list[bytes] = []  # of changes, in the order in which they came first
-        self.count = 0  # by how much they change the number of messages
-        self.size = 0  # and their size in bytes
-        self.last = 0  # number of the newest record that is in here, or was passed over; 0: none
-        self.written = 0  # so many of keys are in LMDB already
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing that LMDB is to learn."""
-        return not self.keys and not self.last
 
 
 class RetainedIndex:
@@ -141,8 +123,8 @@ class RetainedIndex:
         self.written, self.reached = self._forwarded.written, self._forwarded.reached
         self._forget_from_us = 0  # no tombstone goes before: a worker that recovers may have what it keeps out
         self._forget_before_us = 0  # tombstones with an older stamp are to go; 0: nobody has asked
-        self._back = _Table()  # being written; nothing is added to it
-        self._front = _Table()
+        self._back = ChangeTable()  # being written; nothing is added to it
+        self._front = ChangeTable()
         self._lock = threading.Lock()  # around the two tables changing places, and what belongs to them
         self._wake = threading.Condition(self._lock)
         self._closing = threading.Event()
@@ -535,7 +517,7 @@ class RetainedIndex:
                     self._environment, transaction, forget_before_us, self.tombstones_max)
             )):  # fmt: skip
                 return False
-            self._write_piece(table if ready else _Table(), forget_before_us, breathe)
+            self._write_piece(table if ready else ChangeTable(), forget_before_us, breathe)
         except lmdb.MapFullError:
             return self._attempt(self._environment.grow)
         except (lmdb.Error, OSError) as error:
@@ -564,7 +546,7 @@ class RetainedIndex:
         self.trouble = f"retained messages: {error}"
         self.on_trouble()
 
-    def _write_piece(self, table: _Table, forget_before_us: int, breathe: Callable[[], None]) -> None:
+    def _write_piece(self, table: ChangeTable, forget_before_us: int, breathe: Callable[[], None]) -> None:
         """Write the next piece of a table, and forget some tombstones, in one transaction."""
         environment = self._environment
         end = min(table.written + PIECE_CHANGES, len(table.keys))
@@ -599,7 +581,7 @@ class RetainedIndex:
             self._highest = max(self._highest, table.last)
             if is_last and table is self._back:
                 self.applied = max(self.applied, table.last)
-                self._back = _Table()
+                self._back = ChangeTable()
                 self._wake.notify_all()
         if is_last and table.last:
             self.on_applied()
