@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from router.core.receiver import Receiver
 
 ROOM_MIN: Final = 64
+NEVER: Final = 1 << 64
 Reached = dict[int, int]  # worker -> number of a record of its log
 
 
@@ -86,7 +87,7 @@ class Fences:
                 if reached.get(worker, 0) > after:
                     reached[worker] = after
                     self._stand(worker, after, receiver, topic_filter)
-                if not reached.get(worker, after):
+                if reached.get(worker, NEVER) <= self.passed[worker]:
                     del reached[worker]
                     if not reached:
                         self.take_down(receiver, topic_filter)

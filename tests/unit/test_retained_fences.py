@@ -63,6 +63,15 @@ def test_numbers_that_a_worker_gives_anew_are_behind_no_fence() -> None:
     assert len(found) == 0
 
 
+def test_a_worker_that_has_lost_all_that_it_had_takes_down_its_own_fences_only() -> None:
+    found = fences(w1=0, w2=0)
+    found.put("a", b"t", {1: 20})
+    found.put("b", b"t", {2: 20})
+    found.began(2, 0)
+    assert found.behind(1, 20, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a"]
+    assert len(found) == 1
+
+
 def calls_in(action: Callable[[], None]) -> int:
     """Return how many functions an action calls, ours and built-in ones."""
     calls = 0
