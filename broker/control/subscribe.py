@@ -167,13 +167,25 @@ class Subscribing:
             self._send_retained()
 
     def _send_retained(self) -> None:
+        """Look at what is retained now, and have it sent behind what is on its way to the client at this moment."""
+        controller = self._controller
+        if not self._connection.is_open:
+            return
+        self._drop_what_ended()
+        self._backlog.begin()
+        router = controller.router
+        if self._backlog and router.retaining.is_shared and len(router.effects):
+            # A link may have brought what is retained already, and what was there before it, and all of that waits for
+            # our records.
+            router.effects.call(self._send_begun)
+        else:
+            self._send_begun()
+
+    def _send_begun(self) -> None:
         controller, connection, backlog = self._controller, self._connection, self._backlog
         if not connection.is_open:
             return
-        for topic_filter in self._asked:
-            if not controller.router.tree.has(self._session, topic_filter):
-                backlog.drop(topic_filter)       # it has ended meanwhile
-        backlog.begin()
+        self._drop_what_ended()
         if not backlog:
             return
         if connection.backlog is None:
@@ -181,6 +193,11 @@ class Subscribing:
         else:
             connection.backlog.join(backlog)
         controller.send_backlog(connection)
+
+    def _drop_what_ended(self) -> None:
+        for topic_filter in self._asked:
+            if not self._controller.router.tree.has(self._session, topic_filter):
+                self._backlog.drop(topic_filter)     # it has ended meanwhile
 
 
 class Unsubscribing:

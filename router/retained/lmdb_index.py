@@ -76,6 +76,7 @@ class RetainedIndex:
         tombstone_s: how long it is remembered that a topic was cleared, in case something older arrives.
         tombstones_max: of more than that the oldest are forgotten early.
         retry_s: how long to wait after an error of the disk before trying again.
+        open_environment: returns the environment, which others may use at once.
         opening: node, logs, accept_loss of router.retained.lmdb_environment.RetainedEnvironment.
 
     Raises OSError if the folder cannot be used, SegmentError (of router.log.segments) if something is lost. A damaged
@@ -93,6 +94,7 @@ class RetainedIndex:
         tombstone_s: int = TOMBSTONE_S,
         tombstones_max: int = TOMBSTONES_MAX,
         retry_s: float = RETRY_S,
+        open_environment: Callable[..., RetainedEnvironment] = RetainedEnvironment,
         **opening: Any,
     ) -> None:
         self.worker = worker
@@ -107,7 +109,7 @@ class RetainedIndex:
         self.errors = 0
         self.damaged_values = 0  # passed over, because their check sum was wrong
         self._tombstone_us = tombstone_s * 1_000_000
-        self._environment = RetainedEnvironment(folder, map_size, worker=worker, **opening)
+        self._environment = open_environment(folder, map_size, worker=worker, **opening)
         self.report = self._environment.report  # what was found damaged at the start, in one sentence
         self._applied_key = APPLIED_KEY + worker.to_bytes(4, "big")
         with self._environment.lock:

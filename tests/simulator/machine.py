@@ -281,6 +281,8 @@ class Machine:
         Everything must have been written, and settled.
         """
         expected = durable_state(router)
+        if router.retaining.index is not None:
+            del expected["retained"]        # it has no state of its own, and what the log says is in the index
         disk = self.disk.copy()
         for what in ("recovered", "recovered again"):
             again = Router(Ledger(1_000_000, 1 << 40, 1000))
@@ -292,6 +294,8 @@ class Machine:
                   and not opened.problems,
                   f"{what}: {opened.damages} {opened.problems}")
             found = durable_state(again)
+            if "retained" not in expected:
+                del found["retained"]
             for name in sorted(expected.keys() | found.keys()):
                 check(expected.get(name) == found.get(name),
                       f"{what}, {name}: {found.get(name)}, but alive it is {expected.get(name)}")

@@ -204,7 +204,8 @@ class Promises(ABC):
                 self.check(times == 1 or packet.qos < 2 or self.has_forgiven,
                            f"the will {packet.payload!r} came {times} times")
             return
-        if packet.qos == 2 and not client.refuses:      # whoever refuses a message may be sent it again
+        # Whoever refuses a message may be sent it again; and who subscribes anew what is retained.
+        if packet.qos == 2 and not client.refuses and not packet.retain:
             got_at_qos2 = self.got_at_qos2.setdefault(client.identifier, set())
             self.check(packet.payload not in got_at_qos2 or packet.payload in self.forgiven_twice,
                        f"{client.identifier} got {packet.payload[-20:]!r} twice at QoS 2")

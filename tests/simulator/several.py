@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from random import Random
 
@@ -12,13 +12,16 @@ from broker.reactor.turn import Hub
 from broker.wire.packets import Disconnect, Publish, encode
 from router.matching.topic_names import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
+from tests.simulator.index import SharedEnvironment
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.network import Network
 from tests.simulator.promises import Promises, ViolationError
+from tests.simulator.retained import History, Reader, Retaining
 from tests.simulator.worker import Worker
 from tests.support.disk import PowerLoss
 
 DEATHS_LIKELY = (0.0002, 0.0006, 0.002, 0.005)  # for each step of a worker, in a run with deaths
+STOPPED_STEPS = 100                     # of the world, at most, that a worker has no turn
 DOWN_STEPS = 30                         # of the world, at most, until a worker that died is started again
 GROUP_ENDS = ("session_ended", "no_member", "unreadable")       # why nobody of a group got a message
 FILTERS = ("t/#", "t/+", "t/0", "t/1", "r/#", "#")
@@ -44,6 +47,9 @@ class SeveralWorld(Promises):
         self.unsure: dict[str, set[int]] = {}           # client -> workers that were not told when it subscribed
         self.group_got: dict[bytes, int] = {}
         self.deaths_in_adoption = 0
+        # In the others each worker retains for itself, as without a data folder.
+        self.environment = SharedEnvironment() if seed % 4 != 1 else None
+        self.history = History()
         self.all_workers = [Worker(self, number) for number in range(self.count)]      # those that are left, too
         forgetful = draw.random() < 0.25        # a world in which numbers of records are given again
         self.introduce(
@@ -54,6 +60,12 @@ class SeveralWorld(Promises):
             [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)), group="g")
              for i in range(draw.choice((0, 2, 3)))],
             Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2))
+        self.retaining = Retaining(self, seed, self.count) if self.environment is not None else None
+        self.stops = 0
+        if self.retaining is not None:
+            self.clients += self.retaining.readers
+            self.retaining.busy = [*self.publishers, *self.retaining.readers]
+            self.got.update({reader.identifier: {} for reader in self.retaining.readers})
         self.resharding = Random(f"resharding of {seed}")
         self.reshards_likely = self.resharding.choice((0.0, 0.0, 0.003))
         self.reshards = 0
@@ -62,14 +74,17 @@ class SeveralWorld(Promises):
         for client in self.clients:
             client.home = draw.randrange(self.count)
             client.has_will = client is not self.watcher and client.durable and draw.random() < 0.2
-            if self.reshards_likely and client is not self.watcher and client.durable and client.version == 5:
+            if isinstance(client, Reader):
+                client.home, client.has_will = int(client.identifier.removeprefix("reader")) % self.count, False
+            if self.reshards_likely and client is not self.watcher and client.durable and client.version == 5 and (
+                    not isinstance(client, Reader)):
                 client.has_will = client.has_will or self.resharding.random() < 0.5
                 client.will_delay_s = self.resharding.choice((0, 2))
         for worker in self.workers:
             self.decide_durability(worker, forgetful)
             worker.boot()
         if draw.random() < 0.8:
-            likelihood = draw.choice(DEATHS_LIKELY)
+            likelihood = draw.choice(DEATHS_LIKELY) * (1.0 if self.retaining is None else self.retaining.deaths_weigh)
             for worker in self.workers:
                 worker.machine.death.likelihood = likelihood
 
@@ -131,8 +146,29 @@ class SeveralWorld(Promises):
         elif self.watcher.subscribed:
             self.wills_owed.add(payload)
 
+    def published(self, publisher: Publisher, message: Publish, number: int) -> None:
+        """A message is on its way."""
+        super().published(publisher, message, number)
+        if message.retain:
+            self.history.published(message, number)
+
+    def acknowledged(self, message: Publish, number: int) -> None:
+        """A publisher got PUBACK or PUBREC."""
+        super().acknowledged(message, number)
+        self.history.acknowledged(message)
+
+    def forgive(self, clients: Collection[Client]) -> None:
+        """A worker has lost what it had acknowledged."""
+        super().forgive(clients)
+        self.history.forget()
+        for reader in self.retaining.readers if self.retaining is not None else ():
+            reader.forget_all()
+
     def delivered(self, client: Client, packet: Publish) -> None:
         """A group gets a message of QoS 2 once, too."""
+        if isinstance(client, Reader):
+            client.saw(packet)
+            return
         super().delivered(client, packet)
         if isinstance(client, Subscriber) and client.group and packet.qos == 2:
             times = self.group_got[packet.payload] = self.group_got.get(packet.payload, 0) + 1
@@ -153,16 +189,18 @@ class SeveralWorld(Promises):
 
     # Clients --------------------------------------------------------------------------------------------------------
 
-    def act(self) -> None:
+    def act(self, client: Client | None = None) -> None:
         """Let one thing happen to one client."""
-        client = self.random.choice(self.clients)
+        client = client or self.random.choice(self.clients)
         worker = self.workers[client.home]
-        if worker.is_ready:
+        if worker.is_ready and worker.moves:
             self.survive(worker, lambda: self.act_of(client))
 
     def act_of(self, client: Client) -> None:
         """Let one thing happen to this client, of which its worker may die: it sends a batch that has grown large."""
         what = self.random.random()
+        if self.faults and self.retaining is not None:
+            self.retaining.act(client)
         if self.faults and client in self.members and self.leaving.random() < self.leaves_likely:
             self.change_mind(client)
         if self.act_as_usual(client, what):
@@ -239,6 +277,8 @@ class SeveralWorld(Promises):
             begins: list[dict[bytes, int]] = []
             try:
                 self.risk_death(draw.choice((0.0, likelihood)))         # else it hardly ever comes to move anything
+                for left in self.all_workers[count:] if self.environment is not None else ():
+                    left.apply_retained()
                 books = {worker.number: Books(self.config, worker.machine.disk, worker.name, worker.number,
                                               self.now_ms * 1000, self.now_ms, flush_bytes=flush_bytes)
                          for worker in self.all_workers}
@@ -257,6 +297,8 @@ class SeveralWorld(Promises):
                 machine.die()
         self.risk_death(likelihood)
         self.count = count
+        for reader in self.retaining.readers if self.retaining is not None else ():
+            reader.forget_live()
         for client in self.clients:
             client.home = homes[client.identifier.encode()]
         self.unsure = {identifier: set() for identifier in self.unsure}
@@ -284,7 +326,7 @@ class SeveralWorld(Promises):
                 other = self.random.choice(self.workers)
                 if other is worker:
                     worker.turn()
-                elif other.is_up:
+                elif other.moves:
                     self.survive(other, other.turn)
 
     def step(self) -> None:
@@ -295,9 +337,13 @@ class SeveralWorld(Promises):
             self.reshard()
         for _ in range(draw.randint(1, 15)):
             self.act()
+        for _ in range(0 if self.retaining is None else self.retaining.random.randint(0, self.retaining.acts_max)):
+            self.act(self.retaining.random.choice(self.retaining.busy))     # type: ignore[union-attr]
         self.now_ms += draw.randint(0, 60)
         self.network.step(self.faults)
         for worker in draw.sample(self.workers, draw.randint(1, self.count)):
+            if self.retaining is not None and worker.is_up and self.is_stopped(worker, self.retaining):
+                continue
             if worker.is_up:
                 self.survive(worker, lambda worker=worker: self.step_worker(worker))     # type: ignore[misc]
             elif worker.down_steps:
@@ -305,12 +351,26 @@ class SeveralWorld(Promises):
             else:
                 self.start(worker)
 
+    def is_stopped(self, worker: Worker, retaining: Retaining) -> bool:
+        """Stop a worker now and then, and let it go on, or kill it, after a while."""
+        draw = retaining.random
+        if worker.stopped_steps:
+            worker.stopped_steps -= 1
+            if draw.random() < 0.003:
+                self.bury(worker)
+        elif draw.random() < retaining.stops_likely:
+            self.stops += 1
+            worker.stopped_steps = draw.randint(1, STOPPED_STEPS)
+        return worker.stopped_steps > 0 or not worker.is_up
+
     def step_worker(self, worker: Worker) -> None:
         """A turn, perhaps a sync, and another turn."""
         machine = worker.machine
         worker.turn()
         if self.random.random() < self.commit_likelihood:
             machine.commit()
+        if self.retaining is not None and self.retaining.random.random() < self.retaining.commit_likelihood:
+            worker.write_index()
         if machine.follower is not None and self.random.random() < 0.2:
             machine.follower.acknowledge()
         if self.faults:
@@ -333,6 +393,8 @@ class SeveralWorld(Promises):
             if client.home == worker.number:
                 client.survive()
                 self.lose_session(client)
+            if isinstance(client, Reader):
+                client.forget_live()
         self.notice_loss(worker)
 
     def notice_loss(self, worker: Worker) -> None:
@@ -368,7 +430,7 @@ class SeveralWorld(Promises):
         self.faults = False
         for worker in self.workers:
             worker.machine.heal()
-            worker.down_steps = 0
+            worker.down_steps = worker.stopped_steps = 0
             if worker.is_up:
                 self.survive(worker, worker.machine.die_at_last)
             worker.machine.death.likelihood = 0.0
@@ -400,6 +462,7 @@ class SeveralWorld(Promises):
         for worker in self.workers:
             if worker.is_up:
                 worker.machine.commit()
+                worker.write_index()
                 if worker.machine.follower is not None:
                     worker.machine.follower.acknowledge()
                 worker.turn()
@@ -458,7 +521,7 @@ class SeveralWorld(Promises):
             if not worker.is_up:
                 continue
             router = worker.router
-            sessions = [*router.sessions.values(), *router.sessions.session_end.sessions,
+            sessions = [*router.sessions.values(), *router.ending.sessions,
                         *(peer.session for peer in router.peers.values())]
             held = [state["outgoing"] for session in sessions if (state := session.state())["outgoing"] is not None]
             counted = (router.ledger.sessions_online, router.ledger.inflight_messages, router.ledger.queued_messages,
@@ -481,6 +544,10 @@ class SeveralWorld(Promises):
             self.check(not missing, f"{identifier} never got {[payload[-20:] for payload in sorted(missing)[:5]]}")
         missing = self.wills_owed - self.wills_came
         self.check(not missing, f"the wills {[payload[-20:] for payload in sorted(missing)[:5]]} never came")
+        if self.retaining is not None:
+            self.retaining.check_the_end([
+                {topic: b"" if (message := worker.router.retaining.message_of(topic)) is None else message.body
+                 for topic in self.history.topics} for worker in self.workers])
         for worker in self.workers:
             router = worker.router
             self.check(not worker.log.warnings, f"worker {worker.number} says {worker.log.warnings[:3]}")
@@ -495,7 +562,11 @@ class SeveralWorld(Promises):
 
     def compare(self, worker: Worker) -> None:
         """What is recovered is the durable part of what lives, and recovering once more changes nothing."""
-        if worker.machine.write_all(lambda: worker.hub.run_turn(self.now_ms)):
+        def turn() -> None:
+            worker.hub.run_turn(self.now_ms)
+            worker.write_index()
+
+        if worker.machine.write_all(turn):
             worker.machine.compare(worker.router, worker.controller, self.now_ms, self.check)
 
 

@@ -13,6 +13,7 @@ from broker.worker.worker import ledger, terms
 from mesh.mesh import Mesh
 from router.recovery.open_log import begin, start_deadlines
 from router.router import Router
+from tests.simulator.index import index_of, write_index
 from tests.simulator.machine import Machine
 from tests.simulator.network import SimulatedCarrier
 
@@ -50,18 +51,27 @@ class Worker:
         self.is_up = False
         self.is_ready = False           # clients are let in
         self.down_steps = 0
+        self.stopped_steps = 0          # it is there, and has no turn (SIGSTOP)
+        self.index: Any = None
         self.dropped_before: Counter[str] = Counter()       # by processes that are gone
         self.silent_steps: dict[int, int] = {}      # other worker -> step at which its link was last not up
 
     def boot(self) -> None:
         """Start a process on what the disk has."""
         world, config = self.world, self.world.config
-        self.router = Router(ledger(config), seed=world.seed, strategy=config.mqtt.shared_subscription_strategy)
+        if world.environment is not None:
+            self.index = index_of(world.environment, self.number, world.count)
+        self.router = Router(ledger(config), seed=world.seed, strategy=config.mqtt.shared_subscription_strategy,
+                             index=self.index)
         self.controller = Controller(config, self.router, Anonymous(), AllowAll())
         pump, opened = self.machine.start(self.router, self.controller, world.now_ms)
         self.hub = Hub(self.router, self.controller, pump, now_ms=world.now_ms, **terms(config))
         begin(self.router, opened)
         self.opened = opened
+        if self.index is not None:
+            opened.log.on_durable = self.log_is_durable
+            self.index.pass_over(opened.log.written)
+            self.index.durable(opened.log.written)
         incarnation = opened.log.incarnation
         self.carrier = SimulatedCarrier(world.network, self.number, self.name, incarnation, self.machine.death)
         others = {b"%b/%d" % (NODE, other): other for other in range(world.count) if other != self.number}
@@ -71,6 +81,32 @@ class Worker:
         self.hub.mesh = self.controller.mesh = self.mesh
         world.network.enter(self.carrier)
         self.is_up = True
+
+    def apply_retained(self) -> None:
+        """Bring into the index what only this log has, for no process will run on it; as reshard_main does."""
+        world, config = self.world, self.world.config
+        index = index_of(world.environment, self.number, 1)
+        router = Router(ledger(config), index=index)
+        opened = self.machine.open(
+            self.machine.disk, router, Controller(config, router, Anonymous(), AllowAll()), world.now_ms)
+        index.pass_over(opened.log.written)
+        while index.commit(opened.log.written):
+            pass
+
+    def log_is_durable(self) -> None:
+        """Its log has got further."""
+        self.machine.death.at("synced")
+        self.index.durable(min(self.opened.log.durable, self.opened.log.written))
+
+    def write_index(self) -> None:
+        """A step of the thread that writes the index of retained messages."""
+        if self.index is not None:
+            write_index(self.index, self.machine.death.at)
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is a process, and nobody has stopped it."""
+        return self.is_up and not self.stopped_steps
 
     def turn(self) -> None:
         """One turn, at whose beginning and end it may die."""
@@ -91,6 +127,7 @@ class Worker:
         self.router = None
         self.machine.die()
         self.is_up = self.is_ready = False
+        self.stopped_steps = 0
         self.world.network.leave(self.number)
 
     @property
@@ -105,6 +142,8 @@ class Worker:
     @property
     def owes_nothing(self) -> bool:
         """Whether nothing waits here: for a record, for a peer, or on its way."""
+        if self.index is not None and self.index.pending:
+            return False
         return len(self.router.effects) == 0 and all(
             (state := neighbour.state())["installed"] >= self.mesh.interest.version
             and not state["waiting_acknowledgements"] and not _owed(neighbour.peer.session)
