@@ -80,6 +80,7 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("incoming", [b"client", [1, 65535]]),
     ("replay_in_logs", [b"client", b"$replay/-1h/a/#", 1, 268_435_455, -1, [0, 2**40, 7, 0]]),
     ("peer_heard", [1, 7, 2**40]),
+    ("incoming_messages", [b"client", [[1, 0], [65535, 16383]]]),
     ("snapshot_end", [4, struct.pack("<4Q", 2**40, 4160, 2**40 + 1, 4260)]),
 ]
 LAST_US = TIME_US + len(MESSAGES) + 5 + len(OTHERS) - 1

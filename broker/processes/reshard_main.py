@@ -286,8 +286,8 @@ def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[
             if not following:
                 break
             some = following
-    if session.incoming_identifiers:
-        add("incoming", now_us, client_identifier, session.incoming_identifiers)
+    if session.incoming_messages:
+        add("incoming_messages", now_us, client_identifier, session.incoming_messages)
     for first_number, amount in session.shifts:
         add("shifted", now_us, client_identifier, first_number, amount)
     gone_us = books.opened.detached_us.get(client_identifier, now_us)

@@ -215,8 +215,8 @@ cdef class Protocol(Sink):
         if message.qos:
             if message.qos == 2:
                 known = session.incoming_state(identifier)
-                if known == 2 and not frame[0] & 0x08 and session.incoming_doubtful(identifier):
-                    # Without DUP it is not sent again [MQTT-3.3.1-1]: a log that was not synced has lost its PUBREL.
+                if known == 2 and session.incoming_is_new(identifier, frame[0] & 0x08, message):
+                    # A log that was not synced has lost the PUBREL of the one before.
                     session.incoming_remove(identifier)
                     known = 0
                 if known:

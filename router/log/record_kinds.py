@@ -82,6 +82,7 @@ KINDS: Final = (
     _kind(41, "deliveries", False, "client_identifier:bin next_number:int end_number:int deliveries:array"),
     _kind(42, "incoming", False, "client_identifier:bin packet_identifiers:array"),
     _kind(43, "snapshot_end", False, "records:int places:bin"),
+    _kind(44, "incoming_messages", False, "client_identifier:bin messages:array"),
     _kind(63, "sealed", False, "first_us:int last_us:int index:array"),
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ from router.peers.peer cimport Peer
 from router.core.receiver cimport QOS_MASK
 from router.matching.route_cache cimport Route, Target, write_identifier
 from router.matching.shared_groups cimport SharedGroup
+from router.sessions.session cimport digest_of
 from router.sessions.sink cimport PUBACK, PUBREC
 
 from router.forwarding import group_identifier
@@ -162,7 +163,8 @@ cdef class Recovery:
                 if publisher.expiry_interval_s == 0:
                     self.forget(publisher)
             elif fields.qos == 2 and fields.packet_identifier and publisher.durable:
-                publisher.incoming_add(fields.packet_identifier, True)
+                publisher.incoming_restore(fields.packet_identifier, digest_of(
+                    fields.topic, fields.topic_length, fields.payload, fields.payload_length))
         if self.picks or self.skipped or self.copies:
             self.forget_decisions()
         return 0
@@ -421,7 +423,10 @@ cdef class Recovery:
             session.outgoing.assume_sent_below(fields["next_number"])
         elif kind == "incoming":
             for identifier in fields["packet_identifiers"]:
-                session.incoming_add(identifier, True)
+                session.incoming_restore(identifier, 0)
+        elif kind == "incoming_messages":
+            for identifier, digest in fields["messages"]:
+                session.incoming_restore(identifier, digest)
         else:
             raise RecordError(f"{kind} does not belong here")
         return 0

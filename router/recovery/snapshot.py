@@ -204,9 +204,9 @@ def _write_sessions(writer: _Writer, router: Router, recovery: Recovery, now_us:
                 if not following:
                     break
                 some = following
-        incoming = session.incoming_identifiers
+        incoming = session.incoming_messages
         if incoming:
-            add("incoming", now_us, client_identifier, incoming)
+            add("incoming_messages", now_us, client_identifier, incoming)
         for first_number, amount in session.shifts:
             add("shifted", now_us, client_identifier, first_number, amount)
         gone_us = recovery.detached_us.get(client_identifier)

@@ -11,12 +11,18 @@ cdef enum:
     EXPIRY_NEVER = 0xFFFFFFFF    # session expiry interval of a session that does not expire
 
 
+# 14 bits that tell a message from another one under the same packet identifier (docs/formats.md); never 0.
+cdef uint32_t digest_of(const uint8_t* topic, size_t topic_length, const uint8_t* payload, size_t payload_length) noexcept
+
+
 cdef class Session(Receiver):
     cdef readonly bytes client_identifier
     cdef Sink sink                        # the live connection, None while there is none
     cdef Outgoing outgoing                # None until the first QoS 1/2 delivery
     cdef Ledger ledger
-    cdef uint32_t* incoming               # QoS 2 identifiers received and not released: open addressing, 0 is empty
+    # QoS 2 identifiers received and not released: open addressing, 0 is empty. Beside each are two flags, and in the
+    # upper 14 bits a digest of the message where it is known: of what recovery found in the log.
+    cdef uint32_t* incoming
     cdef uint32_t incoming_capacity       # a power of two, or 0
     cdef uint32_t incoming_count
     cdef bint logged                      # the log has a record of it, so it gets one of its end
@@ -38,6 +44,10 @@ cdef class Session(Receiver):
     cdef bint incoming_add(self, uint16_t packet_identifier, bint settled) except -1    # False: it was there already
     cdef int incoming_state(self, uint16_t packet_identifier) noexcept      # 0 unknown, 1 not settled, 2 settled
     cdef bint incoming_doubtful(self, uint16_t packet_identifier) noexcept   # its PUBREL may have been lost with a log
+    # A message that comes under a doubtful identifier is none that the log has under it.
+    cdef bint incoming_is_new(self, uint16_t packet_identifier, bint dup, Message message) noexcept
+    # Recovery: the log has a message under it, whatever was there before.
+    cdef int incoming_restore(self, uint16_t packet_identifier, uint32_t digest) except -1
     cdef int mark_incoming(self) noexcept
     cdef bint incoming_settle(self, uint16_t packet_identifier) noexcept
     cdef bint incoming_remove(self, uint16_t packet_identifier) noexcept

@@ -7,6 +7,7 @@ from router.sessions.packet_identifiers cimport ShiftedIdentifiers
 from router.sessions.queue_eviction cimport make_room
 from router.core.receiver cimport DELIVERED, DROPPED, QUEUED, TAKES, TOO_LARGE
 from router.sessions.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
+from router.log.crc32c cimport crc32c
 from router.core.message cimport message_size, topic_hash
 from cpython.bytes cimport PyBytes_AS_STRING
 
@@ -15,9 +16,15 @@ from router.sessions.ledger import DROP_REASONS
 cdef enum:
     SETTLED = 0x10000            # beside the identifier in an entry of `incoming`
     DOUBTFUL = 0x20000
+    DIGEST_AT = 18
+    DIGESTS = 0x3FFF             # 1 to this; 0 is one that is not known
     INCOMING_MIN = 8
 
 VERDICTS = ("sent", "queued", "dropped", "dropped")
+
+
+cdef uint32_t digest_of(const uint8_t* topic, size_t topic_length, const uint8_t* payload, size_t payload_length) noexcept:
+    return 1 + crc32c(crc32c(0, topic, topic_length), payload, payload_length) % DIGESTS
 
 
 def risen(before: dict[str, int], Ledger ledger not None) -> list[str]:
@@ -253,8 +260,22 @@ cdef class Session(Receiver):
         cdef uint32_t* slot = self._incoming_slot(packet_identifier)
         return slot != NULL and slot[0] & DOUBTFUL
 
+    cdef bint incoming_is_new(self, uint16_t packet_identifier, bint dup, Message message) noexcept:
+        cdef uint32_t* slot = self._incoming_slot(packet_identifier)
+        if slot == NULL or not slot[0] & DOUBTFUL:
+            return False
+        # Without DUP it is not sent again [MQTT-3.3.1-1]. With DUP it may be a new one, too, whose first PUBLISH did not
+        # come here: then it is another message than the one that the log has.
+        return not dup or (slot[0] >> DIGEST_AT != 0 and slot[0] >> DIGEST_AT != digest_of(
+            message.topic, message.topic_length, message.payload, message.payload_length))
+
+    cdef int incoming_restore(self, uint16_t packet_identifier, uint32_t digest) except -1:
+        self.incoming_add(packet_identifier, True)
+        self._incoming_slot(packet_identifier)[0] = packet_identifier | SETTLED | digest << DIGEST_AT
+        return 0
+
     cdef int mark_incoming(self) noexcept:
-        """The log may have lost that identifiers were released: a PUBLISH without DUP under one of them is a new one."""
+        """The log may have lost that identifiers were released: what comes under one of them may be a new message."""
         cdef uint32_t index
         for index in range(self.incoming_capacity):
             if self.incoming[index]:
@@ -327,6 +348,12 @@ cdef class Session(Receiver):
     def incoming_identifiers(self) -> list[int]:
         """Packet identifiers of QoS 2 messages that the client has sent and not released, ascending."""
         return sorted(self.incoming[index] & 0xFFFF for index in range(self.incoming_capacity) if self.incoming[index])
+
+    @property
+    def incoming_messages(self) -> list[list[int]]:
+        """Of these messages [packet identifier, digest], 0 where it is not known; ascending."""
+        return sorted([self.incoming[index] & 0xFFFF, self.incoming[index] >> DIGEST_AT]
+                      for index in range(self.incoming_capacity) if self.incoming[index])
 
     @property
     def connected(self) -> bool:

@@ -201,8 +201,7 @@ class Machine:
         self.had_trouble = False
         opened = self.open(self.disk, router, controller, now_ms)
         self.opened = opened
-        # A log with holes can be read, and not twice in the same way.
-        self.forgot = self.ever_forgot and bool(opened.problems)
+        self.forgot = False
         self.log = opened.log
         self.log.on_durable = lambda: self.death.at("synced")
         self.follower = Follower(self.log) if self.has_follower else None
@@ -287,12 +286,11 @@ class Machine:
         for what in ("recovered", "recovered again"):
             again = Router(Ledger(1_000_000, 1 << 40, 1000))
             opened = self.open(disk, again, controller, now_ms)
-            if self.ever_forgot:
-                continue            # see start()
+            # A loss of power that took what was not synced leaves holes; they are the same ones each time.
             known = {(damage.file, damage.offset) for damage in self.opened.damages}
             check({(damage.file, damage.offset) for damage in opened.damages} <= known
-                  and not opened.problems,
-                  f"{what}: {opened.damages} {opened.problems}")
+                  and opened.problems == self.opened.problems,
+                  f"{what}: {opened.damages} {opened.problems}, not {self.opened.damages} {self.opened.problems}")
             found = durable_state(again)
             if "retained" not in expected:
                 del found["retained"]

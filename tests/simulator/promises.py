@@ -164,6 +164,8 @@ class Promises(ABC):
             if isinstance(client, Subscriber):
                 self.before.setdefault(client.identifier, set()).update(
                     packet.payload for publisher in self.publishers for packet in publisher.in_flight.values())
+                # A log with holes may have the first copy of a later message, and only the second one of an earlier.
+                self.before[client.identifier] |= self.sent_again
         self.highest = {key: number for key, number in self.highest.items() if key[0] not in homeless}
         if any(isinstance(client, Subscriber) and client.group for client in clients):
             homeless.add("group")

@@ -29,11 +29,12 @@ STEPS = st.lists(st.tuples(st.sampled_from((PacketType.PUBLISH, PacketType.PUBLI
 class Talk:
     """A client that publishes at QoS 2 and hears its own messages at QoS 0, over one connection after another."""
 
-    def __init__(self) -> None:
-        self.router = Router(Ledger())
+    def __init__(self, router: Router | None = None, log: Any = None) -> None:
+        self.router = router or Router(Ledger())
+        self.log = log
         config = Config(mqtt=Mqtt(receive_maximum=65_535))
         controller = Controller(config, self.router, Anonymous(), AllowAll())
-        self.hub = Hub(self.router, controller, Pump(self.router), now_ms=NOW_MS, **terms(config))
+        self.hub = Hub(self.router, controller, Pump(self.router, log), now_ms=NOW_MS, **terms(config))
         self.connection: Any = None
         self.connect()
         assert len(self.say(Subscribe(1, (subscription(b"t", 0),)))) == 1
@@ -42,6 +43,8 @@ class Talk:
         """Send packets and return the answers."""
         self.connection.feed_bytes(b"".join(encode(packet, 5) for packet in packets))
         self.hub.run_turn(NOW_MS)
+        while self.log is not None and self.log.commit():
+            self.hub.run_turn(NOW_MS)
         buffer, answers = bytearray(self.connection.take_output()), []
         while (frame := next_frame(buffer)) is not None:
             answers.append(decode(*frame, 5))
