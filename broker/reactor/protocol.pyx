@@ -51,6 +51,14 @@ cdef enum:
 HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
 
 
+cdef int end_doubtful(Router router, Session session, uint16_t packet_identifier) except -1:
+    """The client has done with the QoS 2 exchange under this identifier, whose end the log has lost."""
+    session.incoming_remove(packet_identifier)
+    if router.recording and session.durable:
+        router.ledger.records.released(router.ledger.now_us, session.client_identifier, packet_identifier)
+    return 0
+
+
 cdef int call_for_turn(Turn* turn) except -1:
     if not turn.turning and turn.wake_fd >= 0:
         os.eventfd_write(turn.wake_fd, 1)
@@ -217,7 +225,7 @@ cdef class Protocol(Sink):
                 known = session.incoming_state(identifier)
                 if known == 2 and session.incoming_is_new(identifier, frame[0] & 0x08, message):
                     # A log that was not synced has lost the PUBREL of the one before.
-                    session.incoming_remove(identifier)
+                    end_doubtful(self.router, session, identifier)
                     known = 0
                 if known:
                     # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled.
@@ -231,10 +239,7 @@ cdef class Protocol(Sink):
                     return 0
             elif session.incoming_count and session.incoming_state(identifier):
                 if session.incoming_doubtful(identifier):
-                    session.incoming_remove(identifier)      # likewise: its client has done with that exchange
-                    if self.router.recording and session.durable:
-                        self.router.ledger.records.released(
-                            self.router.ledger.now_us, session.client_identifier, identifier)
+                    end_doubtful(self.router, session, identifier)
                 elif self.version < 5:
                     raise ClientError(Reason.PACKET_IDENTIFIER_IN_USE, "MQTT3-2.3.1-2",
                                       f"packet identifier {identifier} belongs to a QoS 2 message under way")

@@ -217,6 +217,7 @@ class Segments:
         self._put_aside: dict[str, str] = {}  # name -> new name
         self._holes: list[int] = []  # segments that are not there, and whose loss was accepted
         self._batch_at = RECORDS_AT  # in the segment read last: where the last batch begins, as far as has been read
+        self._stand_ins: list[str] = []  # of files that say so of earlier losses
         self._unfinished: dict[int, int] = {}  # segment -> bytes; without a header or a record
         self._strict = strict
         self._synced = synced
@@ -321,7 +322,9 @@ class Segments:
         if size < RECORDS_AT or header is None:
             # The header is synced before the first record goes in, so where this was never finished being made, nothing
             # that was acknowledged was ever here.
-            if start != HOLE:
+            if start == HOLE:
+                self._stand_ins.append(name)
+            else:
                 self._unfinished[segment] = size
             return None
         if header.version > FORMAT_VERSION:
@@ -489,20 +492,27 @@ class Segments:
                 self.disk.sync(file)
             finally:
                 self.disk.close(file)
-        if self._put_aside or self._holes:
-            self.disk.sync_folder()
+        # What a killed process has left may be written and not synced; from now on, decisions rest on it. It is written
+        # once more: after a sync that failed, the system may call pages clean that the disk never got.
+        for name in self._stand_ins:
+            self._write_again(name, 0, len(HOLE))
         if self.headers:
-            # A killed process leaves records that are written and not synced; from now on, decisions rest on them. They
-            # are written once more: after a sync that failed, the system may call pages clean that the disk never got.
-            file = self.disk.open(self.headers[-1].name, writable=True)
-            try:
-                self.disk.write(file, self.disk.read(file, self._batch_at, self.disk.size(file)), self._batch_at)
-                self.disk.sync(file)
-            finally:
-                self.disk.close(file)
+            if self._batch_at == RECORDS_AT:
+                self._write_again(self.headers[-1].name, 0, RECORDS_AT)
+            self._write_again(self.headers[-1].name, self._batch_at)
+        if self.headers or self._put_aside or self._holes or self._stand_ins:
             self.disk.sync_folder()
         self._put_aside.clear()
         self._holes.clear()
+
+    def _write_again(self, name: str, start: int, end: int | None = None) -> None:
+        file = self.disk.open(name, writable=True)
+        try:
+            length = (self.disk.size(file) if end is None else end) - start
+            self.disk.write(file, self.disk.read(file, start, length), start)
+            self.disk.sync(file)
+        finally:
+            self.disk.close(file)
 
     def _keep_aside(self, damage: Damage) -> None:
         aside = f"{damage.file}.{'torn' if damage.torn else 'bad'}-{damage.offset}"

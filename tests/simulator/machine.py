@@ -270,7 +270,7 @@ class Machine:
             if self.follower is not None:
                 self.follower.acknowledge()
             turn()
-            if idle and self.log.durable == self.log.appended:
+            if idle and self.log.written == self.log.durable == self.log.appended:
                 return self.log.trouble is None
         return False
 

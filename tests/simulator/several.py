@@ -252,6 +252,12 @@ class SeveralWorld(Promises):
         client.cut_quietly()
         client.has_will = had_will
         client.established = client.subscribed = False
+        # What is on its way comes behind this: it is for those members that are left.
+        for publisher in self.publishers:
+            if not any(self.is_promised(publisher, member) for member in self.members):
+                for packet in publisher.in_flight.values():
+                    if "group" in self.audience.get(packet.payload, ()):
+                        self.audience[packet.payload].remove("group")
         client.forgot = True
         client.unanswered.clear()
         client.received_qos2.clear()

@@ -279,4 +279,6 @@ def run_seed(seed: int, steps: int = 1500) -> World:
     world = World(seed)
     world.run(steps)
     world.settle()
+    for machine in world.machines:
+        machine.disk.wipe()
     return world

@@ -25,7 +25,7 @@ from router.log.segments import (
     segment_of,
 )
 from tests.support.commit_logs import open_log, read_log, turn, whole
-from tests.support.disk import PowerLoss, SimulatedDisk
+from tests.support.disk import PowerLoss, SimulatedDisk, broken
 
 FIRST, SECOND, THIRD = segment_name(1), segment_name(2), segment_name(3)
 
@@ -363,3 +363,45 @@ def test_the_header_is_the_64_bytes_that_the_table_says() -> None:
     for at in range(64):
         assert Header.decode(encoded[:at] + bytes([encoded[at] ^ 1]) + encoded[at + 1 :]) is None
         assert Header.decode(encoded[:at]) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_header_that_the_disk_refused_to_sync_is_written_once_more_at_the_next_start(seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    log, _ = open_log(disk)
+    log.append(turn(log, 3))
+    disk.fail = lambda operation: broken() if operation == "sync" else None
+    assert not log.commit()
+    disk.fail = lambda operation: None
+
+    # Who starts now reads the header, from memory; the next sync of this file writes nothing of it.
+    disk.process_killed()
+    log, records = open_log(disk, incarnation=2)
+    assert records == []
+    log.append(turn(log, 3))
+    assert log.commit()
+    disk.power_loss()
+    segments, records = read_log(disk)
+    assert [header.segment for header in segments.headers] == [1, 2]
+    assert [record.number for record in records] == [1, 2, 3]
+    assert segments.damages == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_stands_for_a_lost_segment_outlives_a_disk_that_refused_to_sync_it(seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    kept = some_log()
+    for name in kept.names():
+        if name != SECOND:
+            disk.put(name, kept.content(name))
+    segments, _ = read_log(disk, accept_loss=True)
+    disk.fail = lambda operation: broken() if operation == "sync" else None
+    with pytest.raises(OSError, match="Input/output error"):
+        segments.repair()
+    disk.fail = lambda operation: None
+
+    disk.process_killed()
+    segments, records = read_log(disk, accept_loss=True)
+    segments.repair()
+    disk.power_loss()
+    assert read_log(disk, strict=True)[1] == records
