@@ -88,6 +88,7 @@ cdef class PeerLink(Sink):
     cdef int settled(self, uint64_t epoch, uint64_t index, uint64_t sequence) except -1
     cdef int flush(self) except -1       # the turn ends: the batch leaves, and an ACK if one is due
     cdef int tick(self, int64_t now_ms) except -1
+    cdef int beat(self) except -1
     cdef uint64_t sent_record(self) noexcept
     cdef int send_batch(self) except -1
     cdef int begin_epoch(self) except -1

@@ -444,8 +444,6 @@ cdef class PeerLink(Sink):
     cdef int tick(self, int64_t now_ms) except -1:
         """Send a heartbeat if one is due; find that the peer does not answer. At least four times a second."""
         cdef int64_t passed_ms = min(max(now_ms - self.ticked_ms, 0), TICK_MS_MAX)
-        cdef uint8_t[HEADER_ROOM] frame
-        cdef uint64_t[4] numbers
         self.ticked_ms = now_ms
         if self.link_state == LINK_GONE:
             return 0
@@ -456,11 +454,17 @@ cdef class PeerLink(Sink):
             self.fall_silent(LINK_SILENT)
         if self.probed_ms >= self.heartbeat_ms or (
                 self.oldest_index < self.index and self.stalled_ms >= STALL_MS and self.probed_ms >= STALL_MS):
-            self.probed_ms = 0
-            numbers[0], numbers[1], numbers[2] = self.epoch, self.index, max(self.ledger.now_us, 1)
-            numbers[3] = self.sent_record()
-            self.owner.send(self, frame, header(frame, FRAME_HEARTBEAT, numbers, 4))
+            self.beat()
         return 0
+
+    cdef int beat(self) except -1:
+        """Send a heartbeat."""
+        cdef uint8_t[HEADER_ROOM] frame
+        cdef uint64_t[4] numbers
+        self.probed_ms = 0
+        numbers[0], numbers[1], numbers[2] = self.epoch, self.index, max(self.ledger.now_us, 1)
+        numbers[3] = self.sent_record()
+        return self.owner.send(self, frame, header(frame, FRAME_HEARTBEAT, numbers, 4))
 
     cdef uint64_t sent_record(self) noexcept:
         """Return up to which record of our log all that the peer is owed has left; 0 if that is not known now."""

@@ -54,6 +54,8 @@ cdef class Mesh(MeshSeam):
     cdef bint followed                   # some peer follows
     cdef bytes own_counters              # as they were gossiped last
     cdef int64_t gossiped_ms
+    cdef uint64_t told_applied           # up to where our log was in the index, when a heartbeat said how far it was sent
+    cdef int64_t told_ms                 # ... and when that was
     cdef object indexing                 # deque of (record, action): until the index of retained messages has it
     cdef object waiting                  # deque of (version, due ms, action): until the peers have installed it
     cdef LinkOwner owner
@@ -63,5 +65,6 @@ cdef class Mesh(MeshSeam):
     cdef int64_t absent_ms               # how long a peer may be away until it is forgotten
     cdef readonly uint64_t errors        # frames that were none
     cdef int heard(self, bytes identity, bint answer, const uint8_t* frame, size_t length) except -1
+    cdef int tell_retained(self) except -1
     cdef Neighbour new_process(self, bytes identity)
     cdef int know(self, Neighbour neighbour, bytes identity) except -1

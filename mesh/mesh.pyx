@@ -26,6 +26,7 @@ from router.log.segment_index import Reach
 cdef enum:
     PART_MAX = 500               # filters in one frame: so many are installed in a few milliseconds
     AGAIN_MS = 1000              # until what was not confirmed is sent again
+    RETAINED_MS = 50             # between two heartbeats that say how far what is retained has been sent
     ASK_AGAIN_MS = 250           # until a question is asked again
     COUNTERS_BYTES_MAX = 65536   # in one gossip
     FILTER_BYTES_MAX = 65535 + 65535 + 16
@@ -80,6 +81,7 @@ cdef class Owner(LinkOwner):
         cdef Neighbour neighbour = <Neighbour>link.place
         self.mesh.log.info(
             "peer", peer=link.peer.decode(), state=link.state, before=before, incarnation=link.peer_incarnation)
+        self.mesh.forwarding.hears(neighbour.peer, link.state == "up")
         if link.state == "up":
             self.mesh.tell_all(neighbour)
             self.mesh.gossip_to(neighbour)
@@ -183,6 +185,7 @@ cdef class Mesh(MeshSeam):
             neighbour.peer.shares_node = peer.rpartition(b"/")[0] == name.rpartition(b"/")[0]
             if neighbour.peer.shares_node and router.retaining.is_shared:
                 router.retaining.fences.passed[neighbour.peer.worker] = 0
+                router.retaining.fences.away.add(neighbour.peer.worker)
             neighbour.channel = transport.connect(peer, endpoint, key)
             neighbour.there_ms = router.ledger.now_ms
             neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, began_after=began_after,
@@ -231,6 +234,21 @@ cdef class Mesh(MeshSeam):
             self.tell_reach()
         for link in self.links:
             link.flush()
+        if self.router.retaining.is_shared:
+            self.tell_retained()
+        return 0
+
+    cdef int tell_retained(self) except -1:
+        """Let peers know soon that nothing older comes of what others can read in the index of retained messages now."""
+        cdef PeerLink link
+        cdef uint64_t applied = self.router.retaining.index.applied
+        if applied == self.told_applied or self.router.ledger.now_ms - self.told_ms < RETAINED_MS:
+            return 0
+        self.told_applied = applied
+        self.told_ms = self.router.ledger.now_ms
+        for link in self.links:
+            if link.state == "up":
+                link.beat()
         return 0
 
     cdef int tick(self, int64_t now_ms) except -1:

@@ -102,6 +102,12 @@ cdef class Forwarding:
         if peer.shares_node and router.retaining.is_shared:
             router.retaining.fences.brought(peer.worker, record)
 
+    def hears(self, Peer peer not None, bint is_up) -> None:
+        """A peer's link is up, or nothing is heard of it."""
+        cdef Router router = self.router
+        if peer.shares_node and router.retaining.is_shared:
+            router.retaining.fences.hears(peer.worker, is_up)
+
     cdef int pass_on(self, Message message) except -1:
         """Take a message for all receivers here of its topic, at QoS 0, without RETAIN: nothing is decided."""
         cdef Route route

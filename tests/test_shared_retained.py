@@ -47,3 +47,39 @@ def test_what_a_link_has_brought_comes_before_what_is_retained_though_it_waits_f
     script.work(here, there)
     reader.read()
     assert reader.got == sorted(reader.got)
+
+
+def test_who_asks_again_gets_what_a_link_has_yet_to_bring_before_what_is_retained() -> None:
+    script, publisher, _ = begun()
+    here, there = script.workers
+    reader = Client(script, there, "reader")
+    script.work(there)
+    reader.send(Subscribe(1, (subscription(b"t", 1),)))
+    script.until(lambda: (reader.read(), reader.subscribed)[1])
+    publish(script, publisher, 1, 2, 3)
+    here.write_index()                               # the index has 3, and nothing has come to the reader
+    reader.send(Subscribe(2, (subscription(b"t", 1),)))
+    script.work(there)
+    reader.read()
+    assert reader.got == []
+    script.until(lambda: (reader.read(), reader.got.count(b"3") == 2)[1])
+    assert reader.got == [b"1", b"2", b"3", b"3"]    # live, and retained
+
+
+def test_who_asks_again_does_not_wait_for_a_worker_that_does_not_answer() -> None:
+    script, publisher, _ = begun()
+    here, there = script.workers
+    reader = Client(script, there, "reader")
+    script.work(there)
+    reader.send(Subscribe(1, (subscription(b"t", 1),)))
+    script.until(lambda: (reader.read(), reader.subscribed)[1])
+    publish(script, publisher, 1)
+    here.write_index()
+    script.break_connection(0)
+    reader.send(Subscribe(2, (subscription(b"t", 1),)))
+    script.work(there)
+    reader.read()
+    assert reader.got == []
+    script.fall_silent(there)
+    reader.read()
+    assert reader.got == [b"1"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router.core.message import Message
+    from router.retained.fences import Reached
     from router.retained.scan import RetainedScan
     from router.router import Router
 
@@ -90,14 +91,22 @@ class Backlog:
             if asked is not None:
                 asked.qos, asked.identifier = qos, identifier
 
-    def begin(self) -> None:
+    @property
+    def is_standing(self) -> bool:
+        """Whether anything is for a subscription that was there before: that has what links have yet to bring live."""
+        return any(asked.scan is not None and asked.scan.is_standing for asked in self.scans.values())
+
+    def begin(self, reached: Reached | None = None) -> None:
         """Begin to read, the SUBACK having left: now all routers have the subscriptions.
 
         What is one look-up is read at once.
+
+        Args:
+            reached: what subscriptions that were there before are given: up to where links have come.
         """
         for topic_filter, asked in list(self.scans.items()):
             assert asked.scan is not None
-            asked.scan.begin()
+            asked.scan.begin(reached if asked.scan.is_standing else None)
             if asked.scan.is_exact:
                 self._read(topic_filter, asked, busy=False)
 

@@ -16,6 +16,7 @@ from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscriptio
 if TYPE_CHECKING:
     from broker.control.controller import Controller
     from broker.reactor.connection import Connection
+    from router.retained.fences import Reached
     from router.sessions.session import Session
 
 SLICE_FILTERS = 32              # some 0.3 ms
@@ -160,19 +161,25 @@ class Subscribing:
             if self._session.replays.get(replay.topic_filter) is replay and controller.replays is not None:
                 controller.replays.start(connection, replay)
         router = controller.router
-        if backlog and router.recording and router.ledger.durable < router.last_record:
+        if backlog.is_standing:
+            router.retaining.when_brought(router.effects, self._send_retained)
+        elif backlog and router.recording and router.ledger.durable < router.last_record:
             # What is retained may be younger than what a crash leaves, and then it would go back.
             router.effects.call(self._send_retained)
         else:
             self._send_retained()
 
-    def _send_retained(self) -> None:
-        """Look at what is retained now, and have it sent behind what is on its way to the client at this moment."""
+    def _send_retained(self, reached: Reached | None = None) -> None:
+        """Look at what is retained now, and have it sent behind what is on its way to the client at this moment.
+
+        Args:
+            reached: up to where links have brought what is retained, for subscriptions that were there before.
+        """
         controller = self._controller
         if not self._connection.is_open:
             return
         self._drop_what_ended()
-        self._backlog.begin()
+        self._backlog.begin(reached)
         router = controller.router
         if self._backlog and router.retaining.is_shared and len(router.effects):
             # A link may have brought what is retained already, and what was there before it, and all of that waits for

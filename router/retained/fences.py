@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from router.matching.topic_names import matches
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.core.receiver import Receiver
 
 ROOM_MIN: Final = 64
@@ -36,6 +38,8 @@ class Fences:
         self._highest: Reached = {}
         self._room: dict[int, int] = {}  # worker -> entries of its heap, above which it is cleared of those
         self._count = 0
+        self.away: set[int] = set()  # workers of which nothing is heard
+        self._waiting: list[tuple[Reached, Callable[[], object]]] = []
 
     def __len__(self) -> int:
         return len(self._of)
@@ -65,6 +69,8 @@ class Fences:
         if record <= self.passed.get(worker, record):
             return
         self.passed[worker] = record
+        if self._waiting:
+            self._call_waiting()
         ahead = self._ahead.get(worker)
         while ahead and ahead[0][0] <= record:
             _, _, receiver, topic_filter = heappop(ahead)
@@ -76,6 +82,26 @@ class Fences:
         if not ahead:
             self._ahead.pop(worker, None)
             self._highest.pop(worker, None)
+
+    def when_passed(self, reached: Reached, action: Callable[[], object]) -> None:
+        """Call something once links have brought all up to these records, but those that bring nothing now."""
+        self._waiting.append((dict(reached), action))
+        self._call_waiting()
+
+    def hears(self, worker: int, is_up: bool) -> None:
+        """A worker is there, or nothing is heard of it: what waits does not wait for that one."""
+        (self.away.discard if is_up else self.away.add)(worker)
+        if self._waiting:
+            self._call_waiting()
+
+    def _call_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for reached, action in waiting:
+            if any(record > self.passed.get(worker, record) and worker not in self.away
+                   for worker, record in reached.items()):
+                self._waiting.append((reached, action))
+            else:
+                action()
 
     def began(self, worker: int, after: int) -> None:
         """A worker gives the numbers behind this record anew."""

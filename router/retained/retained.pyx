@@ -125,16 +125,24 @@ cdef class Retaining:
             size <= older_size or (not ledger.memory_full and held - older_size + size <= ledger.retained_bytes_max))
 
     def match(self, bytes topic_filter not None):
-        """Return what a topic filter matches: a list, or a RetainedScan that reads it, where there is an index."""
+        """Return what a topic filter matches: a list, or a RetainedScan that reads it, where there is an index.
+
+        It is for a subscription that stands.
+        """
         if self.index is None:
             return self.store.match(topic_filter)
         # With other workers something may come to be there before the scan begins again.
-        return [] if not self.is_shared and self.index.is_empty else self.index.scan(topic_filter)
+        if not self.is_shared and self.index.is_empty:
+            return []
+        found = self.index.scan(topic_filter)
+        found.is_standing = self.is_shared
+        return found
 
     def match_new(self, receiver, bytes topic_filter not None):
         """match() for a new subscription, which what other workers have retained before is not sent behind that."""
         found = self.match(topic_filter)
         if self.is_shared:
+            found.is_standing = False
             found.on_begin = partial(self.fence, receiver, topic_filter)
             found.on_begin()
         return found
@@ -142,6 +150,15 @@ cdef class Retaining:
     def fence(self, receiver, bytes topic_filter not None) -> None:
         """A new subscription is given what LMDB has now."""
         self.fences.put(receiver, topic_filter, self.index.written())
+
+    def when_brought(self, effects, action) -> None:
+        """Call `action(reached)` when links have brought, and this worker has delivered, what other workers retain now.
+
+        Who was subscribed all the time gets it live, and must not get the newest message of a topic before the others.
+        A worker that does not answer is not waited for.
+        """
+        reached = self.index.written()
+        self.fences.when_passed(reached, partial(effects.call, partial(action, reached)))
 
     def message_of(self, bytes topic_name not None) -> Message | None:
         """Return a topic's message; a new object each time, where there is an index."""

@@ -10,6 +10,7 @@ from router.retained.keys import KeyFilter, is_cut, key_of
 from router.retained.values import decode, is_tombstone, name_in, origin_of, record_of, stamp_of
 
 if TYPE_CHECKING:
+    from router.retained.fences import Reached
     from router.retained.lmdb_index import RetainedIndex
 
 NEVER: Final = 1 << 64
@@ -32,14 +33,15 @@ class RetainedScan:
         done: there is nothing more.
         is_exact: the filter has no wildcard: one slice, of one look-up, is all.
         on_begin: called when it begins again: what is there now is what it gives.
+        is_standing: it is for a subscription that was there before, and has what links have yet to bring live.
     """
 
     __slots__ = ("_bytes_left", "_filter", "_forwarded", "_from", "_index", "_newer", "_older", "_own_stamp_us",
-                 "_position", "_reached", "_stamp_us", "_tables", "done", "is_exact",
+                 "_position", "_reached", "_stamp_us", "_tables", "done", "is_exact", "is_standing",
                  "on_begin")  # fmt: skip
 
     def __init__(self, index: RetainedIndex, topic_filter: bytes) -> None:
-        self.done = False
+        self.done = self.is_standing = False
         self.on_begin: Callable[[], None] = lambda: None
         self.is_exact = b"+" not in topic_filter and b"#" not in topic_filter
         self._index = index
@@ -47,15 +49,18 @@ class RetainedScan:
         self._own_stamp_us = index.look()  # what is newer has come live: of this worker
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, reached: Reached | None = None) -> None:
         """Begin now, nothing having been read: what other workers publish comes live from here on.
 
         That it does takes some time after a new subscription; what this worker publishes came live since the scan was
         made.
+
+        Args:
+            reached: up to where links have brought what other workers published; what is beyond has yet to come.
         """
         index = self._index
         self._stamp_us = index.look()
-        self._reached = index.reached() if index.is_shared else {}
+        self._reached = (index.reached() if reached is None else reached) if index.is_shared else {}
         self.on_begin()
         self._tables = index.tables()  # those that are gone through yet
         self._older, self._newer, *self._forwarded = (changes for changes, _, _ in self._tables)
