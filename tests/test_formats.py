@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,19 @@ from router.core.message import message
 from router.log.crc32c import checksum
 from router.log.record_buffer import RecordBuffer, sealed
 from router.log.record_kinds import FORMAT_VERSION, KINDS
-from router.log.segments import HEADER, RECORDS_AT, Header, segment_name
+from router.log.segments import HEADER as LAYOUT
+from router.log.segments import RECORDS_AT, Header, segment_name
 from tests.support.commit_logs import read_log
 from tests.support.disk import SimulatedDisk
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
 # What each version wrote. These files are never made again: they are what is on somebody's disk.
-SEGMENTS = {1: ROOT / "tests" / "data" / "segment-v1.bin"}
-OLD_HEADER = Header(worker=3, incarnation=7, mark=0xC0FFEE42, segment=5, first_number=2**32 - 3,
-                    created_us=1_795_250_000_000_000, rules=1, version=1)  # fmt: skip
+SEGMENTS = {version: ROOT / "tests" / "data" / f"segment-v{version}.bin" for version in (1, 2)}
+HEADERS = {1: Header(worker=3, incarnation=7, mark=0xC0FFEE42, segment=5, first_number=2**32 - 3,
+                     created_us=1_795_250_000_000_000, rules=1, version=1)}  # fmt: skip
+HEADERS[2] = replace(HEADERS[1], version=2, owner=0xA1B2C3D4E5F60718)
+HEADER = HEADERS[FORMAT_VERSION]
 TIME_US = 1_795_250_000_000_000
 
 # What the bytes of version 1 hold, in their order.
@@ -88,7 +92,7 @@ LAST_US = TIME_US + len(MESSAGES) + 5 + len(OTHERS) - 1
 
 def make_segment() -> bytes:
     """Return a segment with a record of every kind, as today's code writes it."""
-    buffer = RecordBuffer(OLD_HEADER.first_number - 1)
+    buffer = RecordBuffer(HEADER.first_number - 1)
     plain, full, will = MESSAGES
     buffer.add_accepted(TIME_US, plain["n"], message(plain["topic_name"], b"", 0, True))
     buffer.add_accepted(
@@ -100,10 +104,10 @@ def make_segment() -> bytes:
         will["publisher"], will=True,
     )  # fmt: skip
     copied = SimulatedDisk()
-    first = RecordBuffer(OLD_HEADER.first_number - 1)
+    first = RecordBuffer(HEADER.first_number - 1)
     first.take(buffer)
-    first.stamp(OLD_HEADER.mark)
-    copied.put(OLD_HEADER.name, whole_segment(bytes(memoryview(first))))
+    first.stamp(HEADER.mark)
+    copied.put(HEADER.name, whole_segment(bytes(memoryview(first))))
     segments, _ = read_log(copied, worker=3)
     for cursor in segments.cursors():
         while cursor.step():
@@ -118,14 +122,14 @@ def make_segment() -> bytes:
     last_number = buffer.last_number
     first = RecordBuffer(MESSAGES[-1]["n"])
     first.take(buffer)
-    seal = sealed(last_number, TIME_US, LAST_US, [[OLD_HEADER.first_number, RECORDS_AT, TIME_US]])
+    seal = sealed(last_number, TIME_US, LAST_US, [[HEADER.first_number, RECORDS_AT, TIME_US]])
     for part in (first, seal):
-        part.stamp(OLD_HEADER.mark)
-    return copied.content(OLD_HEADER.name) + bytes(memoryview(first)) + bytes(memoryview(seal))
+        part.stamp(HEADER.mark)
+    return copied.content(HEADER.name) + bytes(memoryview(first)) + bytes(memoryview(seal))
 
 
 def whole_segment(records: bytes) -> bytes:
-    encoded = OLD_HEADER.encode()
+    encoded = HEADER.encode()
     return encoded.ljust(RECORDS_AT - len(encoded), b"\0") + encoded + records
 
 
@@ -207,13 +211,16 @@ def test_the_header_on_the_page_is_that_of_the_code() -> None:
         for row in rows:
             assert int(row[0]) == at, row
             at += int(row[1] or 0)
-    assert int(header[-1][0]) + int(header[-1][1]) == HEADER.size == 64
+    assert int(header[-1][0]) + int(header[-1][1]) == LAYOUT.size == 64
     assert "zeros up to byte 4096" in PAGE
     assert f"from byte {RECORDS_AT} on" in PAGE
 
 
-def test_the_bytes_of_version_1_are_what_the_page_says() -> None:
-    content = SEGMENTS[1].read_bytes()
+@pytest.mark.parametrize("version", SEGMENTS)
+def test_the_bytes_of_every_version_are_what_the_page_says(version: int) -> None:
+    content = SEGMENTS[version].read_bytes()
+    assert struct.unpack_from("<H", content, 8) == (version,)
+    assert struct.unpack_from("<Q4x", content, 48) == (HEADERS[version].owner,)
     assert content[:64] == content[4096:4160]
     assert content[64:4096] == bytes(4032)
     kinds = {row[0]: row for table in tables(PAGE) if table[0][:2] == ["1", "accepted"] for row in table}
@@ -241,9 +248,9 @@ def test_the_bytes_of_every_version_are_read(version: int) -> None:
     disk = SimulatedDisk()
     disk.put(segment_name(5), SEGMENTS[version].read_bytes())
     segments, records = read_log(disk, worker=3)
-    assert segments.headers == [OLD_HEADER]
+    assert segments.headers == [HEADERS[version]]
     assert [(record.kind, record.time_us, record.fields) for record in records] == list(expected())
-    assert segments.last_number == OLD_HEADER.first_number + len(records) - 1
+    assert segments.last_number == HEADER.first_number + len(records) - 1
     assert segments.damages == []
 
 

@@ -127,7 +127,7 @@ def _who(error: OSError) -> str:
 
 
 def node_of(folder: str) -> str | None:
-    """Return the name of the node that a data folder belongs to; None if it has none, as with one worker."""
+    """Return the name of the node that a data folder belongs to; None if it cannot be read."""
     try:
         with open(os.path.join(folder, "node"), encoding="utf-8") as file:
             return str(json.load(file)["identifier"])

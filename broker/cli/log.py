@@ -152,8 +152,9 @@ def verify(data_dir: str | None, file: Path | None, as_json: bool) -> None:
     with reading():
         folder = data_folder(data_dir, file)
         reports = _examined(folder, "Verifying")
-        click.echo(verdict_json(folder, reports) if as_json else verdict_text(folder, reports))
-        if any(report.damages for report in reports):
+        problems = _folder_problems(folder)
+        click.echo((verdict_json if as_json else verdict_text)(folder, reports, problems))
+        if problems or any(report.damages for report in reports):
             raise SystemExit(EXIT_DAMAGED)
 
 
@@ -169,7 +170,9 @@ def compact(data_dir: str | None, file: Path | None) -> None:
 
     from broker.cli.preflight import StartError, locked_folder
     from broker.storage.retained_copies import complete, open_copy
+    from mesh.node_identity import owner_in
     from router.log.disk import Disk
+    from router.log.segments import SegmentError
     from router.recovery.snapshot import compact as make_snapshot
     from router.retained.second_copy import CopyError
 
@@ -182,23 +185,40 @@ def compact(data_dir: str | None, file: Path | None) -> None:
                 complete(folder, copy)
                 for worker, path in folders.items():
                     made = make_snapshot(
-                        Disk(str(path)), worker, lambda: secrets.randbits(32), copy, now_us=time.time_ns() // 1000)
+                        Disk(str(path)), worker, lambda: secrets.randbits(32), copy, owner=owner_in(folder),
+                        now_us=time.time_ns() // 1000)
                     click.echo(
                         f"{path}: nothing to do, no segment has been finished since the last snapshot." if made is None
                         else f"{path}: {made.name} has {made.sessions} sessions and {made.messages} messages that "
                         f"wait, {made.size:,} bytes."
                     )
-        except (StartError, CopyError) as error:
+        except (StartError, CopyError, SegmentError) as error:
             raise click.UsageError(str(error)) from None
 
 
+def _folder_problems(folder: Path) -> list[str]:
+    """Return what is wrong with what all workers share, as sentences."""
+    from broker.storage.data_folder import problem_of
+    from broker.storage.retained_copies import DamagedIndexError, checked_index
+
+    problems = problem_of(folder)
+    try:
+        with checked_index(folder):
+            pass
+    except DamagedIndexError as error:
+        problems.append(str(error))
+    return problems
+
+
 def _examined(folder: Path, label: str) -> list[Any]:
+    from mesh.node_identity import owner_in
     from router.log.disk import Disk
     from router.log.verify import examine
 
+    owner = owner_in(folder)
     folders = worker_folders(folder)
     with progress_bar(label, sum(map(_folder_bytes, folders.values()))) as progress:
-        return [examine(Disk(str(path)), worker, progress) for worker, path in folders.items()]
+        return [examine(Disk(str(path)), worker, progress, owner) for worker, path in folders.items()]
 
 
 _SCAN_OPTIONS = (

@@ -195,9 +195,9 @@ def _file_json(file: LogFile, whole: str) -> dict[str, Any]:
     }
 
 
-def verdict_text(folder: Path, reports: list[Report]) -> str:
-    """Return whether the logs are whole and what is wrong, for people."""
-    lines = []
+def verdict_text(folder: Path, reports: list[Report], problems: list[str]) -> str:
+    """Return whether the logs are whole and what is wrong, also with what all workers share, for people."""
+    lines = [f"{problem}." for problem in problems]
     for report in reports:
         name = folder / f"worker-{report.worker}"
         lines += [f"{name}/{sentence(damage)}." for damage in report.damages]
@@ -213,8 +213,8 @@ def verdict_text(folder: Path, reports: list[Report]) -> str:
     return "\n".join(lines)
 
 
-def verdict_json(folder: Path, reports: list[Report]) -> str:
-    """Return whether the logs are whole and what is wrong, as one JSON object."""
+def verdict_json(folder: Path, reports: list[Report], problems: list[str]) -> str:
+    """Return whether the logs are whole and what is wrong, also with what all workers share, as one JSON object."""
     return _json(
         folder,
         [
@@ -222,6 +222,7 @@ def verdict_json(folder: Path, reports: list[Report]) -> str:
              "files": len(report.segments) + len(report.snapshots)} | _problems_json(report)
             for report in reports
         ],
+        problems=problems,
     )  # fmt: skip
 
 
@@ -262,5 +263,5 @@ def _unfinished(damage: Damage) -> str:
     )
 
 
-def _json(folder: Path, workers: list[dict[str, Any]]) -> str:
-    return json.dumps({"data_folder": str(folder), "workers": workers}, indent=2, ensure_ascii=False)
+def _json(folder: Path, workers: list[dict[str, Any]], **more: list[str]) -> str:
+    return json.dumps({"data_folder": str(folder), "workers": workers, **more}, indent=2, ensure_ascii=False)

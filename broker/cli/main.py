@@ -136,19 +136,15 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
     """Spread the sessions over the workers that there are to be, if they are spread over others."""
     from broker.cli.preflight import StartError, note_spread, spread_of, unusable
     from broker.storage.data_folder import check_folder
-
-    try:
-        anew = check_folder(folder, accept_loss)
-    except OSError as error:
-        raise StartError(unusable(folder, error)) from error
-    spread = spread_of(folder)
-    if not anew and (spread == config.workers or (spread is None and config.workers == 1)):
-        return
     from mesh.node_identity import NodeError, node_of
     from router.log.disk import make_folder
 
     try:
+        anew = check_folder(folder, accept_loss)
         node = node_of(folder)
+        spread = spread_of(folder)
+        if not anew and (spread == config.workers or (spread is None and config.workers == 1)):
+            return
         if spread is not None:
             from broker.processes.reshard_launch import spread_over
 

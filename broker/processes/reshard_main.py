@@ -66,7 +66,7 @@ class Books:
     """One worker's log, open, and the router that came out of it."""
 
     def __init__(self, config: Config, disk: Storage, name: bytes, number: int, now_us: int, now_ms: int,
-                 accept_loss: bool = False, flush_bytes: int = FLUSH_BYTES) -> None:
+                 accept_loss: bool = False, flush_bytes: int = FLUSH_BYTES, owner: int = 0) -> None:
         storage = config.storage
         self.flush_bytes = flush_bytes
         self.number = number
@@ -76,7 +76,7 @@ class Books:
         self.now_us, self.now_ms = now_us, now_ms
         # Nothing falls due here, so a will is no more than the fields of its record.
         self.opened: Opened = open_log(
-            disk, self.router, worker=number, make_will=lambda *fields: fields,
+            disk, self.router, worker=number, owner=owner, make_will=lambda *fields: fields,
             make_mark=lambda: secrets.randbits(32), now_us=now_us, now_ms=now_ms,
             accept_loss=accept_loss, durability=storage.durability, segment_bytes_max=storage.segment_bytes_max)
         self.log = self.opened.log
@@ -318,7 +318,7 @@ def adopt(start: Start) -> Adoption:
         path = worker_folder(folder, number)
         path.mkdir(mode=0o700, exist_ok=True)
         books[number] = Books(start.config, Disk(str(path)), router_name(start.node, number), number, now_us, now_ms,
-                              start.accept_loss)
+                              start.accept_loss, owner=start.node.owner)
     begun = -(spread_of(folder) or 0)
     adoption = Adoption(books, count, Homes(key, count).home_of, Homes(key, begun).home_of if begun > 0 else None,
                         lambda: note_spread(folder, -count))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.storage.retained_copies import complete, open_copy
+from mesh.node_identity import owner_in
 from router.log.disk import Disk
 from router.recovery.snapshot import compact
 
@@ -26,11 +27,13 @@ def main(folder: str, worker: str, only: str = "") -> int:
     if it was whole.
     """
     os.nice(NICENESS)
-    copy = open_copy(Path(folder).parent)
-    reason = complete(Path(folder).parent, copy)
+    data_folder = Path(folder).parent
+    copy = open_copy(data_folder)
+    reason = complete(data_folder, copy)
     made = None
     if only != "copy":
-        made = compact(Disk(folder), int(worker), lambda: secrets.randbits(32), copy, now_us=time.time_ns() // 1000)
+        made = compact(Disk(folder), int(worker), lambda: secrets.randbits(32), copy, owner=owner_in(data_folder),
+                       now_us=time.time_ns() // 1000)
     print(json.dumps({"copy": reason, "snapshot": made._asdict() if made is not None else None}))
     return 0
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker.storage.retained_copies import complete, open_copy
 from broker.storage.worker_folders import workers_of
+from mesh.node_identity import owner_in
 from router.log.disk import Disk
 from router.log.remote_log import FollowedLog
 from router.log.retention import archive_needs
@@ -37,8 +38,10 @@ def compact_left_logs(folder: Path, workers: int) -> None:
         return
     copy = open_copy(folder)
     complete(folder, copy)
+    owner = owner_in(folder)
     for disk, number in left:
-        made = compact(disk, number, lambda: secrets.randbits(32), copy, now_us=time.time_ns() // 1000, is_left=True)
+        made = compact(disk, number, lambda: secrets.randbits(32), copy, owner=owner, now_us=time.time_ns() // 1000,
+                       is_left=True)
         if made is not None:
             remove_snapshots(disk, made.segment)
     copy.close()

@@ -20,9 +20,10 @@ from broker.config.schema import Archive
 from broker.control.connect import PendingWill
 from broker.logs import get
 from broker.storage.readahead_disk import ReadAheadDisk
-from broker.storage.retained_copies import RETAINED, is_complete, log_begins, open_copy
+from broker.storage.retained_copies import RETAINED, is_complete, log_begins, open_copy, owner_text
 from broker.storage.retired_logs import trim_left_logs
 from broker.storage.worker_folders import worker_folder
+from mesh.node_identity import owner_in
 from router.log.retention import archive_needs
 from router.recovery.open_log import begin, open_log, remove_snapshots, remove_unfinished, start_deadlines
 
@@ -51,7 +52,7 @@ def open_index(folder: Path, worker: int = 0, workers: int = 1, *, accept_loss: 
 
     folder.mkdir(mode=0o700, exist_ok=True)
     index = RetainedIndex(str(folder / RETAINED), worker=worker, workers=workers, logs=log_begins(folder),
-                          accept_loss=accept_loss)
+                          node=owner_text(folder), accept_loss=accept_loss)
     if index.report is not None:
         log.warning("retained_damaged", what=index.report)
     return index
@@ -89,7 +90,7 @@ class CommitLog:
         disk = ReadAheadDisk(str(self.home))
         try:
             self.opened = open_log(
-                disk, of_router, worker=worker, make_will=partial(PendingWill.recovered, acl),
+                disk, of_router, worker=worker, owner=owner_in(folder), make_will=partial(PendingWill.recovered, acl),
                 make_mark=lambda: secrets.randbits(32), now_us=time.time_ns() // 1000,
                 now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
                 durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)

@@ -72,6 +72,7 @@ class Log(Places):
         note_newest: Callable[[int], None] = lambda segment: None,
     ) -> None:
         super().__init__(segments.disk, segments.worker, segments.rules)
+        self.owner = segments.owner
         self.incarnation = incarnation
         self.durability = durability
         self.segment_bytes_max = segment_bytes_max
@@ -312,6 +313,7 @@ class Log(Places):
             first_number=self._writing.first_number,
             created_us=self._writing.times_us()[0],
             rules=self.rules,
+            owner=self.owner,
         )
         self._remove_unused()
         try:

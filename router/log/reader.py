@@ -55,11 +55,15 @@ def file_size(disk: Storage, name: str) -> int:
         disk.close(file)
 
 
-def open_segments(disk: Storage, worker: int) -> Segments:
-    """Return the segments of a folder, as far as they can be read; what cannot is in `damages`. Raises OSError."""
+def open_segments(disk: Storage, worker: int, owner: int = 0) -> Segments:
+    """Return the segments of a folder, as far as they can be read; what cannot is in `damages`. Raises OSError.
+
+    Args:
+        owner: of the node that they are to be of; 0: of any.
+    """
     for _ in range(LISTINGS_MAX):
         try:
-            return Segments(disk, worker=worker, rules=RULES_MAX, accept_loss=True)
+            return Segments(disk, worker=worker, rules=RULES_MAX, owner=owner, accept_loss=True)
         except FileNotFoundError as error:
             removed = error  # by the broker, since it was listed
     raise removed

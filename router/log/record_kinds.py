@@ -6,7 +6,7 @@ A kind's number and its fields never change meaning; what changes them raises FO
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2  # 1 did not say in a segment whose data folder it is of
 
 
 class RecordError(ValueError):

@@ -16,13 +16,15 @@ from router.log.record_cursor import Cursor
 from router.log.record_kinds import FORMAT_VERSION
 
 MAGIC: Final = b"SHOALSEG"
-HEADER: Final = struct.Struct("<8sHHIIIQQq12xI")
+HEADER: Final = struct.Struct("<8sHHIIIQQqQ4xI")
 HEADER_COPY_AT: Final = 4096  # another sector, whatever a sector's size
 RECORDS_AT: Final = HEADER_COPY_AT + HEADER.size
 WINDOW_BYTES: Final = 1_048_576
 HOLE: Final = b"SHOALGAP"  # what the file of a segment holds whose loss was accepted
 MARK_AT: Final = 8  # in a record
 NUMBER_AT: Final = 12
+OWNER_AT: Final = 48  # in a header
+FOREIGN: Final = "belongs to another broker's data folder"
 
 # CursorStatus of record_cursor.pxd.
 OPEN, END, SHORT, BAD, SEALED, LIMIT = range(6)
@@ -62,7 +64,11 @@ class MissingSegmentError(SegmentError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of a segment."""
+    """The header of a segment, or of a snapshot.
+
+    Attributes:
+        owner: of the node whose it is (mesh.node_identity.Node.owner); 0: it does not say, as until format version 2.
+    """
 
     worker: int
     incarnation: int
@@ -72,6 +78,7 @@ class Header:
     created_us: int
     rules: int
     version: int = FORMAT_VERSION
+    owner: int = 0
 
     @property
     def name(self) -> str:
@@ -82,7 +89,7 @@ class Header:
         """Return the 64 bytes of the header."""
         packed = HEADER.pack(
             MAGIC, self.version, self.rules, self.worker, self.incarnation, self.mark, self.segment,
-            self.first_number, self.created_us, 0,
+            self.first_number, self.created_us, self.owner, 0,
         )  # fmt: skip
         return packed[:-4] + struct.pack("<I", checksum(packed[:-4]))
 
@@ -91,10 +98,15 @@ class Header:
         """Return the header that 64 bytes are, None if they are none."""
         if len(data) != HEADER.size:
             return None
-        magic, version, rules, worker, incarnation, mark, segment, first_number, created_us, crc = HEADER.unpack(data)
+        magic, version, rules, worker, incarnation, mark, segment, first_number, created_us, owner, crc = (
+            HEADER.unpack(data))
         if magic != MAGIC or crc != checksum(data[:-4]):
             return None
-        return cls(worker, incarnation, mark, segment, first_number, created_us, rules, version)
+        return cls(worker, incarnation, mark, segment, first_number, created_us, rules, version, owner)
+
+    def is_foreign(self, owner: int) -> bool:
+        """Return whether it says that it is of another node than this one; 0: that is not known."""
+        return bool(owner and self.owner and self.owner != owner)
 
 
 @dataclass(slots=True)
@@ -180,6 +192,7 @@ class Segments:
     Args:
         worker: whose log it is.
         rules: the newest version of the router's rules that the caller knows.
+        owner: of the node whose data folder it is in; 0: any will do.
         first_needed: the number of the oldest segment that must be there; 0 if any will do.
         begins: the segment that the log begins with where first_needed is 0; 0 if any will do.
         newest: a segment that was written to, so that it and those before it must be there; 0: nobody knows of one.
@@ -198,6 +211,7 @@ class Segments:
         *,
         worker: int,
         rules: int,
+        owner: int = 0,
         first_needed: int = 0,
         begins: int = 0,
         newest: int = 0,
@@ -209,6 +223,7 @@ class Segments:
         self.disk = disk
         self.worker = worker
         self.rules = rules
+        self.owner = owner
         self.accept_loss = accept_loss
         self.headers: list[Header] = []
         self.next_segment = 1
@@ -335,6 +350,8 @@ class Segments:
             raise NewerVersionError(
                 name, 10, f"was written under rules version {header.rules}; this version of Shoal knows {self.rules}"
             )
+        if header.is_foreign(self.owner):
+            raise ForeignFileError(name, OWNER_AT, FOREIGN)
         if header.worker != self.worker:
             raise ForeignFileError(name, 12, f"belongs to worker {header.worker} and not to worker {self.worker}")
         if header.segment != segment:

@@ -13,8 +13,10 @@ from router.log.record_kinds import FORMAT_VERSION, RecordError
 from router.log.record_scan import Census
 from router.log.segments import (
     END,
+    FOREIGN,
     HEADER,
     HEADER_COPY_AT,
+    OWNER_AT,
     RECORDS_AT,
     SEALED,
     SHORT,
@@ -98,14 +100,17 @@ def read_incarnation(disk: Storage) -> int | None:
     return parse(text).incarnation
 
 
-def examine(disk: Storage, worker: int, progress: Progress = no_progress) -> Report:
+def examine(disk: Storage, worker: int, progress: Progress = no_progress, owner: int = 0) -> Report:
     """Read everything in a worker's folder, check it, and return what there is. Raises OSError.
+
+    Args:
+        owner: of the node that it is to be of; 0: of any.
 
     What is checked: check sums, numbering, what each record's body says, that each segment goes on where the one before
     it ends, and that snapshot and segments together leave nothing out.
     """
     report = Report(worker)
-    segments = open_segments(disk, worker)
+    segments = open_segments(disk, worker, owner)
     names = disk.names()
     for name in names:
         if _ASIDE.fullmatch(name):
@@ -122,7 +127,7 @@ def examine(disk: Storage, worker: int, progress: Progress = no_progress) -> Rep
         number = snapshot_of(name)
         if number is not None:
             try:
-                report.snapshots.append(_examine_snapshot(disk, name, number, worker, report.damages, progress))
+                report.snapshots.append(_examine_snapshot(disk, name, number, worker, owner, report.damages, progress))
             except FileNotFoundError:
                 report.moved = True
     for damage in segments.damages:
@@ -175,12 +180,12 @@ def _examine_segment(
 
 
 def _examine_snapshot(
-    disk: Storage, name: str, number: int, worker: int, damages: list[Damage], progress: Progress
+    disk: Storage, name: str, number: int, worker: int, owner: int, damages: list[Damage], progress: Progress
 ) -> LogFile:
     file = disk.open(name)
     try:
         found = LogFile(name, number, disk.size(file))
-        header = _snapshot_header(disk.read(file, 0, RECORDS_AT), found, worker, damages)
+        header = _snapshot_header(disk.read(file, 0, RECORDS_AT), found, worker, owner, damages)
         if header is not None:
             _walk_snapshot(disk, file, header, found, damages, progress)
         return found
@@ -188,7 +193,7 @@ def _examine_snapshot(
         disk.close(file)
 
 
-def _snapshot_header(start: bytes, found: LogFile, worker: int, damages: list[Damage]) -> Header | None:
+def _snapshot_header(start: bytes, found: LogFile, worker: int, owner: int, damages: list[Damage]) -> Header | None:
     def note(offset: int, length: int, what: str) -> None:
         damages.append(Damage(found.name, offset, length, 0, 0, False, what))
 
@@ -203,6 +208,8 @@ def _snapshot_header(start: bytes, found: LogFile, worker: int, damages: list[Da
     if header.version > FORMAT_VERSION:
         note(8, 2, f"has format version {header.version}, and this version of Shoal reads up to {FORMAT_VERSION}")
         return None
+    if header.is_foreign(owner):
+        note(OWNER_AT, 8, FOREIGN)
     if header.worker != worker:
         note(12, 4, f"belongs to worker {header.worker} and not to worker {worker}")
     if header.segment != found.number:

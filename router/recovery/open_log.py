@@ -15,7 +15,9 @@ from router.log.record_cursor import Cursor
 from router.log.record_kinds import FORMAT_VERSION, RecordError
 from router.log.segments import (
     END,
+    FOREIGN,
     HEADER,
+    OWNER_AT,
     RECORDS_AT,
     SHORT,
     WINDOW_BYTES,
@@ -77,8 +79,8 @@ def snapshot_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, Stored | None, int]:
-    """Feed the newest snapshot, if there is one.
+def feed_snapshot(disk: Storage, worker: int, recovery: Recovery, owner: int = 0) -> tuple[int, Stored | None, int]:
+    """Feed the newest snapshot, if there is one; of any node, if owner is 0.
 
     Returns the first segment to be read behind it (0: there is no snapshot), its messages, and the number of the first
     record that it does not have.
@@ -93,7 +95,7 @@ def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, 
     file = disk.open(name)
     try:
         header = Header.decode(disk.read(file, 0, HEADER.size))
-        _check_snapshot(name, header, worker, newest)
+        _check_snapshot(name, header, worker, newest, owner)
         assert header is not None
         offset, number, window, size = RECORDS_AT, 0, WINDOW_BYTES, disk.size(file)
         while offset < size:
@@ -111,7 +113,7 @@ def feed_snapshot(disk: Storage, worker: int, recovery: Recovery) -> tuple[int, 
     return newest, Stored(disk, header, name, recovery.places), recovery.first_number
 
 
-def _check_snapshot(name: str, header: Header | None, worker: int, segment: int) -> None:
+def _check_snapshot(name: str, header: Header | None, worker: int, segment: int, owner: int) -> None:
     """Raise SegmentError unless a snapshot's header is what its name says."""
     if header is None or header.worker != worker or header.segment != segment:
         raise ForeignFileError(name, 0, f"is not a snapshot of worker {worker}")
@@ -123,6 +125,8 @@ def _check_snapshot(name: str, header: Header | None, worker: int, segment: int)
         raise NewerVersionError(
             name, 10, f"was made under rules version {header.rules}; this version of Shoal knows {RULES}"
         )
+    if header.is_foreign(owner):
+        raise ForeignFileError(name, OWNER_AT, FOREIGN)
 
 
 def _check_fit(segments: Segments, first_segment: int, first_number: int) -> None:
@@ -134,7 +138,7 @@ def _check_fit(segments: Segments, first_segment: int, first_number: int) -> Non
                 f" record {header.first_number}: they are not of one log")  # fmt: skip
 
 
-def put_aside_snapshots(disk: Storage, worker: int) -> None:
+def put_aside_snapshots(disk: Storage, worker: int, owner: int = 0) -> None:
     """Rename the newest snapshots that cannot be used, whose loss is accepted. Raises OSError."""
     found = [segment for name in disk.names() if (segment := snapshot_of(name)) is not None]
     for segment in sorted(found, reverse=True):
@@ -143,7 +147,7 @@ def put_aside_snapshots(disk: Storage, worker: int) -> None:
         try:
             header = Header.decode(disk.read(file, 0, HEADER.size))
             try:
-                _check_snapshot(name, header, worker, segment)
+                _check_snapshot(name, header, worker, segment, owner)
                 assert header is not None
                 data = disk.read(file, RECORDS_AT, disk.size(file))
                 cursor = Cursor(data, RECORDS_AT, header.mark, 0)
@@ -170,6 +174,7 @@ def open_log(
     router: Router,
     *,
     worker: int,
+    owner: int = 0,
     make_will: Callable[..., Any],
     make_mark: Callable[[], int],
     now_us: int,
@@ -187,6 +192,7 @@ def open_log(
     Args:
         disk: the worker's folder.
         worker: its number.
+        owner: of the node whose data folder it is in; 0: nobody knows.
         make_will: makes a session's will of the fields of its record behind the client identifier.
         make_mark: returns 32 bits that nobody outside can know.
         now_us, now_ms: the same moment, since 1970 and monotonic.
@@ -203,10 +209,10 @@ def open_log(
     recovery = Recovery(router, make_will, now_us, now_ms, worker)
     last_run = read_last_run(disk, accept_loss=accept_loss)
     if accept_loss:
-        put_aside_snapshots(disk, worker)
-    first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
+        put_aside_snapshots(disk, worker, owner)
+    first_segment, stored, first_number = feed_snapshot(disk, worker, recovery, owner)
     segments = Segments(
-        disk, worker=worker, rules=RULES, first_needed=first_segment, begins=last_run.begins or 1,
+        disk, worker=worker, rules=RULES, owner=owner, first_needed=first_segment, begins=last_run.begins or 1,
         newest=last_run.newest, strict=last_run.begins > 0, synced=last_run.synced,
         accept_loss=accept_loss)  # fmt: skip
     _check_fit(segments, first_segment, first_number)

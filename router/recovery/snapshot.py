@@ -85,6 +85,7 @@ def compact(
     make_mark: Callable[[], int],
     copy: RetainedCopy | None = None,
     *,
+    owner: int = 0,
     now_us: int = 0,
     is_left: bool = False,
 ) -> Snapshot | None:
@@ -98,6 +99,7 @@ def compact(
         worker: its number.
         make_mark: returns 32 bits that nobody outside can know.
         copy: of the retained messages; None: there is none.
+        owner: of the node whose data folder it is in; 0: any will do, and the snapshot is of whom the log is.
         now_us: the present, µs since 1970.
         is_left: no worker of this number runs any more.
 
@@ -108,8 +110,8 @@ def compact(
     gathered = Gathered(copy, worker, copy.covered(worker)) if copy is not None else None
     router = Router(Ledger(), index=gathered, retains=gathered is not None)
     recovery = Recovery(router, lambda *fields: fields, 0, 0, worker)
-    first_segment, stored, first_number = feed_snapshot(disk, worker, recovery)
-    segments = Segments(disk, worker=worker, rules=RULES, first_needed=first_segment)
+    first_segment, stored, first_number = feed_snapshot(disk, worker, recovery, owner)
+    segments = Segments(disk, worker=worker, rules=RULES, owner=owner, first_needed=first_segment)
     if not segments.headers or segments.headers[-1].segment <= max(first_segment, segments.headers[0].segment):
         return None
     newest = segments.headers[-1]
@@ -126,7 +128,8 @@ def compact(
     unfinished = name + ".new"
     if unfinished in disk.names():
         disk.remove(unfinished)
-    header = Header(worker, newest.incarnation, make_mark(), newest.segment, 1, newest.created_us, RULES)
+    header = Header(worker, newest.incarnation, make_mark(), newest.segment, 1, newest.created_us, RULES,
+                    owner=owner or newest.owner)
     file = disk.create(unfinished)
     try:
         encoded = header.encode()

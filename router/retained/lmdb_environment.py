@@ -14,7 +14,7 @@ from typing import Any, Final
 import lmdb
 
 from router.log.disk import Disk, FileLock, exists, make_folder, make_private, set_aside
-from router.log.segments import MissingSegmentError, NewerVersionError
+from router.log.segments import FOREIGN, MissingSegmentError, NewerVersionError
 from router.retained.page_check import DATABASES, PageCheck, PagesError, meta_value
 from router.retained.resident_pages import MappedPages
 from router.retained.second_copy import CopyError, Manifest, RetainedCopy
@@ -31,7 +31,6 @@ NODE_KEY: Final = b"node"  # whose it is, 8 bytes
 DAMAGED_NAME: Final = "damaged"  # a file beside data.mdb: found damaged while it was used
 DATA: Final = "data.mdb"
 FILL_MESSAGES: Final = 16_384  # of the copy, put into a new environment at a time
-LOOKS_MAX: Final = 100  # for the meta page of a state that others follow with new ones
 ALONE_TRIES: Final = 200  # to have a damaged environment for oneself, so that it can be set aside
 ALONE_PAUSE_S: Final = 0.05
 MAPPED_BYTES_MAX: Final = 128 << 20  # of files in the process's memory: this one, and some 15 MiB of libraries
@@ -64,7 +63,7 @@ class RetainedEnvironment:
         map_size: bytes of address space to begin with; it doubles when it is full.
         tries: so often a damaged one that others use is looked at, 50 ms apart: they are to end when they learn of it.
         worker: who opens it.
-        node: the identifier of the node, 16 hexadecimal digits; nothing: any will do.
+        node: whose the files of the node are, 16 hexadecimal digits; nothing: any will do.
         logs: worker -> number of the first record that its log has: what is before that must be in here.
         accept_loss: go on without what is neither in here nor in the copy.
 
@@ -157,7 +156,7 @@ class RetainedEnvironment:
                 self.folder, 0, f"has format {version}; this version of Shoal reads up to {FORMAT_VERSION}")
         node = meta.get(NODE_KEY, b"").hex()
         if self.node and node not in ("", self.node):
-            raise DamagedError(f"it is of node {node}, and this is {self.node}")
+            raise DamagedError(f"it {FOREIGN}")
         return {int.from_bytes(key[len(APPLIED_KEY) :], "big"): APPLIED.unpack(value)[0]
                 for key, value in meta.items() if key.startswith(APPLIED_KEY)}
 

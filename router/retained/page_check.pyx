@@ -63,6 +63,10 @@ class PagesError(Exception):
     """What is wrong with the file, and on which page."""
 
 
+class StateGoneError(PagesError):
+    """No meta page is of the transaction that was asked for: two newer ones have been written since, or it is damaged."""
+
+
 def meta_value(bytes key not None, bytes data not None) -> bytes:
     """Return what stands in `meta` under a key: the data with a check sum of both."""
     return data + meta_crc(key, data).to_bytes(4, "little")
@@ -217,7 +221,7 @@ cdef class PageCheck:
             if (number == <uint64_t>transaction) if transaction >= 0 else (chosen < 0 or number > newest):
                 chosen, newest = page, number
         if chosen < 0:
-            raise PagesError(f"no meta page is of transaction {transaction}")
+            raise StateGoneError(f"no meta page is of transaction {transaction}")
         self.transaction = newest
         self.read(chosen, 1, self.pages)
         self.page_count = get64(self.pages + PAGE_HEADER + 120) + 1

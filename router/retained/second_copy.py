@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from router.log.crc32c import checksum
 from router.log.disk import Disk, FileLock, make_folder
+from router.log.segments import FOREIGN
 from router.retained.keys import key_of
 from router.retained.sorted_runs import MAGIC, RunError, RunReader, entry
 from router.retained.values import (
@@ -76,7 +77,7 @@ class Manifest:
     """What the copy has.
 
     Attributes:
-        node: the identifier of the node whose it is, or nothing.
+        node: of which node it is, as its other files say it, or nothing.
         following: number of the next run.
         runs: the older ones first.
         covered: worker -> number of the record up to which what its log says is in here.
@@ -128,7 +129,7 @@ class RetainedCopy:
     Args:
         disk: its folder.
         lock: of that folder, between processes; None: nobody else is there.
-        node: the identifier of the node; nothing: any will do.
+        node: whose the files of the node are, 16 hexadecimal digits; nothing: any will do.
 
     Attributes:
         workers: those that have a log, which may say more than is in here.
@@ -174,7 +175,7 @@ class RetainedCopy:
         finally:
             self.disk.close(file)
         if self.node and found.node not in ("", self.node):
-            raise CopyError(f"it is of node {found.node}, and this is {self.node}")
+            raise CopyError(f"it {FOREIGN}")
         return found
 
     def covered(self, worker: int) -> int:

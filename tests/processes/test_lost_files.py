@@ -34,8 +34,8 @@ async def connect(
     return device, connack.session_present
 
 
-async def write(broker: BrokerProcess, *, compacted: bool) -> None:
-    """Leave sessions that are owed messages, and retained messages."""
+async def write(broker: BrokerProcess, *, compacted: bool, mark: bytes = b"") -> None:
+    """Leave sessions that are owed messages, and retained messages, each with a mark in front."""
     with trio.fail_after(TIMEOUT_S):
         for name in SESSIONS:
             session, _ = await connect(broker, name)
@@ -43,7 +43,7 @@ async def write(broker: BrokerProcess, *, compacted: bool) -> None:
             await session.client.stream.aclose()
         publisher, _ = await connect(broker, b"publisher", clean=True, expiry_s=0)
         for topic_name, payload in RETAINED.items():
-            await publisher.publish(topic_name, payload, 1, True)
+            await publisher.publish(topic_name, mark + payload, 1, True)
         if compacted:
             for number in range(25):
                 await publisher.publish(b"big/%d" % number, bytes(100_000), 1, True)
@@ -51,7 +51,7 @@ async def write(broker: BrokerProcess, *, compacted: bool) -> None:
             await until(lambda: broker.events("log_compacted"))
         for name in SESSIONS:
             for payload in QUEUED:
-                await publisher.publish(b"q/" + name, payload, 1)
+                await publisher.publish(b"q/" + name, mark + payload, 1)
         await publisher.client.stream.aclose()
 
 

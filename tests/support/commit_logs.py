@@ -21,7 +21,7 @@ def read_log(disk: Storage, **options: Any) -> tuple[Segments, list[Record]]:
 
 def open_log(disk: Storage, incarnation: int = 1, seed: int = 0, **options: Any) -> tuple[Log, list[Record]]:
     """Read, repair and go on writing, without a thread: log.commit() is a step of it."""
-    reading = {name: options.pop(name) for name in ("accept_loss", "first_needed", "rules") if name in options}
+    reading = {name: options.pop(name) for name in ("accept_loss", "first_needed", "owner", "rules") if name in options}
     segments, records = read_log(disk, **reading)
     segments.repair()
     make_mark = Random(seed * 1000 + incarnation).getrandbits

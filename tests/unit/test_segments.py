@@ -238,7 +238,7 @@ def header_of(disk: SimulatedDisk, name: str, **changes: int) -> Header:
 @pytest.mark.parametrize(
     ("changes", "error", "offset", "sentence"),
     [
-        ({"version": 2}, NewerVersionError, 8, "has format version 2; this version of Shoal reads up to 1"),
+        ({"version": 3}, NewerVersionError, 8, "has format version 3; this version of Shoal reads up to 2"),
         ({"rules": 7}, NewerVersionError, 10, "was written under rules version 7; this version of Shoal knows 1"),
         ({"worker": 3}, ForeignFileError, 12, "belongs to worker 3 and not to worker 0"),
         ({"segment": 9}, ForeignFileError, 24, "says that it is segment 9"),
@@ -269,6 +269,25 @@ def test_what_is_newer_or_foreign_is_refused_by_name_unless_loss_is_accepted(
     segments, records = read_log(disk)
     assert whole(records) == [*range(1, 7), *range(13, 20)]
     assert [(damage.first_missing, damage.missing) for damage in segments.damages] == [(7, 6)]
+
+
+def test_a_segment_of_another_node_is_refused_by_name_unless_loss_is_accepted() -> None:
+    disk = some_log()
+    for name, owner in ((FIRST, 0), (SECOND, 8), (THIRD, 7)):      # the first one is of a version that did not say
+        disk = changed(disk, name, rewritten(header_of(disk, name, owner=owner)))
+    for owner in (0, 8):
+        if owner:
+            disk = changed(disk, THIRD, rewritten(header_of(disk, THIRD, owner=8)))
+        assert whole(read_log(disk, owner=owner)[1]) == list(range(1, 19))
+    with pytest.raises(ForeignFileError, match=f"{SECOND}: belongs to another broker's data folder"):
+        read_log(disk, owner=7)
+    disk = changed(disk, THIRD, rewritten(header_of(disk, THIRD, owner=7)))
+    log, records = open_log(disk, incarnation=2, owner=7, accept_loss=True)
+    assert whole(records) == [*range(1, 7), *range(13, 19)]
+    log.append(turn(log, 1))
+    assert log.commit()
+    segments, records = read_log(disk, owner=7)
+    assert (whole(records)[-1], segments.headers[-1].owner) == (19, 7)
 
 
 def test_a_missing_segment_is_refused_by_name_unless_loss_is_accepted() -> None:
@@ -358,6 +377,9 @@ def test_the_header_is_the_64_bytes_that_the_table_says() -> None:
     header = Header(1, 2, 3, 4, 5, 6, 7)
     encoded = header.encode()
     assert encoded[:60] == b"SHOALSEG" + struct.pack("<HHIIIQQq", FORMAT_VERSION, 7, 1, 2, 3, 4, 5, 6) + bytes(12)
+    owned = Header(1, 2, 3, 4, 5, 6, 7, owner=2**64 - 2)
+    assert owned.encode()[48:60] == struct.pack("<Q4x", 2**64 - 2)
+    assert Header.decode(owned.encode()) == owned
     assert struct.unpack("<I", encoded[60:])[0] == checksum(encoded[:60])
     assert Header.decode(encoded) == header
     for at in range(64):
