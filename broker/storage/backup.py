@@ -196,12 +196,20 @@ def _copy_retained(source: Path, target: Path, manifest: Manifest, progress: Pro
         return
     import lmdb
 
+    from broker.storage.retained_copies import DamagedIndexError, checked_index
+    from router.retained.page_check import PageCheck, PagesError
+
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(mode=0o700)
     try:
-        with lmdb.open(str(source), readonly=True, create=False, max_dbs=0) as environment:
-            environment.copy(str(target), compact=True)
-    except lmdb.Error as error:
+        # LMDB ends the process over a page that is not what it should be, and copies a value whatever it is.
+        with checked_index(source.parent) as found:
+            assert found is not None
+            found[0].copy(str(target), compact=True)
+        PageCheck(str(target / RETAINED_FILE))
+    except DamagedIndexError as error:
+        raise DamagedError(f"{error}; the broker mends it when it is started again") from None
+    except (lmdb.Error, PagesError) as error:
         raise DamagedError(f"the retained messages in {source} cannot be copied: {error}") from error
     _sync(target / RETAINED_FILE)
     _sync_folder(target)
