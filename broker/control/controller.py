@@ -350,6 +350,11 @@ class Controller:
         self._last_words(connection, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
         connection.close(CloseReason.INTERNAL_ERROR)
 
+    def filter_failed(self, connection: Connection, error: BaseException) -> None:
+        """End a connection whose filter between socket and protocol has raised; the traceback is in the log."""
+        log.error("filter_failed", client=client_of(connection), exc_info=error)
+        connection.close(CloseReason.FILTER_FAILED)
+
     def keep_alive_timeout(self, connection: Connection) -> None:
         """One and a half times the keep alive passed in silence [MQTT-3.1.2-22]."""
         self._last_words(connection, Reason.KEEP_ALIVE_TIMEOUT)

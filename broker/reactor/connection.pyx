@@ -9,6 +9,7 @@ from broker.reactor.peer_socket import peer_address
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
+from broker.wire.codec cimport DISCONNECT, read_varint
 from router.core.message cimport Message
 from router.matching.route_cache cimport write_identifier
 from router.sessions.session cimport Session
@@ -31,6 +32,22 @@ cdef inline ssize_t timed_recv(Turn* turn, int fd, void* data, size_t size) noex
     received = recv(fd, data, size, MSG_DONTWAIT)
     turn.receive_ns += monotonic_ns() - started_ns
     return received
+
+
+class ClosedFilter:
+    """What stands where a filter has raised: nothing comes through any more, either way."""
+
+    def received(self, data: bytes) -> tuple[()]:
+        """Return the plain bytes."""
+        return ()
+
+    def send(self, data: bytes) -> bytes:
+        """Return what goes to the socket."""
+        return b""
+
+    def wants_to_send(self) -> bool:
+        """Whether it has anything of its own to say."""
+        return False
 
 
 @cython.final
@@ -167,16 +184,30 @@ cdef class Connection(SocketEnd):
         cdef size_t have = self.kept_length
         raw = (<const uint8_t*>(data + have))[:length - have]
         try:
-            pieces = self.transform.received(raw)
+            pieces = [bytes(memoryview(piece)) for piece in self.transform.received(raw)]
+            answers = self.transform.wants_to_send()
         except ClientError as error:
             self.controller.fail(self, error)
+            return 0
+        except Exception as error:
+            self.filter_failed(error)
             return 0
         for piece in pieces:
             if self.state != CLOSING:
                 self.feed_bytes(piece)
-        if self.transform.wants_to_send():
+        if answers:
             self.touch()
         return 0
+
+    def filter_failed(self, error: Exception) -> None:
+        """The filter between socket and protocol raised: this connection can read and send nothing any more, and ends."""
+        lingering = self.state == CLOSING
+        self.transform = ClosedFilter()
+        self.transformed = b""
+        output_clear(&self.out)
+        self.controller.filter_failed(self, error)
+        if lingering:
+            self.end_input()
 
     def feed_bytes(self, bytes data not None) -> None:
         """Take bytes as if the socket had delivered them: from a filter, another process, or a test."""

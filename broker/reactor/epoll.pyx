@@ -305,7 +305,10 @@ cdef class Reactor(Hub):
     def _adopt(self, int fd):
         cdef Connection connection = self.make(fd, self.epoll_fd)
         if self.transform_factory is not None:
-            connection.transform = self.transform_factory()
+            try:
+                connection.transform = self.transform_factory()
+            except Exception as error:
+                connection.filter_failed(error)
         connection.interest = EPOLLIN
         try:
             self._watch(fd, EPOLLIN)

@@ -108,7 +108,11 @@ cdef class SocketEnd(Protocol):
     cdef int send_transformed(self) except -1:
         cdef ssize_t sent
         plain = self.take_output()
-        data = self.transformed + self.transform.send(plain)
+        try:
+            data = self.transformed + self.transform.send(plain)
+        except Exception as error:
+            self.filter_failed(error)
+            return 0
         sent = send(self.fd, <const char*>data, len(data), MSG_DONTWAIT | MSG_NOSIGNAL) if data else 0
         if sent < 0:
             if errno != EAGAIN and errno != EINTR:

@@ -141,6 +141,7 @@ class CloseReason(StrEnum):
     HOME_UNAVAILABLE = "home_unavailable"                             # the worker that the client lives on is away
     SERVER_SHUTDOWN = "server_shutdown"
     INTERNAL_ERROR = "internal_error"                                 # our fault; a traceback was logged
+    FILTER_FAILED = "filter_failed"                                   # of its transport; a traceback was logged
 
 
 BY_CLIENT = frozenset({
