@@ -209,3 +209,55 @@ def test_an_administrator_can_send_away_who_waits_for_a_record(with_session: boo
     assert isinstance(answer, Connack)
     assert answer.reason == Reason.SERVER_UNAVAILABLE
     assert (b"c" in broker.router.sessions) != with_session
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(("behind", "published"), [
+    (encode(Disconnect(), 5), []),
+    (encode(Publish(b"t", b"x"), 4) + b"\xE0\0", []),
+    (b"", [b"gone"]),
+    (b"\xE0", [b"gone"]),                                     # not whole
+    (b"\x82\x01", [b"gone"]),                                 # nor is what comes before
+    (b"\x30\xFF\xFF\xFF\xFF\x7F\xE0\0", [b"gone"]),           # malformed
+], ids=["DISCONNECT", "PUBLISH and DISCONNECT", "nothing", "a beginning", "another beginning", "malformed"])
+@pytest.mark.parametrize("ends", ["taken over", "kicked", "lost"])
+def test_a_disconnect_behind_a_connect_that_waits_discards_the_will(
+    ends: str, behind: bytes, published: list[bytes], version: int
+) -> None:
+    # Proves: [MQTT-3.14.4-3]
+    broker = LateBroker()
+    watching = broker.watch(b"w")
+    keep_session(broker)
+    client = broker.connect(600 if version == 5 else 0, version=version, will=Will(b"w", b"gone"))
+    client.connection.feed_bytes(behind)
+    broker.turn()
+    if ends == "taken over":
+        broker.connect(600)
+    elif ends == "kicked":
+        broker.controller.send_away(broker.router.sessions[b"c"], False)
+    else:
+        client.cut()
+    broker.settle()
+    assert watching.heard() == published
+
+
+@pytest.mark.parametrize(("reason", "published"), [
+    (Reason.NORMAL_DISCONNECTION, []), (Reason.DISCONNECT_WITH_WILL_MESSAGE, [b"gone"])])
+@pytest.mark.parametrize("waits", ["behind a SUBSCRIBE", "alone"])
+def test_a_disconnect_that_waits_while_its_client_is_taken_over_decides_on_the_will(
+    waits: str, reason: Reason, published: list[bytes]
+) -> None:
+    # Proves: [MQTT-3.14.4-3]
+    broker = LateBroker()
+    watching = broker.watch(b"w")
+    client = broker.connect(600, will=Will(b"w", b"gone"))
+    broker.settle()
+    coming = LateClient(broker, 5)
+    # Its CONNECT is dealt with first.
+    coming.connection.feed_bytes(encode(Connect(5, b"c", False, 0, None), 5))
+    if waits != "alone":
+        client.connection.feed_bytes(encode(Subscribe(1, (subscription(b"t", 0),)), 5))
+    client.connection.feed_bytes(encode(Disconnect(reason), 5))
+    broker.settle()
+    assert watching.heard() == published
+    assert client.connection.close_reason == CloseReason.TAKEN_OVER

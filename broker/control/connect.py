@@ -279,12 +279,13 @@ class Handshake:
     def forget(self, connection: Connection) -> None:
         """The connection ended: an authenticator that decides on it is told, and the session of an opening is detached.
 
-        It was accepted, so its will is published, as that of an open one [MQTT-3.1.2-8].
+        It was accepted, so its will is published, as that of an open one [MQTT-3.1.2-8], unless its client has sent a
+        DISCONNECT behind the CONNECT [MQTT-3.14.4-3].
         """
         opening = self.openings.end(connection)
         if opening is not None:
             self.give_place()
-            self.router.detach_session(opening.session, True)
+            self.router.detach_session(opening.session, not connection.has_disconnected())
         if self.exchanges:
             exchange = self.exchanges.pop(id(connection), None)
             if exchange is not None:

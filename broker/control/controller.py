@@ -22,7 +22,7 @@ from broker.wire.packets import (
     encode_fitting,
 )
 from broker.wire.properties import PacketType
-from broker.wire.reasons import BY_CLIENT, ClientError, CloseReason, Reason, disconnect_reason_to_close
+from broker.wire.reasons import BY_CLIENT, UNHEARD, ClientError, CloseReason, Reason, disconnect_reason_to_close
 from router.matching.topic_names import check_topic_filter, parse_shared
 from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription
 
@@ -422,7 +422,8 @@ class Controller:
             if session.replays and self.replays is not None:
                 self.replays.pause(session)
             connection.leave_session()
-            self.router.detach_session(session, connection.publish_will)
+            publish_will = connection.publish_will and not (reason in UNHEARD and connection.has_disconnected())
+            self.router.detach_session(session, publish_will)
             self.handshake.session_limit.tell()
 
     def slow_turn(self, phases: dict[str, int]) -> None:

@@ -132,6 +132,26 @@ cdef class Connection(SocketEnd):
         self.close(CloseReason.CONNECTION_LOST)
         return 0
 
+    def has_disconnected(self) -> bool:
+        """Return whether a DISCONNECT has come that discards the will [MQTT-3.14.4-3], and has not been dealt with.
+
+        To be asked of a connection that ends by what others do, while packets of its client wait. Cost: some 2 ns for
+        each packet that waits.
+        """
+        cdef size_t at = 0
+        cdef uint32_t remaining = 0
+        cdef int size
+        if self.parked and self.parked_first == DISCONNECT << 4:
+            return self.version < 5 or self.parked_body[:1] in (b"", b"\0")
+        while self.kept_length - at >= 2:
+            size = read_varint(self.kept + at + 1, self.kept_length - at - 1, &remaining)
+            if size <= 0 or self.kept_length - at < 1 + size + <size_t>remaining:
+                return False
+            if self.kept[at] == DISCONNECT << 4:
+                return self.version < 5 or remaining == 0 or self.kept[at + 1 + size] == 0
+            at += 1 + size + <size_t>remaining
+        return False
+
     def wait_for_answer(self) -> None:
         """An authenticator was asked about the CONNECT and takes its time."""
         self.answer_awaited = True

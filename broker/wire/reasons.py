@@ -144,6 +144,12 @@ class CloseReason(StrEnum):
     FILTER_FAILED = "filter_failed"                                   # of its transport; a traceback was logged
 
 
+UNHEARD = frozenset({
+    CloseReason.CONNECTION_LOST, CloseReason.SOCKET_ERROR, CloseReason.TAKEN_OVER, CloseReason.KICKED,
+    CloseReason.REDIRECTED, CloseReason.SERVER_SHUTDOWN, CloseReason.MAXIMUM_CONNECT_TIME,
+})
+"""Ends that follow from nothing the client sent: a DISCONNECT of its may be among what waits to be dealt with."""
+
 BY_CLIENT = frozenset({
     CloseReason.CLIENT_DISCONNECT, CloseReason.CLIENT_DISCONNECT_WITH_WILL, CloseReason.CLIENT_DISCONNECT_WITH_ERROR,
     CloseReason.CONNECTION_LOST, CloseReason.SOCKET_ERROR,
