@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from router.matching.archive_filters cimport ArchiveFilters
 from router.log.record_cursor cimport PEERS_MAX
 from router.core.receiver cimport DISPLACES, DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
-from router.sessions.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_PEER_GONE
+from router.sessions.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_PEER_GONE, DROP_RETAINED_FULL
 from router.peers.peer cimport owed_peers
 from router.core.receiver cimport Entry
 from router.sessions.session cimport EXPIRY_NEVER
@@ -202,20 +202,26 @@ cdef class Router:
         cdef uint32_t[PEERS_MAX] peers
         cdef int peer_count = 0
         cdef uint8_t qos
-        cdef bint retain
+        cdef bint retain, retained = owned.retain, kept = retained
         # What the record alone does not say about who gets it stands before it, so that both are there or neither.
         cdef list copies = [] if route.group_count and self.peers else None
         cdef list decided = self._decide(publisher, owned, route, copies) if owned.qos else None
         if owned.qos and self.peers:
             peer_count = owed_peers(route, decided, peers)
-        if owned.retain:
+        if retained:
             time_us = self.retaining.next_stamp_us()
             time_ms = self.retaining.stamp_ms()
+            kept = self.retaining.may_retain(owned)
+            if not kept:
+                ledger.dropped_messages[DROP_RETAINED_FULL] += 1
+                # Its record does not ask for it either: what was kept out is not to be there after a restart.
+                owned.retain = False
         owned.record = ledger.records.accepted(
             time_us, time_ms, ledger.records.last_number + 1, owned,
             (<Session>publisher).client_identifier if isinstance(publisher, Session) else None,
             packet_identifier, will, peers, peer_count)
-        if owned.retain:
+        owned.retain = retained
+        if kept:
             self.retaining.retain(owned)
             if owned.qos and self.retaining.is_shared:
                 self.effects.await_number(self.indexing, owned.record)

@@ -255,7 +255,11 @@ class Limits(Struct, frozen=True, kw_only=True):
         int, Meta(ge=16, le=65_535, description="Length of a topic name or a topic filter.")
     ] = 65_535
     retained_messages_max: Annotated[
-        int, Meta(ge=0, le=1_000_000_000, description="Topics that may have a retained message.")
+        int,
+        Meta(
+            ge=0, le=1_000_000_000,
+            description="Topics that may have a retained message. Those that are there when it is lowered stay.",
+        ),
     ] = 1_000_000
     retained_bytes_max: Annotated[
         int, Meta(ge=0, le=1 << 40, description="Topic names, properties and payloads of all retained messages.")

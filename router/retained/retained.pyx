@@ -76,19 +76,20 @@ cdef class Retaining:
         return self.ledger.now_ms + (self.ledger.stamp_us - self.ledger.now_us + 999) // 1000
 
     cdef int retain_in_index(self, Message message) except -1:
-        """retain() for a message that has just got its record and stamp."""
+        """retain() for a message that has just got its record and stamp, and for which may_retain() has been asked."""
         cdef Ledger ledger = self.ledger
         assert message.record, "an index without a log"
         if message.payload_length == 0:
             self.index.clear(message.topic_name, stamp_us=ledger.stamp_us, record=message.record)
-        elif self.may_retain(message):
-            self.index.store(message, stamp_us=ledger.stamp_us, record=message.record, now_ms=self.stamp_ms())
         else:
-            ledger.dropped_messages[DROP_RETAINED_FULL] += 1
+            self.index.store(message, stamp_us=ledger.stamp_us, record=message.record, now_ms=self.stamp_ms())
         return 0
 
     cdef int recover(self, Message message, uint64_t record, int64_t stamp_us, int64_t moment_ms) except -1:
-        """Take a retained message, or the end of one, from the log."""
+        """Take a retained message, or the end of one, from the log.
+
+        The limits of this run are not asked: what the log has was let in, and acknowledged, under those of then.
+        """
         message.record = record
         if self.index is not None:
             self.index.apply(record, message.topic_name, message if message.payload_length else None,

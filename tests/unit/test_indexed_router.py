@@ -227,3 +227,33 @@ def test_a_slice_ends_with_the_message_that_makes_it_large(tmp_path: Path) -> No
             sizes.append(len(scan.next_slice(10, NOW_US, NOW_MS, 1500)))
         assert sum(sizes) == 6
         assert max(sizes) == 2
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["index kept", "index anew"])
+def test_the_limits_decide_what_is_retained_when_it_is_published_and_never_again(tmp_path: Path, anew: bool) -> None:
+    disk = SimulatedDisk()
+    for name in "123":
+        (tmp_path / name).mkdir()
+    with running(disk, tmp_path / "1", retained_messages_max=2) as run:
+        for topic_name, payload in [(b"a", b"1"), (b"b", b"2"), (b"beyond", b"3"), (b"b", b"4")]:
+            run.publish(topic_name, payload)
+        run.commit()
+        assert run.found() == {b"a": b"1", b"b": b"4"}
+        assert run.router.ledger.dropped() == {"retained_full": 1}
+    with running(disk, tmp_path / ("2" if anew else "1"), retained_messages_max=1) as run:
+        assert run.found() == {b"a": b"1", b"b": b"4"}
+        run.publish(b"beyond", b"5")
+        run.publish(b"a", b"6")
+        run.commit()
+        assert run.found() == {b"a": b"6", b"b": b"4"}
+        assert run.router.ledger.dropped() == {"retained_full": 1}
+    with running(disk, tmp_path / "3", retained_messages_max=0) as run:
+        assert run.found() == {b"a": b"6", b"b": b"4"}
+
+
+def test_who_wants_retain_as_published_is_told_though_there_was_no_room_to_keep_it(tmp_path: Path) -> None:
+    with running(SimulatedDisk(), tmp_path, retained_messages_max=0) as run:
+        receiver = client(run.router)
+        run.router.subscribe(receiver, b"#", 0x08)
+        run.publish(b"a", b"1")
+        assert [(kept.topic_name, retain) for kept, _, retain, _ in receiver.take()] == [(b"a", True)]
