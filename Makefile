@@ -44,7 +44,7 @@ help:
 	@echo 'make soak           mixed load for MINUTES=30, and a verdict: memory flat, nothing acknowledged lost'
 	@echo 'make soak-kill      kill -9 every few seconds under load for SECONDS=600 at RATE=5000 messages/s, and a verdict'
 	@echo 'make soak-hostile   packets that are much work for SECONDS=15 each, beside a witness whose longest wait is judged'
-	@echo 'make soak-workers   a worker stopped for SECONDS=60, and COUNT=1000 names that two clients claim at the same instant'
+	@echo 'make soak-workers   a worker stopped for SECONDS=60, and COUNT=1000 names that two clients claim at the same instant, workers killed and stopped'
 	@echo 'make capacity       measure what clients, subscriptions and messages cost, and write docs/capacity.md'
 	@echo 'make bench          measure beside the floor and mosquitto, and write docs/benchmarks.md'
 	@echo 'make admin-turns    how long turns are while an administrator goes through 100,000 clients (a minute)'
@@ -240,6 +240,7 @@ soak-kill: test-ready
 soak-workers: test-ready
 	@$(BIN)/python -m tests.soak.stall --seconds $(or $(SECONDS),60)
 	@$(BIN)/python -m tests.soak.claims --count $(or $(COUNT),1000)
+	@$(BIN)/python -m tests.soak.kill --workers 3 --seconds $(or $(SECONDS),60) --rate 1000
 
 # Packets that are much work, beside a witness that must not wait.
 soak-hostile: test-ready

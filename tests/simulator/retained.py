@@ -1,8 +1,9 @@
 """Retained messages of several workers: what may stand, and readers that subscribe again and again and look at it.
 
 A topic whose messages come from one publisher has one order: what a reader sees of it never goes back, whatever workers
-and links do meanwhile. Of a topic that several publish to nobody is promised an order; but what has been followed by a
-message that was sent after its acknowledgement, and is acknowledged itself, is shown to no new subscriber.
+and links do meanwhile. What is published at QoS 0 may be lost with its worker, though others have been shown it. Of a
+topic that several publish to nobody is promised an order; but what has been followed by a message that was sent after
+its acknowledgement, and is acknowledged itself, is shown to no new subscriber.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class Reader(Client):
     subscribed: bool = False
     asked: int = 0                              # when it subscribed last
     asked_before: int = 0                       # ... and before that in this session: of that something may be left
+    asked_steps: tuple[int, int] = (0, 0)       # of the world, the last two times
+    is_standing: bool = False                   # it asked by a subscription that was there already
     asked_on: int = 0                           # number of the connection
     bound: int = 0                              # what it is shown was not superseded then
     highest: dict[bytes, int] = field(default_factory=dict)     # topic -> number, of what was seen
@@ -103,6 +106,8 @@ class Reader(Client):
         history: History = self.world.history       # type: ignore[attr-defined]
         self.asked_before = self.asked
         self.asked, self.asked_on = history.tick(), self.connections
+        self.asked_steps = self.asked_steps[1], self.world.steps
+        self.is_standing = not renewed and self.asked_before > 0
         self.subscribed = False
         self.current.clear()
         if renewed:
@@ -135,7 +140,7 @@ class Reader(Client):
     def forget_live(self) -> None:
         """What came at QoS 0, and live, may be lost with a worker: its publisher knew of nothing."""
         for topic in self.highest:
-            if self.qos == 0 or topic.endswith(b"/0"):
+            if self.qos == 0:
                 self.highest[topic] = self.shown.get(topic, 0)
 
     def saw(self, packet: Publish) -> None:
@@ -148,8 +153,10 @@ class Reader(Client):
         said = f"{self.identifier} was sent {payload[-20:]!r} of {topic!r}, retain {packet.retain}"
         if packet.retain and not packet.dup:
             world.check(not history.is_superseded(topic, payload, self.bound), f"{said}, which was superseded")
-        if topic == SHARED_TOPIC:
+        if topic == SHARED_TOPIC or (topic.endswith(b"/0") and world.recoveries):
             return
+        if packet.retain and self.is_standing and (packet.dup or world.was_silent(self)):   # type: ignore[attr-defined]
+            return                              # what a worker that does not answer has yet to send is still owed
         highest = self.highest.get(topic, 0)
         repeated = packet.dup or payload in world.sent_again
         if repeated and not payload:

@@ -131,6 +131,8 @@ class SeveralWorld(Promises):
         here, home = self.workers[publisher.home], self.workers[client.home]
         if here is home:
             return True
+        if here.router is None:
+            return False
         options = here.router.tree.options_of(here.peer_session(home), client.full_filter)
         if options >= 0 and options & 3:
             self.unsure[client.identifier].discard(here.number)
@@ -149,6 +151,10 @@ class SeveralWorld(Promises):
     def published(self, publisher: Publisher, message: Publish, number: int) -> None:
         """A message is on its way."""
         super().published(publisher, message, number)
+        for client in self.subscribers:
+            if client.subscribed and client.qos and client.identifier not in self.audience.get(message.payload, ()):
+                # Its worker may not know that it is wanted, but when it is sent again it does, and that comes late.
+                self.before.setdefault(client.identifier, set()).add(message.payload)
         if message.retain:
             self.history.published(message, number)
 
@@ -174,6 +180,10 @@ class SeveralWorld(Promises):
             times = self.group_got[packet.payload] = self.group_got.get(packet.payload, 0) + 1
             self.check(times == 1 or self.has_forgiven or any(member.qos < 2 for member in self.members),
                        f"the group got {packet.payload!r} {times} times at QoS 2")
+
+    def was_silent(self, reader: Reader) -> bool:
+        """Return whether some link of a reader's worker was not up at any time since it asked, or had asked before."""
+        return any(step >= reader.asked_steps[0] for step in self.workers[reader.home].silent_steps.values())
 
     def renounces(self, client: Subscriber) -> None:
         """A client does not want what it has not got, and is not owed it any more."""

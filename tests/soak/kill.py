@@ -1,8 +1,10 @@
 """`python -m tests.soak.kill --seconds 600 --rate 5000`: kill -9 every few seconds under load, and a verdict.
 
 Durable publishers and subscribers of 5.0 and 3.1.1 at QoS 1 and 2, a group, retained messages and wills go on over the
-deaths of the broker. At the end nothing that was acknowledged may be missing, nothing may have come twice at QoS 2 or
-out of order, and no session may have been lost.
+deaths of the broker. With several workers, one is stopped for some seconds now and then (SIGSTOP), and the broker may
+come back with another number of them. Readers on all workers look whether retained messages go back. At the end nothing
+that was acknowledged may be missing, nothing may have come twice at QoS 2 or out of order, and no session may have been
+lost.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from tests.soak.kill_loads import Cast, Scene, read_retained
+from tests.soak.retained_readers import readers
 from tests.support.process import BrokerProcess
 
 PUBLISHERS = 16
 CATCH_UP_S = 120.0
+STOPPED_S = 5.0                 # a worker, at most: longer than its peers wait for it
 SETTINGS = {"SHOAL_MQTT__QUEUE_MESSAGES_MAX": "10000000", "SHOAL_MQTT__QUEUE_BYTES_MAX": str(1 << 38),
             "SHOAL_PROCESSES__RESTARTS_MAX": "1000"}
 
@@ -87,15 +92,42 @@ class Killer:
         assert self.broker.process.stdout is not None
         self.broker.process.stdout.close()
 
-    def kill_worker(self) -> None:
-        """Kill one worker; the supervisor starts it again."""
+    def any_worker(self) -> int | None:
+        """Return a worker's process; None if the one that was killed last is not there again yet, or there is one."""
         assert self.broker.process is not None
+        if self.broker.options[-1] == "1":
+            return None
         pid = self.broker.process.pid
         workers = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-        if workers:                      # else the one that was killed last is not there again yet
+        return int(self.draw.choice(workers)) if workers else None
+
+    def kill_worker(self) -> None:
+        """Kill one worker; the supervisor starts it again."""
+        pid = self.any_worker()
+        if pid is not None:
             self.scene.starts += 1
-            os.kill(int(self.draw.choice(workers)), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             self.scene.counts["kills of a worker"] += 1
+
+    async def stop_worker(self) -> None:
+        """Stop one worker, and let it go on after a while; it may be killed meanwhile."""
+        pid = self.any_worker()
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGSTOP)
+        self.scene.counts["stops of a worker"] += 1
+        try:
+            await self.scene.rest(self.draw.uniform(0.5, STOPPED_S), self.scene.over)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def draw_workers(self) -> None:
+        """Begin with another number of workers the next time, perhaps."""
+        if self.workers > 1 and self.draw.random() < 0.3:
+            number = self.draw.randint(1, self.workers)
+            self.scene.counts["starts with a number of workers drawn anew"] += 1
+            self.broker.options = (*self.broker.options[:-1], str(number))
 
     async def run(self, cast: Cast, seconds: float) -> None:
         """Kill and start until the time is up; it runs at the end."""
@@ -112,6 +144,9 @@ class Killer:
                 if (code := self.broker.process.poll()) is not None:
                     scene.fault(f"the broker ended by itself with exit code {code}")
                     return
+                if self.workers > 1 and draw.random() < 0.4:
+                    nursery.start_soon(self.stop_worker)
+                    continue
                 if self.workers > 1 and draw.random() < 0.75:
                     self.kill_worker()
                     continue
@@ -123,6 +158,7 @@ class Killer:
                 else:
                     self.end(self.broker.kill)
                     scene.counts["kills"] += 1
+                self.draw_workers()
                 while draw.random() < 0.15:
                     await self.start_and_kill(draw.uniform(0.0, 1.2 * self.restarts_s[-1]))
                 await self.start()
@@ -139,6 +175,8 @@ async def kill_again_and_again(broker: BrokerProcess, seconds: float, rate: floa
     begun_s = time.monotonic()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cast.play)
+        for reader in readers(scene, cast.retainers):
+            nursery.start_soon(reader.run)
         await scene.ready.wait()
         await killer.run(cast, seconds)
         loaded_s = time.monotonic() - begun_s

@@ -323,6 +323,12 @@ class Retainer(Actor):
         self.history: dict[bytes, list[bytes]] = {
             f"retained/{name}/{number}".encode(): [b""] for number in range(RETAINED_TOPICS)}
         self.acknowledged = dict.fromkeys(self.history, 0)
+        self.sent_again: set[tuple[bytes, int]] = set()         # these may come behind later ones
+
+    def on_connected(self) -> None:
+        """What was in flight has been sent again."""
+        super().on_connected()
+        self.sent_again.update(tag for _, tag in self.session.in_flight.values())
 
     def on_acknowledged(self, tag: tuple[bytes, int]) -> None:
         """PUBACK or PUBREC: older ones may not stand any more."""
