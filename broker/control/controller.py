@@ -88,6 +88,7 @@ class Controller:
         self.refused_subscriptions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
         self.slow_turns = 0
+        self.awaiting_links: Counter[Connection] = Counter()     # how many SUBSCRIBE of it wait for links
         self._errors: dict[Connection, ClientError] = {}         # of connections whose end is under way
 
     # Packets -------------------------------------------------------------------------------------------------------

@@ -161,13 +161,22 @@ class Subscribing:
             if self._session.replays.get(replay.topic_filter) is replay and controller.replays is not None:
                 controller.replays.start(connection, replay)
         router = controller.router
-        if backlog.is_standing:
-            router.retaining.when_brought(router.effects, self._send_retained)
+        if backlog.is_standing or (backlog and connection in controller.awaiting_links):
+            # In the order in which they were asked: the last one counts of a topic filter that asked more than once.
+            controller.awaiting_links[connection] += 1
+            router.retaining.when_brought(router.effects, self._when_brought)
         elif backlog and router.recording and router.ledger.durable < router.last_record:
             # What is retained may be younger than what a crash leaves, and then it would go back.
             router.effects.call(self._send_retained)
         else:
             self._send_retained()
+
+    def _when_brought(self, reached: Reached) -> None:
+        waiting = self._controller.awaiting_links
+        waiting[self._connection] -= 1
+        if not waiting[self._connection]:
+            del waiting[self._connection]
+        self._send_retained(reached)
 
     def _send_retained(self, reached: Reached | None = None) -> None:
         """Look at what is retained now, and have it sent behind what is on its way to the client at this moment.
