@@ -156,7 +156,6 @@ cdef class Session(Receiver):
             if self.ledger.sessions_online > self.ledger.sessions_online_max:
                 self.ledger.sessions_online_max = self.ledger.sessions_online
         self.receive_maximum = receive_maximum
-        self.ends_ms = 0
         self.waiting_answers = 0
         if self.outgoing is not None:
             self.outgoing.attach(receive_maximum)
