@@ -2,6 +2,7 @@
 
 import re
 
+from tests.mutants.__main__ import built_from
 from tests.mutants.data import ROOT, mutants
 from tests.test_conformance import NOT_APPLICABLE, PAGE, proofs, rows
 
@@ -33,6 +34,12 @@ def test_the_text_of_every_mutant_occurs_once_in_its_file() -> None:
         text = (ROOT / mutant.file).read_text(encoding="utf-8")
         assert text.count(mutant.find) == 1, f"{mutant.name}: {text.count(mutant.find)} times in {mutant.file}"
         assert mutant.find != mutant.replace, mutant.name
+
+
+def test_what_was_built_of_every_mutants_module_is_found_and_comes_back() -> None:
+    for mutant in mutants():
+        if mutant.is_compiled:
+            assert {".c", ".so"} <= {path.suffix for path in built_from(ROOT / mutant.file)}, mutant.file
 
 
 def test_the_tests_of_every_mutant_prove_the_clause_that_it_breaks() -> None:

@@ -24,7 +24,7 @@ STORE = ROOT / "build" / "mutant"
 
 def built_from(source: Path) -> list[Path]:
     """What the build made of a .pyx: C, object and modules."""
-    package, stem = source.parent.name, source.stem
+    package, stem = source.parent.relative_to(ROOT), source.stem
     patterns = (f"build/cython/{package}/{stem}.c", f"build/temp*/**/{package}/{stem}.o",
                 f"build/lib*/{package}/{stem}.*.so", f"{package}/{stem}.*.so")
     return [path for pattern in patterns for path in ROOT.glob(pattern)]
