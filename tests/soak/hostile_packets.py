@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import socket
 import statistics
 import sys
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 from broker.wire.packets import Ack, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsubscribe, encode, subscription
 from broker.wire.properties import PacketType, encode_varint
@@ -31,7 +33,18 @@ USUAL_S = 3.0
 READERS = 1000
 RETAINED = 1000
 
-Attack = Callable[[int, threading.Event], None]
+PROCESSES = multiprocessing.get_context("spawn")
+
+
+class Over(Protocol):
+    """What tells those who attack, here or in another process, that it is over."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self) -> object: ...
+
+
+Attack = Callable[[int, Over], None]
 
 
 def alternating(count: int, levels: int) -> tuple[bytes, ...]:
@@ -40,7 +53,7 @@ def alternating(count: int, levels: int) -> tuple[bytes, ...]:
                  for number in range(count))
 
 
-def again(port: int, over: threading.Event, packet: bytes) -> None:
+def again(port: int, over: Over, packet: bytes) -> None:
     """Send a packet, read for a while, and come anew, until it is over."""
     for number in itertools.count():
         if over.is_set():
@@ -56,7 +69,7 @@ def again(port: int, over: threading.Event, packet: bytes) -> None:
                 pass
 
 
-def retained_many_times(port: int, over: threading.Event) -> None:
+def retained_many_times(port: int, over: Over) -> None:
     """One SUBSCRIBE of # as often as fits, beside retained messages."""
     with RawClient(port) as client:
         client.connect("retains")
@@ -66,21 +79,21 @@ def retained_many_times(port: int, over: threading.Event) -> None:
     again(port, over, encode(Subscribe(1, (subscription(b"#"),) * 130_000), 5))
 
 
-def distinct_filters(port: int, over: threading.Event) -> None:
+def distinct_filters(port: int, over: Over) -> None:
     """One SUBSCRIBE of filters that are all different, and their UNSUBSCRIBE."""
     names = [b"d/%d" % number for number in range(45_000)]
     again(port, over, encode(Subscribe(1, tuple(subscription(name) for name in names)), 5)
           + encode(Unsubscribe(2, tuple(names)), 5))
 
 
-def user_properties(port: int, over: threading.Event) -> None:
+def user_properties(port: int, over: Over) -> None:
     """SUBSCRIBEs of user properties."""
     block = b"\x26\0\0\0\0" * 100_000
     body = b"\0\1" + encode_varint(len(block)) + block + b"\0\1t\0"
     again(port, over, b"\x82" + encode_varint(len(body)) + body)
 
 
-def user_properties_in_connect(port: int, over: threading.Event) -> None:
+def user_properties_in_connect(port: int, over: Over) -> None:
     """CONNECTs of user properties, from whoever."""
     block = b"\x26\0\0\0\0" * 13_000
     body = b"\0\4MQTT\5\2\0\0" + encode_varint(len(block)) + block + b"\0\4many"
@@ -94,7 +107,7 @@ def user_properties_in_connect(port: int, over: threading.Event) -> None:
                 pass
 
 
-def deep_filters(port: int, over: threading.Event) -> None:
+def deep_filters(port: int, over: Over) -> None:
     """Filters of as many + as are taken, and messages on new topics."""
     with RawClient(port) as client, RawClient(port) as publisher:
         client.connect("deep")
@@ -118,7 +131,7 @@ def deep_filters(port: int, over: threading.Event) -> None:
                 pass
 
 
-def to_many_readers(port: int, over: threading.Event) -> None:
+def to_many_readers(port: int, over: Over) -> None:
     """Tiny messages of QoS 0 to a thousand readers, who read."""
     with ExitStack() as stack:
         clients = [stack.enter_context(RawClient(port)) for _ in range(READERS)]
@@ -185,14 +198,16 @@ def attacked(folder: Path, name: str, seconds: float) -> tuple[float, float]:
         witness.send(Subscribe(1, (subscription(b"witness", 1),)))
         witness.read()
         usual_ms = [1000 * wait_s for wait_s in waits(witness, USUAL_S)]
-        over = threading.Event()
-        attacking = threading.Thread(target=ATTACKS[name], args=(broker.port, over))
+        # In a process of their own: who attacks must not hold the interpreter that the witness waits for.
+        over = PROCESSES.Event()
+        attacking = PROCESSES.Process(target=ATTACKS[name], args=(broker.port, over))
         attacking.start()
         try:
             found_ms = [1000 * wait_s for wait_s in waits(witness, seconds)]
         finally:
             over.set()
             attacking.join()
+            assert attacking.exitcode == 0, attacking.exitcode
         slow = broker.events("slow_turn")
     print(f"{name}: the witness waited {statistics.median(found_ms):.2f} ms (median), {max(found_ms):.1f} ms (longest "
           f"of {len(found_ms)}); usually {statistics.median(usual_ms):.2f} and {max(usual_ms):.1f}; "
