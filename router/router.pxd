@@ -36,6 +36,9 @@ cdef class Router:
     cdef Deadlines _deadlines            # of sessions without a connection
     cdef readonly Ending ending          # has the client identifiers whose session's end is not durable yet
 
+    # What has fallen due for a session is done, though its turn has not come. None: that was its end, or there is none.
+    cdef Session _fall_due(self, Session session)
+
     # The message may be borrowed. `route` is the topic's, fresh. Returns how many receivers it is for.
     cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1
     cdef bint rests_on_record(self, Receiver publisher, Message message, Route route) except -1

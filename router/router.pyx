@@ -395,7 +395,7 @@ cdef class Router:
             will: of the new connection; `delay_interval_s`, `message(now_ms)` and, where there is a log, `fields()`, or
                 None.
         """
-        cdef Session session = self.sessions.get(client_identifier)
+        cdef Session session = self._fall_due(self.sessions.get(client_identifier))
         if session is not None and clean_start:
             self.end_session(session)
             session = None
@@ -447,11 +447,7 @@ cdef class Router:
         self.start_deadlines(session, 0)
 
     def start_deadlines(self, Session session not None, passed_ms: int) -> None:
-        """Let a session without a connection end in its time, and its will be published.
-
-        Args:
-            passed_ms: since the connection was gone.
-        """
+        """Let a session whose connection is gone since `passed_ms` end in its time, and its will be published."""
         self._deadlines.start(session, self.ledger.now_ms - <int64_t>passed_ms)
 
     def end_session(self, Session session not None) -> None:
@@ -486,22 +482,26 @@ cdef class Router:
         else:
             self.publish_message(message, session)
 
-    def expire(self) -> int:
-        """Do what has fallen due: delayed wills, ends of sessions. Returns the next due time, monotonic ms, or 0."""
-        cdef Session session
+    def expire(self, sessions_max: int = 0) -> int:
+        """Do what has fallen due, wills and ends, of so many sessions at most (0: all). Returns the next due time or 0."""
+        cdef int64_t left = sessions_max or -1
+        while left and (session := self._deadlines.due(self.ledger.now_ms)) is not None:
+            left -= 1
+            self._fall_due(session)
+        return self._deadlines.next_ms
+
+    cdef Session _fall_due(self, Session session):
         cdef int64_t now_ms = self.ledger.now_ms
-        while True:
-            session = self._deadlines.due(now_ms)
-            if session is None:
-                return self._deadlines.next_ms
-            self._deadlines.remove(session)
-            if session.will is not None and session.will_due_ms <= now_ms:
-                self._publish_will(session)
-            if session.ends_ms and session.ends_ms <= now_ms:
-                self.ledger.sessions_expired += 1
-                self.end_session(session)
-            else:
-                self._deadlines.go_on(session)
+        if session is None or session.deadline_place == 0:
+            return session
+        self._deadlines.remove(session)
+        if session.will is not None and session.will_due_ms <= now_ms:
+            self._publish_will(session)
+        if session.ends_ms == 0 or session.ends_ms > now_ms:
+            self._deadlines.go_on(session)
+            return session
+        self.ledger.sessions_expired += 1
+        self.end_session(session)
 
     def subscribe(self, Receiver receiver not None, bytes topic_filter not None, options: int, identifier: int = 0,
                   *, bint asks_retained=True):

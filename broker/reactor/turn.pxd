@@ -47,6 +47,7 @@ cdef class Hub(Shares):
     cdef public object memory            # broker.config.limits.MemoryGuard, or None
     cdef public Replays replays          # None without a log
     cdef uint64_t messages_seen          # publishes received until the turn before
+    cdef bint overdue                    # sessions have ended by their time, or wills are due, and not all is done
     cdef int64_t live_ms                 # when clients last published, or peers sent something
     cdef uint64_t memory_checked_bytes   # turn.bytes_in when it last looked
     cdef readonly list arrivals          # in-process clients (LocalClient) that got messages in this turn
@@ -61,6 +62,7 @@ cdef class Hub(Shares):
     cdef int take_up_waiting(self) except -1
     cdef int take_up_later(self) except -1
     cdef int tick(self) except -1
+    cdef int expire_some(self, bint busy) except -1
     cdef bint is_live(self) noexcept         # clients published in this turn
     cdef int run_replays(self, bint busy) except -1
     cdef bint has_replays(self) noexcept     # they have more to do at once

@@ -31,6 +31,10 @@ cdef enum:
     GATHER_BYTES = 8192                  # of short slices that are sent at once: a send() takes as long as a slice
     GATHER_MS = 2                        # for which a short slice is kept back at most
     MEMORY_CHECK_BYTES = 16777216        # received between two looks at the memory that is used
+    EXPIRED_MAX = 64                     # sessions that end, or whose wills are published, in a turn: some ms
+    EXPIRED_MAX_BUSY = 8                 # the same while messages are published
+    EXPIRED_AT_ONCE = 4                  # between two looks at what that took
+    EXPIRED_WORK = 32000                 # units of work after which the others wait: a will may have many receivers
 
 PHASES = ("input", "control", "pump", "flush", "guest")
 assert len(PHASES) == PHASE_COUNT, PHASES
@@ -166,7 +170,7 @@ cdef class Hub(Shares):
     cdef bint has_more(self) noexcept:
         """Something waits for the next turn, which does not wait for events."""
         return (self.turn.parked.count != 0 or self.turn.waiting.count != 0 or self.ended < self.turn.closing.count
-                or self.left_over() or self.has_replays() or self.pump.more)
+                or self.left_over() or self.has_replays() or self.pump.more or self.overdue or self.router.ending.more)
 
     cdef int end_turn(self) except -1:
         """Control packets and ends, then the pump, then one flush per connection; at last, closing.
@@ -177,6 +181,8 @@ cdef class Hub(Shares):
         cdef int rounds = 0
         cdef bint read_on = False, gone_on = False
         cdef bint busy = self.is_live()
+        if self.overdue:
+            self.expire_some(busy)
         if self.replays is not None:
             self.run_replays(busy)
         if self.turn.pushed_back.count:
@@ -191,8 +197,11 @@ cdef class Hub(Shares):
                     self.take_up_waiting()
                     self.end_closing()
                 self.lap(PHASE_CONTROL)
-            if self.router.recording and self.pump.run():
-                self.lap(PHASE_PUMP)
+            if self.router.recording:
+                if self.pump.run():
+                    self.lap(PHASE_PUMP)
+            elif self.router.ledger.starved:
+                self.router.settle(0)            # sessions that end go on with that
             if self.mesh is not None:
                 self.mesh.flush()
                 self.lap(PHASE_PUMP)
@@ -425,10 +434,21 @@ cdef class Hub(Shares):
             self.memory.check()
         if self.mesh is not None:
             self.mesh.tick(self.turn.now_ms)
-        if self.router.deadline_count:
-            self.turn.in_router = True
-            self.router.expire()
-            self.turn.in_router = False
+        self.overdue = self.router.deadline_count != 0
+        return 0
+
+    cdef int expire_some(self, bint busy) except -1:
+        """End some of the sessions whose time is up, and publish wills that are due; the next turn goes on with it."""
+        cdef uint32_t work_end = self.turn.work + EXPIRED_WORK
+        cdef int left = EXPIRED_MAX_BUSY if busy else EXPIRED_MAX
+        cdef int64_t next_ms
+        self.turn.in_router = True
+        while self.overdue and left > 0 and self.turn.work < work_end:
+            left -= EXPIRED_AT_ONCE
+            next_ms = self.router.expire(EXPIRED_AT_ONCE)
+            self.overdue = self.router.deadline_count != 0 and next_ms <= self.turn.now_ms
+        self.turn.in_router = False
+        self.lap(PHASE_CONTROL)
         return 0
 
     cdef int take_up_throttled(self) except -1:

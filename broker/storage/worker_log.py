@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 log = get("storage")
 
+DUE_AT_START_MAX = 64             # sessions that end, and wills, before clients are let in; the others in turns to come
 WATCH_S = 1.0
 COMPACT_LOOK_S = 1.0
 RETENTION_LOOK_S = 30.0
@@ -134,14 +135,14 @@ class CommitLog:
         index.start()
 
     def start_deadlines(self) -> None:
-        """Let sessions end and delayed wills be published in their time, and what fell due while no process ran now.
+        """Let sessions end and delayed wills be published in their time; what fell due while no process ran, in turns.
 
         Once, when it is known who wants them. The router has been told the time.
         """
         assert not self.deadlines_run, "deadlines are started once"
         self.deadlines_run = True
         start_deadlines(self.router, self.opened)
-        self.router.expire()
+        self.router.expire(DUE_AT_START_MAX)
 
     async def watch(self) -> None:
         """Say once what the disk refuses, and once that it is over."""

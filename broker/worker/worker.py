@@ -161,7 +161,9 @@ class Worker:
             await ready(self)
 
     def publish_due_wills(self) -> None:
-        """Publish the wills, and end the sessions, whose time came while no process ran; deadlines run from now on.
+        """Publish wills, and end sessions, whose time came while no process ran; deadlines run from now on.
+
+        The first of them at once, the others turn by turn.
 
         Once, when the peers were heard: a will goes to those only whose wish is known.
         """
