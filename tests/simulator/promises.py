@@ -118,7 +118,7 @@ class Promises(ABC):
     def published(self, publisher: Publisher, message: Publish, number: int) -> None:
         """A message is on its way: whoever is subscribed now is owed it as soon as it is acknowledged."""
         for client in self.subscribers:
-            if not client.subscribed:
+            if not client.subscribed or (client.qos and not self.is_promised(publisher, client)):
                 self.before.setdefault(client.identifier, set()).add(message.payload)
         self.published_qos[message.payload] = message.qos
         if message.retain:
@@ -161,11 +161,14 @@ class Promises(ABC):
             for packet in getattr(client, "in_flight", {}).values():
                 self.forgiven_twice.add(packet.payload)         # it may be accepted again, or taken for a repeat
                 self.audience.pop(packet.payload, None)
-            if isinstance(client, Subscriber):
-                self.before.setdefault(client.identifier, set()).update(
-                    packet.payload for publisher in self.publishers for packet in publisher.in_flight.values())
-                # A log with holes may have the first copy of a later message, and only the second one of an earlier.
-                self.before[client.identifier] |= self.sent_again
+        # A log with holes may have the first copy of a later message, and only the second one of an earlier: it may be
+        # that of the publisher's worker, or of the subscriber's.
+        late = self.sent_again | {
+            packet.payload for publisher in self.publishers for packet in publisher.in_flight.values()}
+        for subscriber in [*self.subscribers, *self.members]:
+            self.before.setdefault(subscriber.identifier, set()).update(
+                payload for payload in late
+                if subscriber in clients or payload.partition(b":")[0].decode() in homeless)
         self.highest = {key: number for key, number in self.highest.items() if key[0] not in homeless}
         if any(isinstance(client, Subscriber) and client.group for client in clients):
             homeless.add("group")

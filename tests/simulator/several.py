@@ -264,7 +264,8 @@ class SeveralWorld(Promises):
         client.established = client.subscribed = False
         # What is on its way comes behind this: it is for those members that are left.
         for publisher in self.publishers:
-            if not any(self.is_promised(publisher, member) for member in self.members):
+            is_up = self.workers[publisher.home].is_up
+            if not (is_up and any(self.is_promised(publisher, member) for member in self.members)):
                 for packet in publisher.in_flight.values():
                     if "group" in self.audience.get(packet.payload, ()):
                         self.audience[packet.payload].remove("group")
