@@ -6,7 +6,7 @@ import importlib
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -57,23 +57,24 @@ class Window:
     """The admin socket of a broker, opened and answered by a backend. Raises OSError if it cannot be opened.
 
     Args:
-        backend: whom it asks.
+        load_backend: loads whom it asks; called in a thread, once a client has connected.
         folder: the data folder, whose lock is ours.
     """
 
-    def __init__(self, backend: Backend, folder: Path) -> None:
-        self.backend = backend
+    def __init__(self, load_backend: Callable[[], Backend], folder: Path) -> None:
+        self._load_backend = load_backend
         self._path = folder / SOCKET_NAME
         self._listener = open_socket(folder)
 
     async def serve(self) -> None:
-        """Answer until cancelled. What speaks HTTP is loaded when a client asks: few brokers are ever asked."""
+        """Answer until cancelled. What answers is loaded when a client asks: few brokers are ever asked."""
+        await trio.lowlevel.wait_readable(self._listener)
+        # Beside the turns, which go on meanwhile.
+        server = await trio.to_thread.run_sync(importlib.import_module, "broker.admin.http_server")
+        backend = await trio.to_thread.run_sync(self._load_backend)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.backend.keep_house)
-            await trio.lowlevel.wait_readable(self._listener)
-            # Beside the turns, which go on meanwhile.
-            server = await trio.to_thread.run_sync(importlib.import_module, "broker.admin.http_server")
-            await server.serve(self.backend, self._listener)
+            nursery.start_soon(backend.keep_house)
+            await server.serve(backend, self._listener)
 
     def close(self) -> None:
         """Close the socket and remove its file."""

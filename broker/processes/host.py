@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from broker.admin.unix_socket import Window
     from broker.config.loader import Address, Config
+    from broker.processes.admin_backend_local import OneWorker
 
 log = get("worker")
 
@@ -74,11 +75,15 @@ def run_worker(config: Config, ready: Callable[[list[Address]], None], folder: P
 
 def open_window(worker: Worker, folder: Path) -> Window:
     """Open the admin socket of a broker that has this one worker. Raises OSError."""
-    # Here, because one worker of several does not need them.
+    # Here, because one worker of several does not need it.
     from broker.admin.unix_socket import Window
-    from broker.processes.admin_backend_local import OneWorker
 
-    return Window(OneWorker(worker, folder), folder)
+    def load() -> OneWorker:
+        from broker.processes.admin_backend_local import OneWorker
+
+        return OneWorker(worker, folder)
+
+    return Window(load, folder)
 
 
 def say_listening(worker: Worker) -> list[Address]:

@@ -135,7 +135,7 @@ class Supervisor:
         self._failure: WorkersError | None = None
         self._stopping = trio.Event()
         self._by_pid: dict[int, Slot] = {}
-        self._window = Window(ManyWorkers(self), folder)
+        self._window = Window(lambda: ManyWorkers(self), folder)
 
     @property
     def stopping(self) -> bool:
