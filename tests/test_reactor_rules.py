@@ -7,16 +7,18 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from broker.config.loader import Config, Limits, Mqtt, Shutdown
 from broker.wire.packets import Connect, Publish, Subscribe, Will, encode, subscription
-from broker.worker.worker import open_broker
+from broker.worker.worker import Worker, open_broker
 from tests.support.conversation import MemoryBroker, SocketClient
 from tests.support.doubles import FakeLog, QuickAuthenticator, SlowAuthenticator
 from tests.support.process import MEASURED, BrokerProcess
@@ -299,6 +301,32 @@ def test_running_out_of_descriptors_pauses_accepting_and_it_recovers(tmp_path: P
         for client in clients:
             client.close()
         broker.stop()
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Let this process open nothing more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_who_sees_to_snapshots_lives_on_while_there_is_no_descriptor(tmp_path: Path) -> None:
+    worker = Worker(Config(), folder=tmp_path)
+    try:
+        assert worker.store is not None
+        async with trio.open_nursery() as nursery:
+            with no_descriptor_left():
+                nursery.start_soon(worker.store.compact)
+                await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    finally:
+        worker.close()
 
 
 def test_sigterm_ends_it_under_full_load(tmp_path: Path) -> None:

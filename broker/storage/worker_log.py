@@ -172,23 +172,34 @@ class CommitLog:
         self._troubles[name] = trouble
 
     async def compact(self) -> None:
-        """Whenever the log has grown by `compact_bytes`, have a snapshot made and remove what is needed no more."""
+        """Whenever the log has grown by `compact_bytes`, have a snapshot made and remove what is needed no more.
+
+        What a look cannot open, because there are no descriptors left, say, the next one may: clients do not wait.
+        """
         due = self.settings.compact_bytes
         at_bytes = due - sum(self._sizes(self.log.snapshot))
         retention_due_s = 0.0
-        if self.log.worker == 0 and not is_complete(self.folder, self.copy):
-            await self._run_compaction("copy")
+        copy_seen = False
         while True:
+            trouble = None
+            try:
+                if not copy_seen:
+                    if self.log.worker == 0 and not is_complete(self.folder, self.copy):
+                        await self._run_compaction("copy")
+                    copy_seen = True
+                else:
+                    if trio.current_time() >= retention_due_s:
+                        retention_due_s = trio.current_time() + RETENTION_LOOK_S
+                        self._remove()
+                        if self.log.worker == 0:
+                            await self._trim_left()
+                    if self.log.bytes_written >= at_bytes and len(self.log.headers) >= 2:
+                        at_bytes = self.log.bytes_written + due
+                        await self._compact_once()
+            except OSError as error:
+                trouble = str(error)
+            self._say("snapshot", trouble)
             await trio.sleep(COMPACT_LOOK_S)
-            if trio.current_time() >= retention_due_s:
-                retention_due_s = trio.current_time() + RETENTION_LOOK_S
-                self._remove()
-                if self.log.worker == 0:
-                    await self._trim_left()
-            if self.log.bytes_written < at_bytes or len(self.log.headers) < 2:
-                continue
-            at_bytes = self.log.bytes_written + due
-            await self._compact_once()
 
     def _sizes(self, segment: int) -> list[int]:
         return [(self.home / header.name).stat().st_size for header in self.log.headers if header.segment >= segment]
