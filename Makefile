@@ -95,7 +95,7 @@ $(VENV_READY):
 	@$(PYTHON) -m venv $(VENV)
 	@# Our packages are found in this tree; the command is a two-line script, so nothing is installed twice.
 	@echo '$(CURDIR)' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shoal.pth"
-	@printf '#!%s\nfrom broker.cli import main\n\nmain()\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/shoal
+	@printf '#!%s\nfrom broker.cli.main import main\n\nmain()\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/shoal
 	@chmod +x $(BIN)/shoal
 	@touch $@
 

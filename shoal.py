@@ -7,7 +7,8 @@ import shoal_packages
 shoal_packages.check("router", "mesh", "broker")
 
 from broker.auth.acl import Acl
-from broker.auth.authenticator import Accepted, Admission, Authenticator, Refused
+from broker.auth.authenticator import Admission, Authenticator
+from broker.auth.outcome import Accepted, Refused
 from broker.auth.scram import ScramCredentials, ScramSha256
 from broker.config.loader import Config, ConfigError, load
 from broker.control.inprocess_client import InProcessClient, RefusedError

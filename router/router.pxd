@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.sessions.deadlines cimport Deadlines
 from router.effects cimport Effects
-from router.sessions.session_end cimport Ending
+from router.session_end cimport Ending
 from router.peers.deferred_acks cimport Waiters
 from router.sessions.ledger cimport Ledger
 from router.core.message cimport Message

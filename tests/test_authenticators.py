@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from broker.auth.authenticator import Accepted, Outcome, Refused
 from broker.auth.enhanced_auth import Exchange
+from broker.auth.outcome import Accepted, Outcome, Refused
 from broker.auth.scram import ScramCredentials, ScramSha256
 from broker.config.loader import Config, Limits
 from broker.wire.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, encode

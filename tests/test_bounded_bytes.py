@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.config.limits import FULL_ROUTES_SHARE, MemoryGuard
 from broker.reactor.turn import Hub
 from broker.wire.packets import Disconnect, Publish, Suback, Subscribe, subscription
 from broker.wire.reasons import CloseReason, Reason
+from broker.worker.memory_guard import FULL_ROUTES_SHARE, MemoryGuard
 from tests.support.turned_hub import TurnedHub
 
 ROOM = 1 << 20

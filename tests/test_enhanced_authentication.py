@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import trio
 
-from broker.auth.authenticator import Accepted, Outcome, Refused
 from broker.auth.enhanced_auth import Exchange
+from broker.auth.outcome import Accepted, Outcome, Refused
 from broker.auth.scram import METHOD, ScramCredentials, ScramSha256
 from broker.config.loader import Limits
 from broker.wire.packets import (

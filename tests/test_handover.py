@@ -184,7 +184,7 @@ async def test_clients_wait_where_they_came_while_their_home_takes_none_in(tmp_p
 
     class Waits:
         def authenticate(self, _connect, _exchange):
-            from broker.auth.authenticator import Accepted
+            from broker.auth.outcome import Accepted
 
             async def decide():
                 await free.wait()

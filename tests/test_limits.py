@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import trio
 
-from broker.config.limits import cores_available
+from broker.config.host_resources import cores_available
 from broker.config.loader import Config, Limits, Mqtt, Shutdown
 from broker.wire.packets import (
     Ack,

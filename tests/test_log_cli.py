@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.preflight import locked_folder
+from broker.storage.data_folder import locked_folder
 from router.core.message import message
 from router.log.disk import Disk
 from router.log.record_buffer import RecordBuffer
@@ -279,7 +279,7 @@ def test_a_reader_that_has_had_enough_ends_it_quietly(tmp_path: Path) -> None:
 
 def test_help_does_not_load_what_reads_the_log() -> None:
     code = (
-        "import sys; from click.testing import CliRunner; from broker.cli import main;"
+        "import sys; from click.testing import CliRunner; from broker.cli.main import main;"
         "print(CliRunner().invoke(main, ['--help']).output);"
         "loaded = {'router.log.record_cursor', 'router.log.segments', 'msgspec', 'lmdb', 'broker.storage.backup'};"
         "print(sorted(loaded & set(sys.modules)))"

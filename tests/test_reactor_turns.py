@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from broker.auth.authenticator import Accepted, Outcome
+from broker.auth.outcome import Accepted, Outcome
 from broker.config.loader import Config, Limits, Shutdown
 from broker.control.connect import Exchange
 from broker.reactor.trio_guest import Guest

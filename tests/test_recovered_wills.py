@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.auth.authenticator import Accepted, Outcome
 from broker.auth.enhanced_auth import Exchange
+from broker.auth.outcome import Accepted, Outcome
 from broker.wire.packets import Auth, Connect, Subscribe, Will, encode, subscription
 from broker.wire.reasons import Reason
 from tests.support.disk import SimulatedDisk

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WRITTEN: Final = "shoal-lake"  # by whom, in the log of a table
 MERGE_EVERY: Final = 32  # batches
 ROWS_PER_STEP: Final = 65_536  # that are in this process at once
 
@@ -42,7 +41,7 @@ class DeltaLake(Lake):
     def __init__(self, spark: SparkSession, plan: Plan, *, damaged: bool = False) -> None:
         if importlib.util.find_spec("deltalake") is None:
             raise LakeError("Delta tables need deltalake, which is not installed: pip install deltalake")
-        self._written = WRITTEN
+        self._written = states.WRITTEN
         super().__init__(spark, plan, damaged=damaged)
 
     def start(self, *, every_s: float | None = None) -> StreamingQuery:
@@ -65,7 +64,7 @@ class DeltaLake(Lake):
         try:
             return super().decode(payload, day, since_us, until_us)
         finally:
-            self._written = WRITTEN
+            self._written = states.WRITTEN
 
     def _leave_quarantine(self, table: str, day: str, since_us: int, until_us: int) -> list[str]:
         import deltalake

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from router.log.disk import Disk, FileLock
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 _AT_FDCWD: Final = -100  # of <fcntl.h>: paths are as they are
 _RENAME_EXCHANGE: Final = 2  # of <linux/fs.h>
@@ -186,12 +186,3 @@ class LocalFiles(Files):
                 os.unlink(each)
             except FileNotFoundError:
                 continue
-
-
-def open_files(spark: SparkSession, root: str) -> Files:
-    """Return the files below a folder of any kind that Spark can write to, by the settings of a session."""
-    from analytics.lake.hadoop import HadoopFiles
-
-    files = HadoopFiles(spark, root)
-    return LocalFiles(files.local_path) if files.local_path is not None else files
-

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from analytics.lake import manifest as states
 from analytics.lake.delta import DeltaLake
-from analytics.lake.file_store import open_files
+from analytics.lake.file_stores import open_files
 from analytics.lake.lake import Lake, Plan
 from analytics.lake.manifest import DELTA, LakeError
 from analytics.lake.payload_decoders import MESSAGES

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from analytics.lake import manifest as states
 from analytics.lake.compaction import compact
-from analytics.lake.file_store import open_files
+from analytics.lake.file_stores import open_files
 from analytics.lake.inference import extended, grown
 from analytics.lake.lock import WriterLock
 from analytics.lake.manifest import PARQUET, STAGING, LakeError, Table

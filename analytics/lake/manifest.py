@@ -22,6 +22,7 @@ MERGING: Final = "_shoal/merging"  # a day that is changing places with what it 
 STATES_KEPT: Final = 10
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
+WRITTEN: Final = "shoal-lake"  # by whom, in the log of a Delta table
 _STATE = re.compile(r"(\d{12})\.json")
 # Names of files that a lake writes: those of others in its folders are nobody's business here.
 _DATA = re.compile(r"[bc]\d{12}-\d{5}-[0-9a-f]{8}\.parquet")

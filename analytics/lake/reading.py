@@ -12,7 +12,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from analytics.lake import manifest as states
-from analytics.lake.file_store import LocalFiles, open_files
+from analytics.lake.file_store import LocalFiles
+from analytics.lake.file_stores import open_files
 from analytics.lake.manifest import DELTA, LakeError
 from analytics.lake.payload_decoders import MESSAGES, filter_pattern
 from analytics.source.options import parse_options
@@ -166,8 +167,7 @@ def _delta_table(files: Files, table: str) -> Any:
 
 def _has_pending(files: Files, state: State) -> bool:
     """Return whether the messages of a batch that is being written are in their table."""
-    from analytics.lake.delta import WRITTEN
 
     found = _delta_table(files, MESSAGES)
-    version = found.transaction_version(f"{WRITTEN}-0") if found is not None else None
+    version = found.transaction_version(f"{states.WRITTEN}-0") if found is not None else None
     return version is not None and version > state.batch

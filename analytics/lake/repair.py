@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from analytics.lake import manifest as states
-from analytics.lake.file_store import open_files
+from analytics.lake.file_stores import open_files
 from analytics.lake.lake import CHECKPOINT, Lake, Plan, read_lake
 from analytics.lake.lock import WriterLock
 from analytics.lake.manifest import FOLDER, STAGING, LakeError

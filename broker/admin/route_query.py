@@ -18,7 +18,7 @@ from router.core.message import message as make_message
 from router.sessions.session import Session
 
 if TYPE_CHECKING:
-    from broker.admin.worker_queries import Queries
+    from broker.admin.worker_view import WorkerView
     from router.core.message import Message
 
 ROW_COST: Final = 40
@@ -42,7 +42,7 @@ class Asked:
             the ACL says; present, the workers that are asked, who tell of their own clients.
     """
 
-    def __init__(self, queries: Queries, arguments: Row) -> None:
+    def __init__(self, queries: WorkerView, arguments: Row) -> None:
         router = queries.router
         self.topic = topic_of(arguments)
         self.message = make_message(self.topic, b"", arguments.get("qos", 0), arguments.get("retain", False))
@@ -52,7 +52,7 @@ class Asked:
         self.elsewhere = [peer.session for peer in router.peers.values() if peer.worker in arguments["present"]]
 
 
-async def describe_head(queries: Queries, arguments: Row) -> Row:
+async def describe_head(queries: WorkerView, arguments: Row) -> Row:
     """Return which filters and shared groups a publish on a topic would match. Arguments as of Asked."""
     asked = Asked(queries, arguments)
     tree = queries.router.tree
@@ -73,7 +73,7 @@ def _known(asked: Asked, tree: Any, topic_filter: bytes) -> int:
     return sum(tree.options_of(peer, topic_filter) >= 0 for peer in asked.elsewhere)
 
 
-async def describe_route(queries: Queries, arguments: Row) -> Row:
+async def describe_route(queries: WorkerView, arguments: Row) -> Row:
     """Return one page of the receivers of a publish on a topic, without members of shared subscriptions.
 
     Args:
@@ -128,7 +128,7 @@ async def subscribers(tree: Any, topic_filter: bytes) -> list[Any]:
     return found
 
 
-def _publisher_verdict(queries: Queries, publisher: Session, topic: bytes) -> Row:
+def _publisher_verdict(queries: WorkerView, publisher: Session, topic: bytes) -> Row:
     connection = publisher.connection
     if connection is None:
         return {"connected": False, "allowed": None}
@@ -138,7 +138,7 @@ def _publisher_verdict(queries: Queries, publisher: Session, topic: bytes) -> Ro
 
 
 def receiver_row(
-    queries: Queries, receiver: Any, topic: bytes, message: Message, publisher: Session | None
+    queries: WorkerView, receiver: Any, topic: bytes, message: Message, publisher: Session | None
 ) -> Row | None:
     """Return what a publish would come to for one receiver, None if it does not receive the topic any more."""
     tree = queries.router.tree
@@ -162,7 +162,7 @@ def receiver_row(
     return {**row, "qos": qos, "outcome": introspection.outcome(receiver, message, qos)}
 
 
-def _group_row(queries: Queries, group: Any, asked: Asked) -> Row:
+def _group_row(queries: WorkerView, group: Any, asked: Asked) -> Row:
     picks = introspection.group_picks(group, asked.publisher, asked.message, MEMBERS_SHOWN_MAX + len(asked.elsewhere))
     here = introspection.group_picks(group, asked.publisher, asked.message, 0, True)
     name, _, topic_filter = picks["name"].partition(b"/")
@@ -175,7 +175,7 @@ def _group_row(queries: Queries, group: Any, asked: Asked) -> Row:
     }  # fmt: skip
 
 
-def _pick(queries: Queries, picks: Row, message: Message) -> Row:
+def _pick(queries: WorkerView, picks: Row, message: Message) -> Row:
     picked = picks["picked"]
     if picked is None:
         return {"picked": None, "outcome": "no_member"}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.admin.pagination import Row
-    from broker.admin.worker_queries import Queries
+    from broker.admin.worker_view import WorkerView
     from router.log.read_cache import LogWindows
     from router.log.record_cursor import Cursor
     from router.peers.peer import Peer
@@ -37,7 +37,7 @@ _ACKNOWLEDGED: Final = BY_NAME["peer_acknowledged"].number
 _WISHES: Final = {BY_NAME["subscribe"].number, BY_NAME["unsubscribe"].number}
 
 
-async def explain_passing(queries: Queries, arguments: Row) -> Row:
+async def explain_passing(queries: WorkerView, arguments: Row) -> Row:
     """Return what is known here of the last messages on a topic that clients of this worker published.
 
     Args:
@@ -126,7 +126,7 @@ class Passed:
             yield owed_as, {"fate": "passed_on"} if by_peer else {"fate": "dropped", "reason": "peer_gone"}
 
 
-async def _told_by_log(queries: Queries, windows: LogWindows, peer: Peer, topic: bytes, last: int,
+async def _told_by_log(queries: WorkerView, windows: LogWindows, peer: Peer, topic: bytes, last: int,
                        owed: dict[int, Any], link: str | None) -> list[Row]:
     found = await last_messages(queries, windows, topic, last, accepted_only=True)
     if not found:

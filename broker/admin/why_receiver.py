@@ -25,7 +25,7 @@ from router.log.read_cache import LogWindows
 from router.log.record_scan import Scan
 
 if TYPE_CHECKING:
-    from broker.admin.worker_queries import Queries
+    from broker.admin.worker_view import WorkerView
     from router.log.record_cursor import Cursor
     from router.peers.peer import Peer
     from router.sessions.session import Session
@@ -41,7 +41,7 @@ FILTERS_MAX: Final = 1_000            # subscriptions of the client that count f
 PAYLOAD_SHOWN: Final = 64
 
 
-async def explain(queries: Queries, arguments: Row) -> Row:
+async def explain(queries: WorkerView, arguments: Row) -> Row:
     """Return what is known of the last messages on a topic for a client.
 
     Args:
@@ -82,7 +82,7 @@ def why_arguments(arguments: Row) -> tuple[bytes, int]:
 
 
 @asynccontextmanager
-async def reading_log(queries: Queries) -> AsyncIterator[LogWindows | None]:
+async def reading_log(queries: WorkerView) -> AsyncIterator[LogWindows | None]:
     """Read a worker's log within the block, None if it has none. What cannot be read becomes a QueryError."""
     store = queries.worker.store
     if store is None:
@@ -130,7 +130,7 @@ def _state(delivery: tuple[Any, ...]) -> Row:
 
 
 async def last_messages(
-    queries: Queries, windows: LogWindows, topic: bytes, last: int, *, accepted_only: bool = False
+    queries: WorkerView, windows: LogWindows, topic: bytes, last: int, *, accepted_only: bool = False
 ) -> list[Any]:
     """Return the last messages on a topic that the log has, oldest first: (record, time in µs, message, origin).
 
@@ -159,7 +159,7 @@ def _origin(cursor: Cursor) -> tuple[int, int]:
 
 
 async def _told_by_log(
-    queries: Queries, windows: LogWindows, session: Session, topic: bytes, last: int, owed: dict[int, Any]
+    queries: WorkerView, windows: LogWindows, session: Session, topic: bytes, last: int, owed: dict[int, Any]
 ) -> list[Row]:
     """Return the last messages on a topic, each with what became of it for the session. Raises OSError."""
     found = await last_messages(queries, windows, topic, last)
@@ -192,7 +192,7 @@ async def _told_by_log(
     return rows
 
 
-def _published_at(queries: Queries, peer: Peer | None, record_there: int) -> Row:
+def _published_at(queries: WorkerView, peer: Peer | None, record_there: int) -> Row:
     """Return the worker where a message was accepted, by its number or, of another node, its router's name."""
     if peer is None:
         return {"worker": queries.number}

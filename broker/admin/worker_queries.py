@@ -27,8 +27,8 @@ from router.router import Router
 from router.sessions.session import Session
 
 if TYPE_CHECKING:
+    from broker.admin.worker_view import AskedWorker
     from broker.reactor.connection import Connection
-    from broker.worker.worker import Worker
     from router.core.message import Message
 
 SHOWN_MAX = 20                   # deliveries and subscriptions that the description of one client has
@@ -51,7 +51,7 @@ class Queries:
         number: the worker's, in the broker.
     """
 
-    def __init__(self, worker: Worker, number: int = 0) -> None:
+    def __init__(self, worker: AskedWorker, number: int = 0) -> None:
         self.worker = worker
         self.number = number
         self.listings = Listings()

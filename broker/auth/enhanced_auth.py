@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
-from broker.auth.authenticator import Accepted, Outcome, Pending, Refused
+from broker.auth.outcome import Accepted, Outcome, Pending, Refused
 from broker.logs import get
 from broker.wire.packets import Auth, encode_fitting
 from broker.wire.reasons import ClientError, CloseReason, Reason
-
-if TYPE_CHECKING:
-    from broker.reactor.connection import Connection
 
 log = get("authentication")
 
@@ -26,6 +23,21 @@ def checked(outcome: object) -> Outcome:
     if isinstance(outcome, (Accepted, Refused)):
         return outcome
     raise TypeError(f"an authenticator returned {type(outcome).__name__}, not Accepted or Refused")
+
+
+class Connection(Protocol):
+    """What an exchange needs of the client's connection: broker.reactor.connection.Connection."""
+
+    peer: str | None
+    identity: object
+    is_closing: bool
+    packet_bytes_max: int
+
+    def write_packet(self, frame: bytes) -> None:
+        """Send a packet."""
+
+    def unpark(self) -> None:
+        """Parse on behind the packet that waited."""
 
 
 class Exchange:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.auth.authenticator import Accepted, Outcome, Refused
+from broker.auth.outcome import Accepted, Outcome, Refused
 from broker.wire.reasons import CloseReason, Reason
 
 if TYPE_CHECKING:

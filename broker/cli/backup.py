@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    from broker.cli.preflight import StartError
+    from broker.config.start_error import StartError
     from broker.storage.backup import BackupError, DamagedError
 
     with reading():
@@ -65,9 +65,9 @@ def restore(source: Path, data_dir: str) -> None:
     The broker that the backup is of must not go on elsewhere.
     """
     with _one_sentence():
-        from broker.cli.preflight import locked_folder
         from broker.storage.backup import check_unused, read_manifest
         from broker.storage.backup import restore as laid_out
+        from broker.storage.data_folder import locked_folder
 
         manifest = read_manifest(source)
         folder = Path(data_dir)

@@ -168,7 +168,8 @@ def compact(data_dir: str | None, file: Path | None) -> None:
     """
     import secrets
 
-    from broker.cli.preflight import StartError, locked_folder
+    from broker.config.start_error import StartError
+    from broker.storage.data_folder import locked_folder
     from broker.storage.retained_copies import complete, open_copy
     from mesh.node_identity import owner_in
     from router.log.disk import Disk
@@ -198,7 +199,7 @@ def compact(data_dir: str | None, file: Path | None) -> None:
 
 def _folder_problems(folder: Path) -> list[str]:
     """Return what is wrong with what all workers share, as sentences."""
-    from broker.storage.data_folder import problem_of
+    from broker.storage.folder_check import problem_of
     from broker.storage.retained_copies import DamagedIndexError, checked_index
 
     problems = problem_of(folder)

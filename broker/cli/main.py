@@ -91,16 +91,11 @@ def serve(
     import msgspec
 
     from broker import logs
-    from broker.cli.preflight import (
-        StartError,
-        banner,
-        check_addresses,
-        check_packages,
-        check_room,
-        lock_folder,
-        summary,
-    )
-    from broker.config.limits import WORKERS_BY_DEFAULT_MAX, cores_available
+    from broker.cli.preflight import banner, check_packages, summary
+    from broker.config.host_resources import WORKERS_BY_DEFAULT_MAX, cores_available
+    from broker.config.start_error import StartError
+    from broker.reactor.listeners import check_addresses
+    from broker.storage.data_folder import check_room, lock_folder
 
     if config.workers == 0:
         config = msgspec.structs.replace(config, workers=min(cores_available(), WORKERS_BY_DEFAULT_MAX))
@@ -134,8 +129,9 @@ def serve(
 
 def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
     """Spread the sessions over the workers that there are to be, if they are spread over others."""
-    from broker.cli.preflight import StartError, note_spread, spread_of, unusable
-    from broker.storage.data_folder import check_folder
+    from broker.config.start_error import StartError
+    from broker.storage.data_folder import note_spread, spread_of, unusable
+    from broker.storage.folder_check import check_folder
     from mesh.node_identity import NodeError, node_of
     from router.log.disk import make_folder
 
@@ -165,9 +161,9 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
 def _serve_alone(
     config: "Config", folder: Path, accept_loss: bool, ready: "Callable[[list[Address]], None]"
 ) -> dict[str, int]:
-    from broker.cli.preflight import StartError
+    from broker.config.start_error import StartError
     from broker.processes.host import run_worker
-    from broker.storage.data_folder import log_refusal
+    from broker.storage.folder_check import log_refusal
     from router.log.segments import SegmentError
 
     try:
@@ -182,8 +178,10 @@ def _supervise(
     import trio
 
     from broker import logs
-    from broker.cli.preflight import StartError, check_addresses, unusable
+    from broker.config.start_error import StartError
     from broker.processes.supervisor import Supervisor, WorkersError
+    from broker.reactor.listeners import check_addresses
+    from broker.storage.data_folder import unusable
     from broker.storage.run_folder import run_folder
     from mesh.node_identity import NodeError, node_of
 

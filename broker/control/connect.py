@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.auth.authenticator import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
 from broker.auth.enhanced_auth import FAILED, Exchange, checked
-from broker.config.limits import Rate, SessionLimit, check_topic_size
+from broker.auth.outcome import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
 from broker.control.openings import Opening, Openings
+from broker.control.rate_limit import Rate
+from broker.control.session_limit import SessionLimit
+from broker.control.will import PendingWill
 from broker.logs import get
 from broker.reactor.peer_socket import watch_peer
 from broker.wire.packets import (
@@ -17,15 +19,14 @@ from broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
-    Will,
     decode_connect,
     encode,
     encode_fitting,
     may_carry,
 )
-from broker.wire.properties import PacketType, encode_message_block
+from broker.wire.properties import PacketType
 from broker.wire.reasons import ClientError, CloseReason, Reason, reason_to_close
-from router.core.message import message as make_message
+from broker.wire.topic_limits import check_topic_size
 
 if TYPE_CHECKING:
     from broker.auth.acl import Acl
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from broker.control.tracing import Taps
     from broker.reactor.connection import Connection
     from broker.reactor.shared_counts import Places
-    from broker.worker.handover import Handover
-    from router.core.message import Message
     from router.router import Router
     from router.sessions.session import Session
 
@@ -47,65 +46,17 @@ Decide = Callable[["Connection", Connect, Exchange, Outcome], bool]      # retur
 _NO_SESSION = Refused(Reason.QUOTA_EXCEEDED, "the server has as many sessions as it may"), CloseReason.SESSIONS_MAX
 
 
-class PendingWill:
-    """A session's will message, until it is published or cancelled (3.1.2.5).
+class Handover(Protocol):
+    """What passes clients on to the workers that they are at home on: broker.worker.handover.Handover."""
 
-    Args:
-        acl: is asked when it is published.
-        identity: whose will it is: a user name, or None for an anonymous client.
-        topic, payload, qos, retain: of the message.
-        properties: of it, encoded, without their length.
-        delay_interval_s: will delay interval.
-        expiry_offset: where in properties the four bytes of Message Expiry Interval lie, or -1.
-        expiry_interval_s: its value, or -1.
-    """
+    handed_over: int
+    taken_in: int
 
-    __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "identity", "payload", "properties",
-                 "qos", "retain", "topic")
+    def sends_home(self, connection: Connection, body: bytes) -> bool:
+        """Send the client of a CONNECT to its home. Returns False if that is here, or it names no client."""
 
-    def __init__(self, acl: Acl, identity: str | None, topic: bytes, payload: bytes, properties: bytes, qos: int,
-                 retain: bool, delay_interval_s: int, expiry_offset: int, expiry_interval_s: int) -> None:
-        self.acl = acl
-        self.identity = identity
-        self.topic = topic
-        self.payload = payload
-        self.properties = properties
-        self.qos = qos
-        self.retain = retain
-        self.delay_interval_s = delay_interval_s
-        self.expiry_offset = expiry_offset
-        self.expiry_interval_s = expiry_interval_s
-
-    @classmethod
-    def of(cls, will: Will, acl: Acl, identity: str | None) -> PendingWill:
-        """Return the will of a CONNECT."""
-        properties, expiry_offset = encode_message_block(will.properties) if will.properties else (b"", -1)
-        return cls(acl, identity, will.topic, will.payload, properties, will.qos, will.retain, will.delay_interval_s,
-                   expiry_offset, will.properties.get("message_expiry_interval", -1))
-
-    @classmethod
-    def recovered(cls, acl: Acl, topic: bytes, payload: bytes, properties: bytes, qos: int, retain: bool,
-                  delay_interval_s: int, expiry_offset: int, expiry_interval_s: int, identity: bytes,
-                  anonymous: bool) -> PendingWill:
-        """Return the will that the log keeps so."""
-        return cls(acl, None if anonymous else identity.decode(), topic, payload, properties, qos, retain,
-                   delay_interval_s, expiry_offset, expiry_interval_s)
-
-    def fields(self) -> tuple[bytes, bytes, bytes, int, bool, int, int, int, bytes, bool]:
-        """Return what the log keeps of it, in the order of the record's fields behind the client identifier."""
-        return (self.topic, self.payload, self.properties, self.qos, self.retain, self.delay_interval_s,
-                self.expiry_offset, self.expiry_interval_s, (self.identity or "").encode(), self.identity is None)
-
-    def message(self, now_ms: int) -> Message | None:
-        """Return the will as an application message that is published now; its expiry counts from here.
-
-        None if the ACL does not let its client publish there now.
-        """
-        if not self.acl.may_publish(self.identity, self.topic):
-            return None
-        expires_ms = 0 if self.expiry_interval_s < 0 else now_ms + self.expiry_interval_s * 1000
-        return make_message(self.topic, self.payload, self.qos, self.retain, self.properties, self.expiry_offset,
-                            now_ms, expires_ms)
+    def is_at_home(self, client_identifier: bytes) -> bool:
+        """Return whether a client identifier lives here."""
 
 
 class Handshake:

@@ -6,13 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from broker.auth.acl import FailClosed
-from broker.config.limits import topic_problem, wildcard_problem
 from broker.control.connect import Handshake
 from broker.control.presence import Presence
 from broker.control.subscribe import Slices, Subscribing, Unsubscribing
 from broker.control.tracing import Taps
 from broker.logs import Late, get
-from broker.replay.replay_filters import parse_replay
 from broker.wire.packets import (
     Connack,
     Disconnect,
@@ -23,8 +21,9 @@ from broker.wire.packets import (
 )
 from broker.wire.properties import PacketType
 from broker.wire.reasons import BY_CLIENT, UNHEARD, ClientError, CloseReason, Reason, disconnect_reason_to_close
+from broker.wire.topic_limits import topic_problem, wildcard_problem
 from router.matching.topic_names import check_topic_filter, parse_shared
-from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription
+from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, parse_replay
 
 if TYPE_CHECKING:
     from broker.auth.acl import Acl
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from broker.config.loader import Config
     from broker.control.retained_backlog import Backlog
     from broker.reactor.connection import Connection
-    from broker.replay.engine import Replays
+    from broker.reactor.replay_seam import ReplaySeam
     from broker.wire.packets import Subscription
     from router.router import Router
     from router.sessions.session import Session
@@ -76,7 +75,7 @@ class Controller:
         self.mqtt = config.mqtt
         self.limits = config.limits
         self.router = router
-        self.replays: Replays | None = None     # set by whoever has a log
+        self.replays: ReplaySeam | None = None     # set by whoever has a log
         self.mesh: Any = None                   # set where there are other workers
         self.acl = acl = FailClosed(acl)
         self.presence = Presence()

@@ -14,9 +14,14 @@ from router.matching.topic_names import check_topic_filter
 from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, remember
 
 if TYPE_CHECKING:
-    from broker.control.controller import Controller
+    from collections import Counter
+    from collections.abc import Callable
+
+    from broker.config.loader import Mqtt
     from broker.reactor.connection import Connection
+    from broker.reactor.replay_seam import ReplaySeam
     from router.retained.fences import Reached
+    from router.router import Router
     from router.sessions.session import Session
 
 SLICE_FILTERS = 32              # some 0.3 ms
@@ -27,6 +32,35 @@ SLICE_RETAINED = 2_048          # retained messages found in memory
 EXPLANATIONS_MAX = 8            # in one Reason String
 KEEP_EXISTING = 0x10            # Retain Handling 1: only if the subscription is new
 RETAIN_HANDLING_BITS = 0x30
+
+
+class Subscriptions(Protocol):
+    """What these packets need of the worker's broker.control.controller.Controller, which says it of each."""
+
+    mqtt: Mqtt
+    router: Router
+    replays: ReplaySeam | None
+    refused_subscriptions: Counter[str]
+    awaiting_links: Counter[Connection]
+
+    def refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
+        """Return why a subscription is refused, or None. Raises ClientError for what 3.x or 5.0 call an error."""
+
+    def replay_of(self, connection: Connection, subscription: Subscription
+                  ) -> tuple[Reason | None, ReplaySubscription | None, str]:
+        """Return why a subscription to stored messages is refused, or else what it asks for."""
+
+    def options_of(self, connection: Connection, subscription: Subscription, qos: int) -> int:
+        """Return the Subscription Options byte in force (3.8.3.1)."""
+
+    def answer(self, connection: Connection, answer: Callable[[], None]) -> bool:
+        """Let an answer leave now, or when the record of what it answers is durable."""
+
+    def answer_everywhere(self, connection: Connection, answer: Callable[[], None]) -> bool:
+        """Let an answer leave once the other workers know what is wanted, too."""
+
+    def send_backlog(self, connection: Connection) -> None:
+        """Send retained messages as far as the output and the window allow."""
 
 
 class Slices(Protocol):
@@ -59,7 +93,7 @@ class Subscribing:
     __slots__ = ("_asked", "_backlog", "_codes", "_connection", "_controller", "_explanations", "_filters",
                  "_identifier", "_in_use", "_packet_identifier", "_replays", "_session")  # fmt: skip
 
-    def __init__(self, controller: Controller, connection: Connection, body: bytes) -> None:
+    def __init__(self, controller: Subscriptions, connection: Connection, body: bytes) -> None:
         self._controller, self._connection = controller, connection
         self._session: Session = connection.session
         self._packet_identifier, properties, position = decode_head(
@@ -221,7 +255,7 @@ class Unsubscribing:
 
     __slots__ = ("_codes", "_connection", "_controller", "_filters", "_in_use", "_packet_identifier", "_session")
 
-    def __init__(self, controller: Controller, connection: Connection, body: bytes) -> None:
+    def __init__(self, controller: Subscriptions, connection: Connection, body: bytes) -> None:
         self._controller, self._connection = controller, connection
         self._session: Session = connection.session
         self._packet_identifier, _, position = decode_head(

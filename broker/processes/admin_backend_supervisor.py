@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -13,13 +13,33 @@ from broker.processes.control_channel import ControlError
 from mesh.placement import Homes
 
 if TYPE_CHECKING:
-    from broker.processes.supervisor import Supervisor
+    from pathlib import Path
+
+    from broker.config.loader import Config
+    from broker.processes.slot import Slot
+    from mesh.node_identity import Node
+
+
+class Workers(Protocol):
+    """What is asked of the supervisor: broker.processes.supervisor.Supervisor."""
+
+    node: Node
+    config: Config
+    folder: Path
+    slots: list[Slot]
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is to end."""
+
+    def stop(self) -> None:
+        """Begin an orderly end."""
 
 
 class ManyWorkers:
     """The backend of a broker whose workers are processes of their own."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Workers) -> None:
         self.supervisor = supervisor
         self._homes = Homes(supervisor.node.key, supervisor.config.workers)
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from broker.cli.preflight import StartError, unusable
+from broker.config.start_error import StartError
 from broker.logs import get
 from broker.reactor.trio_guest import Guest
+from broker.storage.data_folder import unusable
 from broker.telemetry.metrics import unraisable
 from broker.worker.worker import Worker
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from broker.cli.preflight import StartError, spread_of
 from broker.config.loader import Config
+from broker.config.start_error import StartError
+from broker.storage.data_folder import spread_of
 from broker.worker.placement import Start
 from mesh.node_identity import Node
 

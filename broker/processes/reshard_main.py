@@ -21,6 +21,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +29,11 @@ import msgspec
 
 from broker import logs
 from broker.auth.acl import AllowAll
-from broker.cli.preflight import StartError, note_spread, spread_of, unusable
+from broker.config.start_error import StartError
+from broker.control.will import PendingWill
 from broker.logs import get
-from broker.storage.data_folder import log_refusal
+from broker.storage.data_folder import note_spread, spread_of, unusable
+from broker.storage.folder_check import log_refusal
 from broker.storage.retired_logs import compact_left_logs
 from broker.storage.worker_folders import worker_folder, workers_of
 from broker.storage.worker_log import CommitLog, open_index
@@ -298,8 +301,8 @@ def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[
 def _apply_retained(start: Start, number: int) -> None:
     """Bring into the index of retained messages what only the log of a worker has that will not run."""
     router = Router(ledger(start.config), index=open_index(start.folder_path, number, accept_loss=start.accept_loss))
-    store = CommitLog(start.config.storage, router, AllowAll(), start.folder_path, worker=number,
-                      accept_loss=start.accept_loss)
+    store = CommitLog(start.config.storage, router, partial(PendingWill.recovered, AllowAll()), start.folder_path,
+                      worker=number, accept_loss=start.accept_loss)
     store.close()
 
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
@@ -23,13 +23,13 @@ import trio
 
 from broker import logs
 from broker.admin.unix_socket import Window
-from broker.cli.preflight import refusal
-from broker.config.limits import memory_available_bytes
+from broker.config.host_resources import memory_available_bytes
 from broker.config.loader import Address, Config
 from broker.logs import get
 from broker.processes.admin_backend_supervisor import ManyWorkers
 from broker.processes.control_channel import ControlChannel, ControlError, pack
-from broker.reactor.acceptor import bind_shared, start_listening
+from broker.processes.slot import Slot
+from broker.reactor.listeners import bind_shared, refusal, start_listening
 from broker.reactor.shared_counts import clear
 from broker.storage.run_folder import copies_in_use
 from broker.worker.placement import Start
@@ -62,41 +62,6 @@ class WorkersError(Exception):
     def __init__(self, text: str, *, booted: bool) -> None:
         super().__init__(text)
         self.booted = booted
-
-
-class Slot:
-    """A worker's number and what belongs to it, whichever process runs it now.
-
-    Attributes:
-        number: 0 or more.
-        listeners: its sockets, one for each address.
-        state: "starting", "joined", "listening", "away" between two processes, or "ended".
-        pid: of its process, 0 while it is away.
-        incarnation: of its last process that joined, 0 before.
-        channel: to its process.
-        restarts: so far.
-        totals: what its processes did that ended in an orderly way.
-    """
-
-    def __init__(self, number: int, listeners: list[socket.socket]) -> None:
-        self.number = number
-        self.listeners = listeners
-        self.state = "away"
-        self.pid = self.incarnation = self.restarts = 0
-        self.channel: ControlChannel | None = None
-        self.totals: Counter[str] = Counter()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.joined = self.exited = trio.Event()
-        self.listened_s = 0.0            # since when its process listens (trio's clock), 0: not yet
-        self.reason = ""                 # why its process could not boot
-        self.boot_failures = 0           # in a row
-        self.row = 0                     # restarts in a row
-        self.ends_s: deque[float] = deque()      # of its processes, lately
-
-    def send_signal(self, number: int) -> None:
-        """Send its process a signal, if there is one."""
-        if self.pid:
-            os.kill(self.pid, number)    # not reaped before we say so: the number cannot be another's
 
 
 class Supervisor:

@@ -78,10 +78,10 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     """Boot and serve. Returns the exit code, and what the supervisor is told last."""
     # Here, so that a worker without a parent does not load what it never needs.
     from broker.admin.worker_queries import Queries
-    from broker.cli.preflight import unusable
     from broker.processes.host import host
     from broker.reactor.epoll import end_with_parent
-    from broker.storage.data_folder import log_refusal
+    from broker.storage.data_folder import unusable
+    from broker.storage.folder_check import log_refusal
     from broker.worker.worker import Worker
     from router.log.segments import SegmentError
 

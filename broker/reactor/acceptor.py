@@ -1,4 +1,4 @@
-"""Listening sockets and when to accept from them.
+"""When to accept from the listening sockets.
 
 The sockets sit in the reactor's epoll, since a wake-up that crosses to trio and back costs a lone client about 100
 microseconds; this is their policy.
@@ -9,23 +9,20 @@ from __future__ import annotations
 import errno
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
-from broker.config.loader import Address, parse_address
+from broker.config.loader import Address
 from broker.logs import get
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from broker.auth.authenticator import Pending
+    from broker.auth.outcome import Pending
     from broker.reactor.epoll import Reactor
 
 log = get("acceptor")
 
 ACCEPT_BATCH_MAX = 256
-BACKLOG = 4096
 ACCEPT_PAUSE_S = 0.25
 # Overload and passing faults (accept(2); ENOSPC is epoll_ctl(2)'s, the limit on watched descriptors): what was
 # accepted goes on, new clients wait in the backlog.
@@ -33,56 +30,6 @@ ACCEPT_RETRY_ERRNOS = frozenset({
     errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED, errno.EPROTO, errno.EPERM,
     errno.ENOSPC,
 })
-
-
-def bind(addresses: Iterable[str]) -> list[socket.socket]:
-    """Return listening sockets for addresses of the form tcp://HOST:PORT. Raises OSError."""
-    (sockets,) = bind_shared(addresses, 1)
-    start_listening(sockets)
-    return sockets
-
-
-def bind_shared(addresses: Iterable[str], count: int) -> list[list[socket.socket]]:
-    """Return sockets that do not listen yet, for each of `count` processes its own: the system shares the clients out.
-
-    Each process has a socket for each address, in the same order. Raises OSError.
-    """
-    shares: list[list[socket.socket]] = [[] for _ in range(count)]
-    try:
-        for text in addresses:
-            address = parse_address(text)
-            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, kind, protocol, _, where in found:
-                for share in shares:
-                    share.append(_bound(family, kind, protocol, where, shared=count > 1))
-                    where = share[-1].getsockname()          # for port 0, the first one's is everybody's
-    except OSError:
-        for share in shares:
-            for bound in share:
-                bound.close()
-        raise
-    return shares
-
-
-def _bound(family: int, kind: int, protocol: int, where: Any, *, shared: bool) -> socket.socket:
-    bound = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(where)
-    except OSError:
-        bound.close()
-        raise
-    return bound
-
-
-def start_listening(sockets: Iterable[socket.socket]) -> None:
-    """Let clients queue up; before, they are refused. Raises OSError."""
-    for bound in sockets:
-        bound.listen(BACKLOG)
 
 
 class Acceptor:

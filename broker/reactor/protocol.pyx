@@ -27,7 +27,7 @@ from router.sessions.sink cimport (
 )
 from router.matching.subscription_tree cimport is_of
 from router.matching.topic_names cimport is_own_topic, valid_topic_name
-from broker.config.limits import check_topic_size
+from broker.wire.topic_limits import check_topic_size
 
 cdef extern from *:
     """

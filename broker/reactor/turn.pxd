@@ -4,7 +4,7 @@ from broker.wire.output_buffer cimport PointerList
 from broker.reactor.connection cimport Connection
 from broker.reactor.histogram cimport Durations
 from broker.reactor.pump cimport Pump
-from broker.replay.engine cimport Replays
+from broker.reactor.replay_seam cimport ReplaySeam
 from broker.reactor.turn_shares cimport Shares
 from broker.reactor.timing_wheel cimport TimingWheel
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -44,8 +44,8 @@ cdef class Hub(Shares):
     cdef uint32_t ended                  # how many of turn.closing the controller has heard of
     cdef uint32_t connect_timeout_ms
     cdef public MeshSeam mesh            # the links to other routers; None without any
-    cdef public object memory            # broker.config.limits.MemoryGuard, or None
-    cdef public Replays replays          # None without a log
+    cdef public object memory            # broker.worker.memory_guard.MemoryGuard, or None
+    cdef public ReplaySeam replays          # None without a log
     cdef uint64_t messages_seen          # publishes received until the turn before
     cdef bint overdue                    # sessions have ended by their time, or wills are due, and not all is done
     cdef int64_t live_ms                 # when clients last published, or peers sent something

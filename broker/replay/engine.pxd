@@ -1,6 +1,8 @@
 """Replays: what is stored in the log is given to those who subscribed to $replay, and what is logged from then on."""
 
 from broker.reactor.connection cimport Connection
+from broker.reactor.protocol cimport Protocol
+from broker.reactor.replay_seam cimport ReplaySeam
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from router.core.message cimport Message
 from router.router cimport Router
@@ -47,7 +49,7 @@ cdef class Replay:
     cdef uint64_t missing                # records that were gone, to be told with the next message
 
 
-cdef class Replays:
+cdef class Replays(ReplaySeam):
     cdef Router router
     cdef readonly object logs            # broker.replay.log_sources.ReplayLogs
     cdef Message message                 # the one borrowed message
@@ -64,9 +66,6 @@ cdef class Replays:
     cdef readonly uint64_t gaps          # how often a replay found that records were gone
     cdef readonly uint64_t records_missing   # ... and how many records those were
 
-    cdef readonly bint more              # there is something to do at once
-    cdef bint waits(self) except -1
-    cdef int run(self, bint busy) except -1        # one turn's worth
     cdef ReplayState slice(self, Replay replay, int64_t* budget) except? REPLAY_ENDED
     cdef int deliver(self, Replay replay) except -1
     cdef int begin_replays(self) except -1

@@ -109,7 +109,7 @@ cdef class Replay:
 
 
 @cython.final
-cdef class Replays:
+cdef class Replays(ReplaySeam):
     """All replays of one worker.
 
     Args:
@@ -185,7 +185,7 @@ cdef class Replays:
         if not self.of_sessions:
             self.logs.leave()
 
-    def take_up(self, Connection connection not None) -> None:
+    cdef int take_up(self, Protocol connection) except -1:
         """A client takes more than it did."""
         cdef Replay replay
         connection.replays_wait = False
@@ -194,6 +194,7 @@ cdef class Replays:
                 replay.state = REPLAY_READY
                 self.ready.append(replay)
                 self.more = True
+        return 0
 
     @property
     def count(self) -> int:

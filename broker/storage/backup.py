@@ -22,9 +22,8 @@ from router.log.disk import Disk
 from router.log.last_run import INCARNATION
 from router.log.reader import open_segments
 from router.log.replay_position import format_time
-from router.log.segments import Header, Segments, segment_of
+from router.log.segments import Header, Segments, segment_of, snapshot_of
 from router.log.verify import read_incarnation
-from router.recovery.open_log import snapshot_of
 
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1

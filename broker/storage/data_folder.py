@@ -1,120 +1,130 @@
-"""What must be in a data folder for a start to find everything: what says where the sessions are, and whose it is."""
+"""The data folder: its lock, its room, and over how many workers its sessions are spread."""
 
-from __future__ import annotations
-
+import fcntl
+import os
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from broker.cli.preflight import SPREAD, StartError, spread_of
-from broker.storage.worker_folders import worker_folder, workers_of
-from mesh.node_identity import NAME, Node, NodeError, make_node, read_node
-from router.log.disk import Disk, set_aside
-from router.log.record_kinds import FORMAT_VERSION
-from router.log.segments import FOREIGN, NewerVersionError, SegmentError, read_header, segment_of
-from router.recovery.open_log import snapshot_of
+from broker.config.start_error import StartError
 
-ACCEPT: str = "With --accept-loss the broker starts without what is lost by that."
+ORPHANS_S = 10.0  # for the workers of a killed broker to end
+SPREAD = "workers"  # file in the data folder: over how many workers its sessions are spread
+ROOM_BYTES = 131_072  # that a start may take, and as much again for each worker
+UNFINISHED = ("worker-*/snapshot-*.log.new", "worker-*/incarnation.new", "node.new", f"{SPREAD}.new")
 
 
-def log_refusal(where: Path | str, error: SegmentError) -> str:
-    """Return in one or two sentences why the data in a folder cannot be used, and what an operator can do."""
-    if isinstance(error, NewerVersionError):
-        return f"The data in {where} cannot be used: {error}. A newer version of Shoal wrote this: start that one."
-    return f"The data in {where} cannot be used: {error}. {ACCEPT}"
+@contextmanager
+def locked_folder(data_dir: str) -> Iterator[Path]:
+    """Create the data folder if need be and hold its lock, as lock_folder() does, until the end of the block."""
+    folder, descriptor = lock_folder(data_dir)
+    try:
+        yield folder
+    finally:
+        os.close(descriptor)
 
 
-def check_folder(folder: Path, accept_loss: bool = False) -> bool:
-    """Raise StartError where a file is missing, damaged or another broker's that says where sessions are, or whose.
+def lock_folder(data_dir: str) -> tuple[Path, int]:
+    """Create the data folder if need be and lock it; returns its path, and the descriptor that holds the lock.
 
-    With accept_loss such a file is set aside, and a node that is lost is made anew. Segments and snapshots of another
-    broker are left to who opens them, who puts them aside then. Returns whether the sessions are to be spread anew,
-    because nobody knows where they are. Raises OSError.
+    The lock ends when all processes that have inherited the descriptor have closed it. One whose broker was killed is
+    waited for: its workers are ending.
+
+    What somebody was writing when he was killed, beside what counts, is removed before anything is written: on a full
+    disk it may be all the room that there is.
+
+    Raises:
+        StartError: another process holds it, or it cannot be created or written.
     """
-    workers = workers_of(folder)
-    several = [number for number, path in workers.items() if number and _has_log(path)]
-    anew = False
-    spread = None
+    folder = Path(data_dir).absolute()
     try:
-        spread = spread_of(folder)
-    except StartError as error:
-        anew = _lose(str(error), accept_loss)
-        set_aside(str(folder / SPREAD))
-    if not (folder / SPREAD).exists() and several and not anew:
-        anew = _lose(f"The file {folder / SPREAD} is missing, and worker-{several[0]} is there.", accept_loss)
-    is_spread = bool(several) or (folder / SPREAD).exists()
-    if _check_node(folder, accept_loss, is_spread=is_spread):
-        anew = anew or is_spread
-    for number in range(spread or 0) if (folder / SPREAD).exists() else ():
-        if number not in workers:
-            anew = _lose(f"The folder {worker_folder(folder, number)} is missing.", accept_loss) or anew
-    return anew
-
-
-def problem_of(folder: Path) -> list[str]:
-    """Return what check_folder() would refuse, if anything, without a full stop; nothing is changed. Raises OSError."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(unusable(folder, error)) from error
+    deadline_s = time.monotonic() + ORPHANS_S
     try:
-        check_folder(folder)
-    except StartError as error:
-        return [str(error).removesuffix(ACCEPT).rstrip(" .")]
-    return []
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                if time.monotonic() > deadline_s or not holder.isdigit() or Path("/proc", holder).exists():
+                    raise StartError(
+                        f"The data folder {folder} is in use by the broker with process id {holder}: stop that one or "
+                        "choose another folder with --data-dir."
+                    ) from None
+                time.sleep(0.05)
+        try:
+            _remove_unfinished(folder)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise StartError(unusable(folder, error)) from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return folder, descriptor
 
 
-def _check_node(folder: Path, accept_loss: bool, *, is_spread: bool) -> bool:
-    """Look whether the file `node` is there, and is that of all logs; returns whether it is lost, and made anew."""
-    owners: dict[int, list[Path]] = {}
-    for path, owner in _owned(folder):
-        owners.setdefault(owner, []).append(path)
-    node: Node | None = None
+def _remove_unfinished(folder: Path) -> None:
+    for pattern in UNFINISHED:
+        for path in folder.glob(pattern):
+            if path.is_file():
+                path.unlink()
+
+
+def check_room(folder: Path, workers: int) -> None:
+    """Raise StartError unless the disk has room for what a start writes.
+
+    Without room some of it would fail, and not all of that with an error: the system ends a process that writes to a
+    page of a mapped file for which there is no room.
+    """
+    needed = ROOM_BYTES * (1 + workers)
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < needed:
+        raise StartError(
+            f"The disk of the data folder {folder} is full: {free:,} bytes are free, and a start needs {needed:,}."
+        )
+
+
+def unusable(folder: Path, error: OSError) -> str:
+    """Return in one sentence why a data folder, or something in it, cannot be used."""
+    # Here, because whoever only asks for help has no need of it.
+    from router.log.disk import is_full
+
+    if is_full(error):
+        return f"The disk of the data folder {folder} is full: make room, and start the broker again."
+    where = f" ({error.filename})" if error.filename else ""
+    return f"The data folder {folder} cannot be used: {error.strerror or error}{where}."
+
+
+def spread_of(folder: Path) -> int | None:
+    """Return over how many workers the sessions in a data folder are spread, None if there are none.
+
+    Below zero: they were being spread over so many, and that was interrupted. Raises StartError.
+    """
     try:
-        node = read_node(folder)
-    except NodeError as error:
-        if error.is_newer:
-            raise StartError(f"{error} A newer version of Shoal wrote this: start that one.") from None
-        _lose(str(error), accept_loss)
-        set_aside(str(folder / NAME))
-    else:
-        if node is None:
-            if not owners and not is_spread:
-                return False                       # with one worker, earlier versions had none
-            _lose(f"The file {folder / NAME} is missing: where sessions are, and whose they are, follows from it.",
-                  accept_loss)
-        elif owners and node.owner not in owners and not _index_is_of(folder, node):
-            _lose(f"The file {folder / NAME} {FOREIGN}: no log here is of its.", accept_loss)
-            set_aside(str(folder / NAME))
-            node = None
-    if node is not None:
-        for owner, paths in owners.items():
-            if owner != node.owner:
-                _lose(f"The file {paths[0]} {FOREIGN}.", accept_loss)
-        return False
-    # Whose most of the files are: the others are put aside by who opens the logs.
-    make_node(folder, max(owners, key=lambda owner: len(owners[owner]), default=0))
-    return True
+        return int((folder / SPREAD).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return 1 if (folder / "worker-0").exists() else None
+    except (OSError, ValueError) as error:
+        raise StartError(f"The file {folder / SPREAD} cannot be read: {error}.") from error
 
 
-def _index_is_of(folder: Path, node: Node) -> bool:
-    """Return whether the retained messages are of a node: where no log is, that tells which ones were exchanged."""
-    # Here, because it takes lmdb along.
-    from broker.storage.retained_copies import owner_of_index
-
-    return owner_of_index(folder) == node.owner
-
-
-def _owned(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the segments and snapshots that say whose they are, and what they say. Cost: a read of 4 KiB for each."""
-    for path in workers_of(folder).values():
-        disk = Disk(str(path))
-        for name in disk.names():
-            header = read_header(disk, name) if segment_of(name) is not None or snapshot_of(name) is not None else None
-            if header is not None and header.owner and header.version <= FORMAT_VERSION:
-                yield path / name, header.owner
-
-
-def _has_log(path: Path) -> bool:
-    return any(segment_of(name) is not None or snapshot_of(name) is not None for name in Disk(str(path)).names())
-
-
-def _lose(what: str, accept_loss: bool) -> bool:
-    if not accept_loss:
-        raise StartError(f"{what} {ACCEPT}")
-    return True
+def note_spread(folder: Path, count: int) -> None:
+    """Write down, durably, what spread_of() returns from now on."""
+    beside = folder / f"{SPREAD}.new"
+    with beside.open("w", encoding="ascii") as file:
+        file.write(f"{count}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(folder / SPREAD)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -18,8 +18,8 @@ from mesh.node_identity import owner_in
 from router.log.disk import Disk
 from router.log.remote_log import FollowedLog
 from router.log.retention import archive_needs
-from router.log.segments import remove_segments
-from router.recovery.open_log import remove_snapshots, snapshot_of
+from router.log.segments import remove_segments, snapshot_of
+from router.recovery.open_log import remove_snapshots
 from router.recovery.snapshot import compact
 
 if TYPE_CHECKING:

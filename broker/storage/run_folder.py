@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.cli.preflight import StartError
+from broker.config.start_error import StartError
 
 if TYPE_CHECKING:
     from mesh.node_identity import Node

@@ -9,7 +9,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ import trio
 
 import router
 from broker.config.schema import Archive
-from broker.control.connect import PendingWill
 from broker.logs import get
 from broker.storage.readahead_disk import ReadAheadDisk
 from broker.storage.retained_copies import RETAINED, is_complete, log_begins, open_copy, owner_text
@@ -28,7 +26,6 @@ from router.log.retention import archive_needs
 from router.recovery.open_log import begin, open_log, remove_snapshots, remove_unfinished, start_deadlines
 
 if TYPE_CHECKING:
-    from broker.auth.acl import Acl
     from broker.config.schema import Storage
     from router.retained.lmdb_index import RetainedIndex
     from router.router import Router
@@ -65,7 +62,7 @@ class CommitLog:
     Args:
         settings: of the section `storage`.
         of_router: empty; its index is what open_index() returned, and is closed with the log.
-        acl: is asked about recovered wills when they are published; as nobody, for whose they were is not kept.
+        make_will: of a recovered will, as open_log() has it.
         folder: the broker's data folder, which nobody else uses.
         worker: the worker's number.
         workers: how many there are.
@@ -75,8 +72,8 @@ class CommitLog:
     Raises SegmentError (of router.log.segments), OSError.
     """
 
-    def __init__(self, settings: Storage, of_router: Router, acl: Acl, folder: Path, *, worker: int = 0,
-                 workers: int = 1, accept_loss: bool = False, archive: Archive | None = None) -> None:
+    def __init__(self, settings: Storage, of_router: Router, make_will: Callable[..., Any], folder: Path, *,
+                 worker: int = 0, workers: int = 1, accept_loss: bool = False, archive: Archive | None = None) -> None:
         self.router = of_router
         self.index: RetainedIndex = of_router.retaining.index
         known = self.index.applied
@@ -91,7 +88,7 @@ class CommitLog:
         disk = ReadAheadDisk(str(self.home))
         try:
             self.opened = open_log(
-                disk, of_router, worker=worker, owner=owner_in(folder), make_will=partial(PendingWill.recovered, acl),
+                disk, of_router, worker=worker, owner=owner_in(folder), make_will=make_will,
                 make_mark=lambda: secrets.randbits(32), now_us=time.time_ns() // 1000,
                 now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
                 durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)

@@ -9,13 +9,13 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 if TYPE_CHECKING:
+    from broker.control.connect import Handshake
     from broker.reactor.connection import Connection
-    from broker.worker.handover import Handover
 
 HEADER = struct.Struct("<qI")        # of a client: when its time to CONNECT began, monotonic ms; how many bytes follow
 MESSAGE_BYTES_MAX = 65_536           # of clients that share a message; of what follows of one that has more
@@ -53,10 +53,22 @@ def client_identifier_of(body: bytes) -> bytes:
     return body[start:end] if end <= len(body) else b""
 
 
+class Sender(Protocol):
+    """What a way needs of whose it is: broker.worker.handover.Handover."""
+
+    reactor: Any
+    handshake: Handshake
+    home_wait_s: float
+    handed_over: int
+
+    def give_up(self, connection: Connection) -> None:
+        """Tell a client that its home is unavailable."""
+
+
 class Way:
     """The way to one home: clients that are sent there, and that wait for it. Those of a turn travel together."""
 
-    def __init__(self, handover: Handover, path: str) -> None:
+    def __init__(self, handover: Sender, path: str) -> None:
         self.handover = handover
         self.path = path
         self._socket: socket.socket | None = None

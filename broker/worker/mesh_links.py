@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -12,8 +12,11 @@ from mesh.mesh import Mesh
 from mesh.transport import Transport
 
 if TYPE_CHECKING:
+    from broker.config.loader import Config
+    from broker.control.controller import Controller
+    from broker.storage.worker_log import CommitLog
     from broker.worker.placement import Place
-    from broker.worker.worker import Worker
+    from router.router import Router
 
 log = get("mesh")
 
@@ -34,7 +37,22 @@ def links_of(place: Place) -> Links:
          for number in range(place.count) if number != place.number})
 
 
-def join(worker: Worker, links: Links) -> Mesh:
+class LinkedWorker(Protocol):
+    """What links need of a worker: broker.worker.worker.Worker."""
+
+    config: Config
+    router: Router
+    controller: Controller
+    reactor: Any
+    mesh: Any
+    store: CommitLog | None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is to end."""
+
+
+def join(worker: LinkedWorker, links: Links) -> Mesh:
     """Bind a worker's router and connect it to all others, which need not be there yet.
 
     The worker has recovered, and the reactor is not turning yet. Raises zmq.ZMQError.
@@ -53,7 +71,7 @@ def join(worker: Worker, links: Links) -> Mesh:
     return mesh
 
 
-async def ready(worker: Worker) -> None:
+async def ready(worker: LinkedWorker) -> None:
     """Wait until every other worker has said what it wants and knows what is wanted here, READY_S at most.
 
     A worker that is to end waits for nobody: the others may have ended before it.

@@ -7,20 +7,22 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from broker.auth.acl import AllowAll
 from broker.auth.authenticator import Anonymous
-from broker.config.limits import MemoryGuard
 from broker.config.loader import parse_queue_rule
 from broker.control.controller import Controller
 from broker.control.inprocess_client import INBOX_MAX, InProcess, InProcessClient
 from broker.control.presence import ClientInfo, Watch, describe
+from broker.control.will import PendingWill
 from broker.logs import get
-from broker.reactor.acceptor import Acceptor, bind
+from broker.reactor.acceptor import Acceptor
 from broker.reactor.epoll import Reactor
+from broker.reactor.listeners import bind
 from broker.reactor.pump import Pump
 from broker.replay.engine import Replays
 from broker.replay.log_sources import ReplayLogs
@@ -28,6 +30,7 @@ from broker.storage.worker_log import CommitLog, open_index
 from broker.telemetry.metrics import Metrics, collect, flat
 from broker.telemetry.sys_topics import SysTopics
 from broker.worker.handover import Handover
+from broker.worker.memory_guard import MemoryGuard
 from mesh.placement import Homes
 from router.matching.archive_filters import ArchiveFilters
 from router.router import Router
@@ -130,8 +133,9 @@ class Worker:
             self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
         place = self.place
         try:
-            return CommitLog(self.config.storage, self.router, self.controller.acl, folder,
-                             worker=0 if place is None else place.number, workers=1 if place is None else place.count,
+            return CommitLog(self.config.storage, self.router, partial(PendingWill.recovered, self.controller.acl),
+                             folder, worker=0 if place is None else place.number,
+                             workers=1 if place is None else place.count,
                              accept_loss=accept_loss, archive=self.config.archive)
         except BaseException:
             self.router.retaining.index.close()

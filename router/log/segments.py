@@ -30,6 +30,7 @@ FOREIGN: Final = "belongs to another broker's data folder"
 OPEN, END, SHORT, BAD, SEALED, LIMIT = range(6)
 
 _NAME = re.compile(r"segment-(\d{12})\.log")
+_SNAPSHOT = re.compile(r"snapshot-(\d{12})\.log")
 
 
 class Position(NamedTuple):
@@ -145,6 +146,17 @@ def segment_name(segment: int) -> str:
 def segment_of(name: str) -> int | None:
     """Return the number of the segment whose file has this name, None if it is no segment's."""
     found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def snapshot_name(segment: int) -> str:
+    """Return the name of the snapshot behind which the records of this segment and later ones come."""
+    return f"snapshot-{segment:012d}.log"
+
+
+def snapshot_of(name: str) -> int | None:
+    """Return the segment that is in a snapshot's name, None if it is no snapshot's."""
+    found = _SNAPSHOT.fullmatch(name)
     return int(found[1]) if found else None
 
 

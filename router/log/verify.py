@@ -24,8 +24,8 @@ from router.log.segments import (
     Damage,
     Header,
     Segments,
+    snapshot_of,
 )
-from router.recovery.open_log import snapshot_of
 
 _PLACE: Final = struct.Struct("<QQ")  # in snapshot_end: number of a message's record, offset
 _ASIDE = re.compile(r"(?:segment|snapshot)-\d+\.log\.(?:torn-\d+|bad-\d+|foreign)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +30,8 @@ from router.log.segments import (
     Segments,
     read_header,
     segment_name,
+    snapshot_name,
+    snapshot_of,
 )
 from router.recovery.apply import Recovery
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 RULES: Final = 1  # what the router makes of its records; raised when it makes something else of the same ones
 DAMAGED_SNAPSHOT: Final = "is damaged: it has bytes that are no record, or no end"
-_SNAPSHOT = re.compile(r"snapshot-(\d{12})\.log")
 
 
 @dataclass(slots=True)
@@ -66,17 +66,6 @@ class Opened:
     lost_connections: list[bytes]
     forgetful: bool
     detached_us: dict[bytes, int]
-
-
-def snapshot_name(segment: int) -> str:
-    """Return the name of the snapshot behind which the records of this segment and later ones come."""
-    return f"snapshot-{segment:012d}.log"
-
-
-def snapshot_of(name: str) -> int | None:
-    """Return the segment that is in a snapshot's name, None if it is no snapshot's."""
-    found = _SNAPSHOT.fullmatch(name)
-    return int(found[1]) if found else None
 
 
 def feed_snapshot(disk: Storage, worker: int, recovery: Recovery, owner: int = 0) -> tuple[int, Stored | None, int]:

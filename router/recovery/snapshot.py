@@ -11,9 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from router.log.record_buffer import RecordBuffer
-from router.log.segments import HEADER_COPY_AT, RECORDS_AT, Header, Position, Segments
+from router.log.segments import HEADER_COPY_AT, RECORDS_AT, Header, Position, Segments, snapshot_name
 from router.recovery.apply import Recovery
-from router.recovery.open_log import RULES, feed_snapshot, snapshot_name
+from router.recovery.open_log import RULES, feed_snapshot
 from router.retained.second_copy import CopyError, Gathered
 from router.router import Router
 from router.sessions.ledger import Ledger

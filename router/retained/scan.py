@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from router.core.message import Message
 from router.retained.keys import KeyFilter, is_cut, key_of
@@ -11,13 +11,49 @@ from router.retained.values import decode, is_tombstone, name_in, origin_of, rec
 
 if TYPE_CHECKING:
     from router.retained.fences import Reached
-    from router.retained.lmdb_index import RetainedIndex
 
 NEVER: Final = 1 << 64
 STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return
 STEPS_MIN: Final = 16
 SLICE_BYTES_MAX: Final = 1 << 20
 TOPICS_PER_LEAF: Final = 8  # of LMDB's tree: half of what a page takes of short messages, and more than of long ones
+
+
+class Index(Protocol):
+    """What a scan needs of the index that it reads, router.retained.lmdb_index.RetainedIndex, which says it of each."""
+
+    worker: int
+    is_shared: bool
+    reached: Callable[[], dict[int, int]]
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether change() may have something for any key."""
+
+    @property
+    def topics(self) -> Any:
+        """The database of messages, for read()."""
+
+    def look(self) -> int:
+        """Take notice of what other workers have written, and return the highest stamp that is known of."""
+
+    def tables(self) -> list[tuple[dict[bytes, bytes], list[bytes], int]]:
+        """Return what is not in LMDB yet, the older table first: values by key, the keys, how many of them count."""
+
+    def change(self, key: bytes) -> bytes | None:
+        """Return the value of a key that is not in LMDB yet, or is just being written."""
+
+    def newest(self, key: bytes) -> bytes | None:
+        """Return the value of a key, which may be a tombstone."""
+
+    def read(self, reading: Callable[[Any], Any]) -> Any:
+        """Call something with a read transaction, and return what it returned."""
+
+    def touched(self, pages: int) -> None:
+        """Take notice, in what read() calls, that so many pages of messages were read."""
+
+    def note_damage(self) -> None:
+        """Take notice of a value that is damaged."""
 
 
 class RetainedScan:
@@ -40,7 +76,7 @@ class RetainedScan:
                  "_position", "_reached", "_stamp_us", "_tables", "done", "is_exact", "is_standing",
                  "on_begin")  # fmt: skip
 
-    def __init__(self, index: RetainedIndex, topic_filter: bytes) -> None:
+    def __init__(self, index: Index, topic_filter: bytes) -> None:
         self.done = self.is_standing = False
         self.on_begin: Callable[[], None] = lambda: None
         self.is_exact = b"+" not in topic_filter and b"#" not in topic_filter

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+
+from router.log.replay_position import decode_position, is_position, parse_time
+from router.matching.topic_names import check_topic_filter
 
 if TYPE_CHECKING:
-    from router.router import Router
+    from router.sessions.ledger import Ledger
     from router.sessions.session import Session
 
 REPLAY_PREFIX: Final = b"$replay/"
+NOT_OF_LOG_PREFIXES: Final = ("$share", "$replay")
+
+
+class Recorder(Protocol):
+    """What these functions need of a Router."""
+
+    ledger: Ledger
+
+    @property
+    def recording(self) -> bool:
+        """Whether there is a log."""
 
 
 @dataclass(slots=True)
@@ -61,7 +75,30 @@ def split_replay(topic_filter: bytes) -> tuple[str, bytes] | None:
     return start.decode("utf-8", "replace"), inner_filter
 
 
-def remember(router: Router, session: Session, subscription: ReplaySubscription) -> None:
+def parse_replay(topic_filter: bytes, now_us: int) -> ReplaySubscription:
+    """Return what a topic filter that begins with `$replay/` asks for, without its options.
+
+    Args:
+        topic_filter: as it was sent.
+        now_us: the present, µs since 1970, for times that count from it.
+
+    Raises ValueError with one sentence.
+    """
+    split = split_replay(topic_filter)
+    if split is None:
+        raise ValueError("expected $replay/START/TOPIC FILTER")
+    start, inner_filter = split
+    problem = check_topic_filter(inner_filter)
+    if problem is not None:
+        raise ValueError(problem)
+    if inner_filter.split(b"/", 1)[0].decode() in NOT_OF_LOG_PREFIXES:
+        raise ValueError("a topic filter of messages follows the start")
+    if is_position(start):
+        return ReplaySubscription(topic_filter, inner_filter, 0, 0, decode_position(start))
+    return ReplaySubscription(topic_filter, inner_filter, 0, 0, since_us=parse_time(start, now_us))
+
+
+def remember(router: Recorder, session: Session, subscription: ReplaySubscription) -> None:
     """Have a session remember a subscription, instead of one of the same topic filter if there is one.
 
     Whoever reads the log gives the messages.
@@ -72,7 +109,7 @@ def remember(router: Router, session: Session, subscription: ReplaySubscription)
     note(router, session, subscription)
 
 
-def note(router: Router, session: Session, subscription: ReplaySubscription) -> None:
+def note(router: Recorder, session: Session, subscription: ReplaySubscription) -> None:
     """Record how far a session's subscription has come: after a restart it goes on from there."""
     if router.recording and session.durable:
         ledger = router.ledger

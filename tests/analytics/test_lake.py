@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 
 from analytics.lake import manifest as states
 from analytics.lake.compaction import tiers
-from analytics.lake.file_store import open_files
+from analytics.lake.file_stores import open_files
 from analytics.lake.inference import inferred
 from analytics.lake.lake import Lake, Plan, read_all, read_lake
 from analytics.lake.manifest import LakeError

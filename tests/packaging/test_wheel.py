@@ -92,7 +92,7 @@ def test_the_wheel_has_compiled_modules_and_no_sources_of_them(distributions: Pa
     assert compiled == {
         str(path.relative_to(ROOT).with_suffix(""))
         for top in ("analytics", "broker", "router", "mesh")
-        for path in (ROOT / top).glob("*.pyx")
+        for path in (ROOT / top).rglob("*.pyx")
     }
     assert not [name for name in names if name.endswith((".pyx", ".pxd", ".c"))]
 

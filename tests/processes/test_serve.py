@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.limits import WORKERS_BY_DEFAULT_MAX, cores_available
+from broker.config.host_resources import WORKERS_BY_DEFAULT_MAX, cores_available
 from tests.support.process import ROOT, BrokerProcess
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}

@@ -8,8 +8,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from broker.control.connect import PendingWill
 from broker.control.controller import Controller
+from broker.control.will import PendingWill
 from broker.reactor.pump import Durability, Pump
 from router.log.log_writer import Log
 from router.log.record_buffer import RecordBuffer

@@ -8,8 +8,8 @@ from typing import Any
 
 import trio
 
-from broker.auth.authenticator import Accepted, Outcome, Refused
 from broker.auth.enhanced_auth import Exchange
+from broker.auth.outcome import Accepted, Outcome, Refused
 from broker.wire.packets import Connect
 from broker.wire.reasons import Reason
 from router.core.message import Message

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from router.core.message import message
 from router.log.log_writer import Log
 from router.log.record_buffer import RecordBuffer
-from router.log.segments import segment_of
-from router.recovery.open_log import Opened, open_log, snapshot_of, start_deadlines
+from router.log.segments import segment_of, snapshot_of
+from router.recovery.open_log import Opened, open_log, start_deadlines
 from router.recovery.snapshot import compact
 from router.router import Router
 from router.sessions.ledger import Ledger

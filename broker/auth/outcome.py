@@ -1,0 +1,86 @@
+"""What is decided on a client, and the CONNECTs that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.wire.packets import may_carry
+from broker.wire.properties import PacketType
+from broker.wire.reasons import CloseReason, Reason
+
+STRING_BYTES_MAX = 65_535        # of any string or binary data in a packet (1.5.4, 1.5.6)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The client is who it says.
+
+    Attributes:
+        identity: what the ACL is asked about: a user name, or None for an anonymous client.
+        authentication_data: last data of an enhanced authentication, for the CONNACK or AUTH (4.12); at most 65,535
+            bytes.
+    """
+
+    identity: str | None = None
+    authentication_data: bytes | None = None
+
+    def __post_init__(self) -> None:
+        data = self.authentication_data
+        assert data is None or len(data) <= STRING_BYTES_MAX, len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The client does not get in.
+
+    Attributes:
+        reason: one of CONNACK's, 0x80 or above; a 3.x client gets the nearest return code. Who is refused when it
+            authenticates again gets the same in a DISCONNECT, or NOT_AUTHORIZED for a code that DISCONNECT has not.
+        text: Reason String for a 5.0 client, "" for none; at most 65,535 bytes, as the next.
+        server_reference: another server to use, with USE_ANOTHER_SERVER or SERVER_MOVED (4.11).
+        close: the close reason, where it is another than the reason code's own.
+    """
+
+    reason: Reason
+    text: str = ""
+    server_reference: str = ""
+    close: CloseReason | None = None
+
+    def __post_init__(self) -> None:
+        assert self.reason >= Reason.UNSPECIFIED_ERROR, self.reason
+        assert may_carry(PacketType.CONNACK, self.reason), self.reason
+        assert len(self.text.encode()) <= STRING_BYTES_MAX, len(self.text)
+        assert len(self.server_reference.encode()) <= STRING_BYTES_MAX, len(self.server_reference)
+
+    def properties(self) -> dict[str, Any]:
+        """Return what goes along in a CONNACK or DISCONNECT."""
+        texts = {"reason_string": self.text, "server_reference": self.server_reference}
+        return {name: text for name, text in texts.items() if text}
+
+
+Outcome = Accepted | Refused
+
+
+@dataclass(slots=True)
+class Pending:
+    """CONNECTs that wait for the authenticator, not for their client; `limit_reached` pauses accepting."""
+
+    limit: int
+    connections: dict[int, Any] = field(default_factory=dict)
+    on_room: Callable[[], None] = field(default=lambda: None)
+
+    @property
+    def limit_reached(self) -> bool:
+        """Whether no more may wait."""
+        return len(self.connections) >= self.limit
+
+    def add(self, connection: Any) -> None:
+        """Count a connection."""
+        self.connections[id(connection)] = connection
+
+    def remove(self, connection: Any) -> None:
+        """Count it no more, if it was counted."""
+        if self.connections.pop(id(connection), None) is not None:
+            self.on_room()

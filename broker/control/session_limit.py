@@ -1,0 +1,55 @@
+"""How many sessions there may be, on one worker or on all of a broker together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from broker.reactor.shared_counts import Places
+
+
+class SessionLimit:
+    """How many sessions there may be, on this worker or on all workers of a broker together.
+
+    With others, each worker writes how many it has where all see it: before it has one more, and some time after it has
+    fewer. So they never have more than the maximum, and a client may be refused whose place has just become free. What
+    a worker wrote stays when it is killed, for its sessions are there when it is back.
+
+    Args:
+        sessions: the router's, by client identifier.
+        maximum: of all workers together.
+
+    Attributes:
+        places: where all see it; None where there are no others.
+    """
+
+    __slots__ = ("_maximum", "_sessions", "places")
+
+    def __init__(self, sessions: Sized, maximum: int) -> None:
+        self._sessions = sessions
+        self._maximum = maximum
+        self.places: Places | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether there may be no more."""
+        self.tell()
+        count = len(self._sessions) if self.places is None else self.places.total()
+        return count >= self._maximum
+
+    def take(self) -> bool:
+        """Return whether there may be one more, which comes into being at once."""
+        if self.places is None:
+            return len(self._sessions) < self._maximum
+        self.places.set(len(self._sessions) + 1)
+        if self.places.total() <= self._maximum:
+            return True
+        self.tell()
+        return False
+
+    def tell(self) -> None:
+        """Let the other workers know how many there are here."""
+        if self.places is not None:
+            self.places.set(len(self._sessions))
