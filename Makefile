@@ -186,8 +186,8 @@ test: test-ready
 
 # Units, rules of the house, what is written down, and each conversation twice: in one piece, and cut, late and logged.
 # Without real clients, Spark, distributions and the longer runs of simulator and fuzzers.
-QUICK := tests/unit tests/test_house.py tests/test_conformance.py tests/test_formats.py tests/test_resume.py \
-	tests/test_damaged_log.py tests/test_reactor_rules.py tests/processes/test_serve.py tests/processes/test_kill.py
+QUICK := tests/unit tests/house tests/inprocess/test_resume.py tests/inprocess/test_damaged_log.py \
+	tests/inprocess/test_reactor_rules.py tests/processes/test_serve.py tests/processes/test_kill.py
 QUICK_CONVERSATIONS := whole] or cut_slow_and_logged]
 
 .PHONY: test-quick
@@ -195,13 +195,13 @@ test-quick: test-ready
 	@$(MAKE) lint
 	@echo '--- tests, the quick ones'
 	@if $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist=loadgroup $(QUICK) $(ARGS) \
-		&& $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) tests/test_conversations.py -k '$(QUICK_CONVERSATIONS)' $(ARGS); \
+		&& $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) tests/conversations/test_conversations.py -k '$(QUICK_CONVERSATIONS)' $(ARGS); \
 	then echo 'make test-quick: passed'; else echo 'make test-quick: FAILED, see above' >&2; exit 1; fi
 
 .PHONY: test-workers
 test-workers: test-ready
 	@SHOAL_TEST_WORKERS=all $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=loadgroup \
-		tests/clients tests/test_conversations.py -k worker $(ARGS)
+		tests/clients tests/conversations/test_conversations.py -k worker $(ARGS)
 
 .PHONY: simulate
 simulate: test-ready
@@ -210,11 +210,11 @@ simulate: test-ready
 
 .PHONY: fuzz
 fuzz: test-ready
-	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY))
+	@$(BIN)/python -m tests.tools.fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY))
 
 .PHONY: test-leaks
 test-leaks: test-ready
-	@$(BIN)/python -m pytest -p no:cacheprovider tests/leaks/in_process.py tests/leaks/process.py $(ARGS)
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/tools/leaks/in_process.py tests/tools/leaks/process.py $(ARGS)
 
 .PHONY: demo test-lake-kills test-cluster
 # Nothing of what tests need but PySpark, and Java.
@@ -231,26 +231,26 @@ test-cluster: test-ready
 
 .PHONY: soak soak-kill soak-workers soak-hostile capacity admin-turns
 soak: test-ready
-	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.tools.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
 soak-kill: test-ready
-	@$(BIN)/python -m tests.soak.kill --seconds $(or $(SECONDS),600) --rate $(or $(RATE),5000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.tools.soak.kill --seconds $(or $(SECONDS),600) --rate $(or $(RATE),5000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # A worker that is stopped for a minute; a thousand client identifiers that two clients claim at once.
 soak-workers: test-ready
-	@$(BIN)/python -m tests.soak.stall --seconds $(or $(SECONDS),60)
-	@$(BIN)/python -m tests.soak.claims --count $(or $(COUNT),1000)
-	@$(BIN)/python -m tests.soak.kill --workers 3 --seconds $(or $(SECONDS),60) --rate 1000
+	@$(BIN)/python -m tests.tools.soak.stall --seconds $(or $(SECONDS),60)
+	@$(BIN)/python -m tests.tools.soak.claims --count $(or $(COUNT),1000)
+	@$(BIN)/python -m tests.tools.soak.kill --workers 3 --seconds $(or $(SECONDS),60) --rate 1000
 
 # Packets that are much work, beside a witness that must not wait.
 soak-hostile: test-ready
-	@$(BIN)/python -m tests.soak.hostile_packets --seconds $(or $(SECONDS),15) $(ARGS)
+	@$(BIN)/python -m tests.tools.soak.hostile_packets --seconds $(or $(SECONDS),15) $(ARGS)
 
 capacity: test-ready
-	@$(BIN)/python -m tests.bench.capacity
+	@$(BIN)/python -m tests.tools.bench.capacity
 
 admin-turns: test-ready
-	@$(BIN)/python -m tests.bench.admin_turns $(or $(CLIENTS),100000)
+	@$(BIN)/python -m tests.tools.bench.admin_turns $(or $(CLIENTS),100000)
 
 .PHONY: lint
 lint: $(TEST_READY)
@@ -275,7 +275,7 @@ SANITIZED := env PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=checked \
 	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build/checked/sanitizer
 
 # Without distributions, and without what drives programs of others, Spark among them: those are no build of ours.
-WITHOUT_OTHERS := -m 'not packaging' --ignore=tests/clients --ignore=tests/test_house.py \
+WITHOUT_OTHERS := -m 'not packaging' --ignore=tests/clients --ignore=tests/house/test_house.py --ignore=tests/house/test_floors.py \
 	$(foreach name,decoding jobs lake lake_reading lake_writers network source,--ignore=tests/analytics/test_$(name).py)
 
 .PHONY: test-checked
@@ -297,7 +297,7 @@ test-checked: test-ready
 mutants: test-ready
 	@echo 'building in build/mutants'
 	$(call BUILD_COPY,build/mutants,PYTHONDONTWRITEBYTECODE)
-	@cd build/mutants && PYTHONPATH=$(CURDIR)/build/mutants $(CURDIR)/$(BIN)/python -m tests.mutants $(ARGS)
+	@cd build/mutants && PYTHONPATH=$(CURDIR)/build/mutants $(CURDIR)/$(BIN)/python -m tests.tools.mutants $(ARGS)
 
 .PHONY: coverage
 coverage: test-ready
@@ -313,22 +313,22 @@ coverage: test-ready
 
 .PHONY: bench bench-log bench-workers bench-analytics bench-check profile
 bench: test-ready
-	@$(BIN)/python -m tests.bench run $(ARGS)
+	@$(BIN)/python -m tests.tools.bench run $(ARGS)
 
 bench-workers: test-ready
-	@$(BIN)/python -m tests.bench.workers $(ARGS)
+	@$(BIN)/python -m tests.tools.bench.workers $(ARGS)
 
 bench-log: test-ready
-	@$(BIN)/python -m tests.bench.log_rows run $(ARGS)
+	@$(BIN)/python -m tests.tools.bench.log_rows run $(ARGS)
 
 bench-analytics: test-ready
-	@$(BIN)/python -m tests.bench.analytics $(ARGS)
+	@$(BIN)/python -m tests.tools.bench.analytics $(ARGS)
 
 bench-check: test-ready
-	@$(BIN)/python -m tests.bench check $(ARGS)
+	@$(BIN)/python -m tests.tools.bench check $(ARGS)
 
 profile: test-ready
-	@$(BIN)/python -m tests.profile $(ARGS)
+	@$(BIN)/python -m tests.tools.profile $(ARGS)
 
 # --- distributions -------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import kill
+from tests.tools.soak import kill
 
 
 @pytest.mark.parametrize(("seed", "workers"), [(1, 1), (2, 1), (6, 3)])

@@ -13,10 +13,10 @@ import pytest
 
 from broker.wire.packets import Ack, Disconnect, Publish, Suback, Subscribe, subscription
 from broker.wire.reasons import Reason
-from tests.soak.claims import claims
-from tests.soak.stall import Publisher, Subscriber, stall
 from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers, is_alive
+from tests.tools.soak.claims import claims
+from tests.tools.soak.stall import Publisher, Subscriber, stall
 
 
 def ended(broker: Workers) -> tuple[int, str]:

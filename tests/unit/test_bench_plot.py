@@ -4,7 +4,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
-from tests.bench.plot import FIGURES, PLOT, measured, plotted
+from tests.tools.bench.plot import FIGURES, PLOT, measured, plotted
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -17,7 +17,7 @@ def row(scenario: str, shoal: float | str, reference: str, figure: float | str |
 
 def test_the_committed_plot_is_that_of_the_committed_figures() -> None:
     assert PLOT.read_text(encoding="utf-8") == plotted(json.loads(FIGURES.read_text(encoding="utf-8"))), (
-        "python -m tests.bench.plot")
+        "python -m tests.tools.bench.plot")
 
 
 def test_a_scenario_has_one_line_with_a_mark_for_each_that_was_measured() -> None:

@@ -11,7 +11,7 @@ from broker.wire.reasons import CloseReason
 from broker.worker.worker import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
-from tests.leaks.footprint import malloc_bytes
+from tests.tools.leaks.footprint import malloc_bytes
 
 NOW_MS = 1_000_000
 SESSIONS = 50

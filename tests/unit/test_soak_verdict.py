@@ -2,8 +2,8 @@
 
 import random
 
-from tests.soak.loads import Seen
-from tests.soak.verdict import what_grew
+from tests.tools.soak.loads import Seen
+from tests.tools.soak.verdict import what_grew
 
 WARM_S = 60
 

@@ -18,8 +18,8 @@ from broker.wire.properties import PacketType, encode_properties, encode_varint,
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from broker.worker.worker import ledger, terms
 from router.router import Router
-from tests.fuzz.corpus import odd_block
-from tests.fuzz.mutate import mutated
+from tests.tools.fuzz.corpus import odd_block
+from tests.tools.fuzz.mutate import mutated
 
 CONFIG = Config()
 

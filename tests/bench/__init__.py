@@ -1,1 +1,0 @@
-"""The yardstick's runs of this broker: `python -m tests.bench run|check`."""

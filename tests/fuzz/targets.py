@@ -1,6 +1,0 @@
-"""All targets by name."""
-
-from tests.fuzz import codec, configuration, connection, decoders, first_bytes, openings, topics
-
-TARGETS = {module.TARGET.name: module.TARGET for module in (
-    connection, decoders, codec, topics, first_bytes, openings, configuration)}

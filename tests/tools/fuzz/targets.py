@@ -1,0 +1,6 @@
+"""All targets by name."""
+
+from tests.tools.fuzz import codec, configuration, connection, decoders, first_bytes, openings, topics
+
+TARGETS = {module.TARGET.name: module.TARGET for module in (
+    connection, decoders, codec, topics, first_bytes, openings, configuration)}
