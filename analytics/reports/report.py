@@ -19,6 +19,30 @@ POINTS: Final = 120  # of a plot over time, at most
 Row = dict[str, Any]
 
 
+# The sections behind the plots: title, what it is about, the rows' name in Found, fields and headings, and what is said
+# where there is none.
+TABLES: Final = (
+    ("Publishers", "those with the most messages", "publishers",
+     [("publisher", "client"), ("messages", "messages"), ("bytes", "bytes"), ("last", "last message")], "There is nothing."),
+    ("Silent devices", "that have stopped, against their usual rhythm", "silent",
+     [("publisher", "client"), ("last", "last message"), ("silent_s", "silent for"), ("usual_s", "usual interval"),
+      ("longest_s", "longest before")], "Nobody has fallen silent."),
+    ("Gaps", "the longest interruptions of a device's time series", "gaps",
+     [("publisher", "client"), ("from", "from"), ("to", "to"), ("gap_s", "length"), ("usual_s", "usual interval")],
+     "There are none."),
+    ("Delivery latency", "from acceptance to the receiver's acknowledgement, ms", "latency",
+     [("client", "client"), ("deliveries", "deliveries"), ("p50_ms", "median"), ("p90_ms", "90 %"), ("p99_ms", "99 %"),
+      ("worst_ms", "worst")], "No session that outlives its connection has acknowledged anything."),
+    ("Sessions that come and go", "of clients whose sessions outlive their connection", "churn",
+     [("client", "client"), ("connects", "connects"), ("disconnects", "disconnects"), ("ends", "ends"),
+      ("returns_within", "back within a minute"), ("median_connected_s", "connected, median")],
+     "The log tells of no such session."),
+    ("Unusual payload sizes", "far from the median of their publisher", "outliers",
+     [("time", "time"), ("publisher", "client"), ("topic", "topic"), ("bytes", "bytes"),
+      ("usual_bytes", "usual bytes"), ("deviations", "deviations")], "There are none."),
+)  # fmt: skip
+
+
 @dataclass(slots=True)
 class Found:
     """What a report tells.
@@ -164,92 +188,8 @@ def render(found: Found) -> str:
         area_chart([(at, size / found.step_s) for at, _, size in filled], unit="B/s"),
     )
     page.section("Topics", "by their first level", bar_chart([(row["topic"], row["messages"]) for row in found.topics]))
-    page.section(
-        "Publishers",
-        "those with the most messages",
-        table(
-            found.publishers,
-            [("publisher", "client"), ("messages", "messages"), ("bytes", "bytes"), ("last", "last message")],
-        ),
-    )
-    page.section(
-        "Silent devices",
-        "that have stopped, against their usual rhythm",
-        table(
-            found.silent,
-            [
-                ("publisher", "client"),
-                ("last", "last message"),
-                ("silent_s", "silent for"),
-                ("usual_s", "usual interval"),
-                ("longest_s", "longest before"),
-            ],
-            "Nobody has fallen silent.",
-        ),
-    )
-    page.section(
-        "Gaps",
-        "the longest interruptions of a device's time series",
-        table(
-            found.gaps,
-            [
-                ("publisher", "client"),
-                ("from", "from"),
-                ("to", "to"),
-                ("gap_s", "length"),
-                ("usual_s", "usual interval"),
-            ],
-            "There are none.",
-        ),
-    )
-    page.section(
-        "Delivery latency",
-        "from acceptance to the receiver's acknowledgement, ms",
-        table(
-            found.latency,
-            [
-                ("client", "client"),
-                ("deliveries", "deliveries"),
-                ("p50_ms", "median"),
-                ("p90_ms", "90 %"),
-                ("p99_ms", "99 %"),
-                ("worst_ms", "worst"),
-            ],
-            "No session that outlives its connection has acknowledged anything.",
-        ),
-    )
-    page.section(
-        "Sessions that come and go",
-        "of clients whose sessions outlive their connection",
-        table(
-            found.churn,
-            [
-                ("client", "client"),
-                ("connects", "connects"),
-                ("disconnects", "disconnects"),
-                ("ends", "ends"),
-                ("returns_within", "back within a minute"),
-                ("median_connected_s", "connected, median"),
-            ],
-            "The log tells of no such session.",
-        ),
-    )
-    page.section(
-        "Unusual payload sizes",
-        "far from the median of their publisher",
-        table(
-            found.outliers,
-            [
-                ("time", "time"),
-                ("publisher", "client"),
-                ("topic", "topic"),
-                ("bytes", "bytes"),
-                ("usual_bytes", "usual bytes"),
-                ("deviations", "deviations"),
-            ],
-            "There are none.",
-        ),
-    )
+    for title, what, rows, columns, nothing in TABLES:
+        page.section(title, what, table(getattr(found, rows), columns, nothing))
     return page.html(f"Made {timestamp(found.made)} from Shoal's commit log. All times are UTC.")
 
 

@@ -53,5 +53,9 @@ cdef class Recovery:
     cdef Session recent_session(self, const uint8_t* client_identifier, size_t length)
     cdef int on_acknowledged(self, const uint8_t* body, size_t length) except -1
     cdef int apply_rare(self, Cursor cursor) except -1
+    cdef bint apply_to_router(self, Cursor cursor, str kind, dict fields) except -1
+    cdef int begin_session(self, Session session, bytes client_identifier, uint32_t expiry_interval_s) except -1
+    cdef bint apply_to_session(self, Cursor cursor, Session session, str kind, dict fields) except -1
+    cdef bint apply_to_deliveries(self, Session session, str kind, dict fields) except -1
     cdef Session session_of(self, bytes client_identifier)
     cdef int forget(self, Session session) except -1

@@ -321,25 +321,15 @@ cdef class Recovery:
         return 0
 
     cdef int apply_rare(self, Cursor cursor) except -1:
-        cdef Session session, other
-        cdef Peer peer
+        cdef Session session
         kind = cursor.kind_name()
         cdef dict fields = cursor.fields()
-        client_identifier = fields.get("client_identifier")
-        session = self.session_of(client_identifier) if client_identifier is not None else None
+        if self.apply_to_router(cursor, kind, fields):
+            return 0
+        client_identifier = fields["client_identifier"]
+        session = self.session_of(client_identifier)
         if kind == "session":
-            expiry_interval_s = fields["expiry_interval_s"]
-            if session is not None and expiry_interval_s == 0:
-                self.forget(session)
-                session = None
-            if session is None:
-                session = Session(client_identifier, self.router.ledger, expiry_interval_s)
-                session.logged = True
-                self.router.sessions[client_identifier] = session
-            else:
-                session.set_expiry_interval(expiry_interval_s)
-            session.will = None
-            self.detached_us.pop(client_identifier, None)
+            self.begin_session(session, client_identifier, fields["expiry_interval_s"])
         elif kind == "shared_pick":
             self.keep_decisions(cursor)
             self.picks.append((fields["group"], client_identifier))
@@ -347,7 +337,19 @@ cdef class Recovery:
             self.keep_decisions(cursor)
             if session is not None:
                 self.skipped.append(session)
-        elif kind == "snapshot":
+        elif session is None:
+            # A hole in the log has taken its beginning; or an ephemeral session's end, which means nothing here.
+            if kind != "ended" and kind != "will_removed":
+                self._note(f"record {cursor.number} ({kind}): no session of {client_identifier!r}")
+        elif not self.apply_to_session(cursor, session, kind, fields) and not self.apply_to_deliveries(
+                session, kind, fields):
+            raise RecordError(f"{kind} does not belong here")
+        return 0
+
+    cdef bint apply_to_router(self, Cursor cursor, str kind, dict fields) except -1:
+        """Apply a record that is of no session; returns whether it was one."""
+        cdef Peer peer
+        if kind == "snapshot":
             self.first_number = fields["first_number"]
             self.router.ledger.stamp_us = fields["stamp_us"]
         elif kind == "snapshot_end":
@@ -366,13 +368,32 @@ cdef class Recovery:
             peer = self.peers[fields["peer"]]
             if peer.session.outgoing is not None:
                 peer.session.outgoing.done_with(fields["record"])
-        elif session is None:
-            # A hole in the log has taken its beginning; or an ephemeral session's end, which means nothing here.
-            if kind != "ended" and kind != "will_removed":
-                self._note(f"record {cursor.number} ({kind}): no session of {client_identifier!r}")
-        elif kind == "detached":
+        elif "client_identifier" not in fields:
+            raise RecordError(f"{kind} does not belong here")
+        else:
+            return False
+        return True
+
+    cdef int begin_session(self, Session session, bytes client_identifier, uint32_t expiry_interval_s) except -1:
+        """A session is made, or is its client's again; the record of its will follows, if it has one."""
+        if session is not None and expiry_interval_s == 0:
+            self.forget(session)
+            session = None
+        if session is None:
+            session = Session(client_identifier, self.router.ledger, expiry_interval_s)
+            session.logged = True
+            self.router.sessions[client_identifier] = session
+        else:
+            session.set_expiry_interval(expiry_interval_s)
+        session.will = None
+        self.detached_us.pop(client_identifier, None)
+        return 0
+
+    cdef bint apply_to_session(self, Cursor cursor, Session session, str kind, dict fields) except -1:
+        """Apply a record of what a session is and wants; returns whether it was one."""
+        if kind == "detached":
             session.set_expiry_interval(fields["expiry_interval_s"])
-            self.detached_us[client_identifier] = cursor.time_us
+            self.detached_us[session.client_identifier] = cursor.time_us
             if session.outgoing is not None:
                 session.outgoing.assume_sent_below(fields["next_number"])
         elif kind == "ended":
@@ -397,7 +418,14 @@ cdef class Recovery:
             session.will = None
             if session.expiry_interval_s == 0:
                 self.forget(session)
-        elif kind == "shifted":
+        else:
+            return False
+        return True
+
+    cdef bint apply_to_deliveries(self, Session session, str kind, dict fields) except -1:
+        """Apply a record of what a session is owed, or has in doubt from its client; returns whether it was one."""
+        cdef Session other
+        if kind == "shifted":
             session.make_outgoing()
             session.outgoing.shift(fields["first_number"], fields["amount"])
             session.mark_incoming()
@@ -428,8 +456,8 @@ cdef class Recovery:
             for identifier, digest in fields["messages"]:
                 session.incoming_restore(identifier, digest)
         else:
-            raise RecordError(f"{kind} does not belong here")
-        return 0
+            return False
+        return True
 
     def _take_numbers(self, Session session not None, number: int) -> None:
         """The numbers before this one that no delivery has are used up."""
