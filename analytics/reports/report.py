@@ -23,7 +23,8 @@ Row = dict[str, Any]
 # where there is none.
 TABLES: Final = (
     ("Publishers", "those with the most messages", "publishers",
-     [("publisher", "client"), ("messages", "messages"), ("bytes", "bytes"), ("last", "last message")], "There is nothing."),
+     [("publisher", "client"), ("messages", "messages"), ("bytes", "bytes"), ("last", "last message")],
+     "There is nothing."),
     ("Silent devices", "that have stopped, against their usual rhythm", "silent",
      [("publisher", "client"), ("last", "last message"), ("silent_s", "silent for"), ("usual_s", "usual interval"),
       ("longest_s", "longest before")], "Nobody has fallen silent."),

@@ -311,19 +311,8 @@ class Handshake:
         if refusal is not None:
             return self._refuse(connection, *refusal)
         connection.identity = outcome.identity
-        identifier = connect.client_identifier
-        properties = self._connack
         self._check_will(connect)
-        characters_max = self.config.mqtt.client_identifier_3_1_max
-        if connect.version == 3 and len(identifier.decode()) > characters_max:
-            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "section 3.1 of 3.1",
-                              f"a client identifier of more than {characters_max} characters")
-        if not identifier:
-            if (connect.version == 3 or (connect.version == 4 and not connect.clean_start)
-                    or not self.config.mqtt.empty_client_identifier):
-                raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
-            identifier = self._assigned_identifier()
-            properties = {**properties, "assigned_client_identifier": identifier.decode()}
+        identifier = self._identifier_of(connect)
         expiry_s = self._expiry_interval(connect)
         if not self.router.accepting and (
                 expiry_s or connect.will is not None or identifier in self.router.sessions
@@ -331,19 +320,7 @@ class Handshake:
             # Nothing that it asks for could be kept.
             return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
         keep_alive_s = self._keep_alive(connect)
-        if connect.version == 5:
-            if expiry_s != connect.properties.get("session_expiry_interval", 0):
-                properties = {**properties, "session_expiry_interval": expiry_s}
-            if keep_alive_s != connect.keep_alive_s:
-                properties = {**properties, "server_keep_alive": keep_alive_s}
-            if self.config.mqtt.response_information and connect.properties.get("request_response_information"):
-                information = self.config.mqtt.response_information.replace("{client_identifier}", identifier.decode())
-                if len(information.encode()) <= STRING_BYTES_MAX:        # it grows by the client's own identifier
-                    properties = {**properties, "response_information": information}
-            if exchange.method is not None:
-                properties = {**properties, "authentication_method": exchange.method}
-                if outcome.authentication_data is not None:
-                    properties["authentication_data"] = outcome.authentication_data
+        properties = self._connack_properties(connect, exchange, outcome, identifier, expiry_s, keep_alive_s)
         if "maximum_packet_size" in connect.properties:
             welcome_bytes = len(encode(Connack(True, Reason.SUCCESS, properties), connect.version))
             if welcome_bytes > connection.packet_bytes_max:
@@ -369,6 +346,42 @@ class Handshake:
         self.openings.begin(opening)
         self.router.effects.call(lambda: self._settled(opening))
         return False
+
+    def _identifier_of(self, connect: Connect) -> bytes:
+        """Return the client identifier of a CONNECT, or one that the client is assigned. Raises ClientError."""
+        identifier = connect.client_identifier
+        characters_max = self.config.mqtt.client_identifier_3_1_max
+        if connect.version == 3 and len(identifier.decode()) > characters_max:
+            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "section 3.1 of 3.1",
+                              f"a client identifier of more than {characters_max} characters")
+        if identifier:
+            return identifier
+        if (connect.version == 3 or (connect.version == 4 and not connect.clean_start)
+                or not self.config.mqtt.empty_client_identifier):
+            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
+        return self._assigned_identifier()
+
+    def _connack_properties(self, connect: Connect, exchange: Exchange, outcome: Accepted, identifier: bytes,
+                            expiry_s: int, keep_alive_s: int) -> dict[str, Any]:
+        """Return what a CONNACK says beside that the client is let in, above all what differs from its CONNECT (3.2.2.3)."""
+        properties = self._connack
+        if identifier != connect.client_identifier:
+            properties = {**properties, "assigned_client_identifier": identifier.decode()}
+        if connect.version < 5:
+            return properties
+        if expiry_s != connect.properties.get("session_expiry_interval", 0):
+            properties = {**properties, "session_expiry_interval": expiry_s}
+        if keep_alive_s != connect.keep_alive_s:
+            properties = {**properties, "server_keep_alive": keep_alive_s}
+        if self.config.mqtt.response_information and connect.properties.get("request_response_information"):
+            information = self.config.mqtt.response_information.replace("{client_identifier}", identifier.decode())
+            if len(information.encode()) <= STRING_BYTES_MAX:        # it grows by the client's own identifier
+                properties = {**properties, "response_information": information}
+        if exchange.method is not None:
+            properties = {**properties, "authentication_method": exchange.method}
+            if outcome.authentication_data is not None:
+                properties["authentication_data"] = outcome.authentication_data
+        return properties
 
     def _settled(self, opening: Opening) -> None:
         """What a CONNACK waited for is durable."""
