@@ -363,7 +363,7 @@ class Handshake:
 
     def _connack_properties(self, connect: Connect, exchange: Exchange, outcome: Accepted, identifier: bytes,
                             expiry_s: int, keep_alive_s: int) -> dict[str, Any]:
-        """Return what a CONNACK says beside that the client is let in, above all what differs from its CONNECT (3.2.2.3)."""
+        """Return what a CONNACK says beside the reason code: above all what differs from the CONNECT (3.2.2.3)."""
         properties = self._connack
         if identifier != connect.client_identifier:
             properties = {**properties, "assigned_client_identifier": identifier.decode()}
