@@ -119,14 +119,20 @@ cdef class Effects:
                             gone if number != NO_NUMBER and gone.durable else None, number)
 
     cdef int withdraw(self, Session gone) except -1:
-        """Pass on what waits here for a session that ends: recovery would not, once its end is recorded."""
+        """Pass on what waits here for a session that ends: recovery would not, once its end is recorded.
+
+        In the log each is owed to the session already, under the number that it would have got here.
+        """
         cdef Effect* effect
-        cdef uint64_t number, tail = self.tail
-        for number in range(self.head, tail):
-            effect = &self.ring[number & (self.capacity - 1)]        # anew: the ring may have moved
-            if effect.kind == EFFECT_DELIVER and effect.subject == <void*>gone and effect.group != NULL:
-                effect.kind = EFFECT_WITHDRAWN
-                self.pass_on(<SharedGroup>effect.group, gone, NO_NUMBER, <Message>effect.argument)
+        cdef uint64_t place, tail = self.tail
+        cdef uint64_t number = gone.outgoing.end_number if gone.outgoing is not None else 0
+        for place in range(self.head, tail):
+            effect = &self.ring[place & (self.capacity - 1)]         # anew: the ring may have moved
+            if effect.kind == EFFECT_DELIVER and effect.subject == <void*>gone:
+                if effect.group != NULL:
+                    effect.kind = EFFECT_WITHDRAWN
+                    self.pass_on(<SharedGroup>effect.group, gone, number, <Message>effect.argument)
+                number += 1
         return 0
 
     cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,

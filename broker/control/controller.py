@@ -312,8 +312,11 @@ class Controller:
                 if session.expiry_interval_s == 0 and expiry_s != 0:
                     raise ClientError(Reason.PROTOCOL_ERROR, "section 3.14.2.2.2",
                                       "a session expiry interval at DISCONNECT after 0 at CONNECT")
-                self.router.set_expiry_interval(
-                    session, min(expiry_s, self.handshake.config.mqtt.session_expiry_interval_max_s))
+                expiry_s = min(expiry_s, self.handshake.config.mqtt.session_expiry_interval_max_s)
+                if expiry_s:
+                    self.router.set_expiry_interval(session, expiry_s)
+                else:
+                    session.end_with_connection()
             # Without a will only after reason 0 [MQTT-3.14.4-3]; a 3.x DISCONNECT has no other.
             connection.publish_will = packet.reason != Reason.NORMAL_DISCONNECTION
         connection.close(disconnect_reason_to_close(packet.reason))
@@ -389,7 +392,7 @@ class Controller:
                 self.router.end_session(session)
             return False
         if with_session:
-            self.router.set_expiry_interval(session, 0)      # it ends with its connection
+            session.end_with_connection()
         # A CONNACK knows no "administrative action" [MQTT-3.2.2-8].
         self._last_words(
             connection, Reason.ADMINISTRATIVE_ACTION if connection.is_open else Reason.SERVER_UNAVAILABLE)

@@ -27,7 +27,7 @@ cdef class Session(Receiver):
     cdef uint32_t incoming_count
     cdef bint logged                      # the log has a record of it, so it gets one of its end
     cdef bint starved                     # in ledger.starved
-    cdef readonly uint32_t expiry_interval_s # session expiry interval; 0: ends with its connection
+    cdef readonly uint32_t expiry_interval_s # 0: ends with its connection; until then a durable one stays so
     cdef int receive_maximum              # of the live connection
     cdef object stands_for                # router.peers.Peer; None for a client's
     cdef void* held_first                 # router.peers.deferred_acks.Held: acknowledgements that wait for peers, in order; NULL: none

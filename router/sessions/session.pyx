@@ -55,6 +55,14 @@ cdef class Session(Receiver):
         self.expiry_interval_s = expiry_interval_s
         self.durable = expiry_interval_s != 0
 
+    def end_with_connection(self) -> None:
+        """It is to end with its connection, whatever was said at its beginning.
+
+        Until then it stays what the log has it for: of a durable one everything is recorded, so that each delivery has the
+        number that recovery gives it, and what another member gets of it is known as that after a crash.
+        """
+        self.expiry_interval_s = 0
+
     def stand_for_peer(self, peer) -> None:
         """From here on what it is sent goes to a router.peers.Peer."""
         self.peer = True
@@ -174,7 +182,7 @@ cdef class Session(Receiver):
             free(self.outgoing.ring)
             self.outgoing.ring = NULL
             self.outgoing.capacity = 0
-        elif self.outgoing is not None and self.durable:         # else it ends, and others may be owed what it has
+        elif self.outgoing is not None and self.expiry_interval_s:       # else it ends, and others may be owed what it has
             self.outgoing.let_go()
         if self.incoming_count == 0:
             self._free_incoming()

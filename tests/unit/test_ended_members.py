@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from broker.auth.authenticator import Anonymous
 from broker.config.loader import Config
 from broker.control.controller import Controller
 from broker.reactor.turn import Hub
-from broker.wire.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
+from broker.wire.packets import Ack, Connect, Disconnect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.wire.properties import PacketType
 from broker.wire.reasons import CloseReason
 from broker.worker.worker import terms
@@ -177,6 +178,49 @@ def test_what_could_not_be_read_before_a_crash_goes_to_another_behind_it() -> No
     stayer = host.router.sessions[b"stayer"]
     assert sorted(host.log.fetch(delivery[1], NOW_MS * 1000, NOW_MS).body for delivery in stayer.owed.deliveries()) == [
         b"2", b"3", b"4"]
+
+
+def leave(member: Member, name: bytes) -> None:
+    member.say(Disconnect(0, {"session_expiry_interval": 0}))
+
+
+def be_sent_away(member: Member, name: bytes) -> None:
+    member.hub.controller.send_away(member.hub.router.sessions[name], with_session=True)
+    member.hub.run_turn(NOW_MS)
+
+
+def expire(member: Member, name: bytes) -> None:
+    member.connection.close(CloseReason.CONNECTION_LOST)
+    member.hub.run_turn(NOW_MS)
+    member.hub.router.end_session(member.hub.router.sessions[name])
+    member.hub.run_turn(NOW_MS)
+
+
+@pytest.mark.parametrize("ends", [leave, be_sent_away, expire])
+@pytest.mark.parametrize("unwritten", [0, 40])
+def test_what_another_member_got_before_a_crash_does_not_come_again_with_the_end_that_the_crash_took(
+        ends: Callable[[Member, bytes], None], unwritten: int) -> None:
+    """Its end takes several turns: the process dies between two of them, and the client ends its session anew."""
+    count = 1500
+    host = Host(SimulatedDisk())
+    hub = clients_of(host)
+    leaver = member_of(host, hub, b"leaver", 1000)
+    for payload in named(count - unwritten):
+        host.publish(payload, 2)
+    host.write()
+    for payload in named(count)[count - unwritten:]:
+        host.publish(payload, 2)                        # and it is not in the log when the member leaves
+    stayer, _ = host.router.open_session(b"stayer", False, NEVER)
+    host.router.subscribe(stayer, FILTER, 2)
+    ends(leaver, b"leaver")
+    while host.log.commit():
+        pass
+    host = restarted(host)
+    gone, here = host.router.sessions[b"leaver"], host.router.sessions[b"stayer"]
+    passed_on = [host.log.fetch(delivery[1], NOW_MS * 1000, NOW_MS).body for delivery in here.owed.deliveries()]
+    left = [host.log.fetch(delivery[1], NOW_MS * 1000, NOW_MS).body for delivery in gone.owed.deliveries()]
+    assert sorted(passed_on + left) == sorted(named(count))
+    assert len(passed_on) > unwritten
 
 
 def test_a_message_that_is_not_written_yet_waits_until_it_is() -> None:
