@@ -96,19 +96,25 @@ class Backlog:
         """Whether anything is for a subscription that was there before: that has what links have yet to bring live."""
         return any(asked.scan is not None and asked.scan.is_standing for asked in self.scans.values())
 
-    def begin(self, reached: Reached | None = None) -> None:
-        """Begin to read, the SUBACK having left: now all routers have the subscriptions.
+    def begin(self) -> None:
+        """Begin to read for new subscriptions as the SUBACK leaves, and no later: all routers have them now.
 
-        What is one look-up is read at once.
-
-        Args:
-            reached: what subscriptions that were there before are given: up to where links have come.
+        What is published from here on comes live, so none of it may count as what was there before. What is one look-up
+        is read at once.
         """
+        self._begin(None)
+
+    def begin_standing(self, reached: Reached) -> None:
+        """Begin to read for subscriptions that were there before: what links have brought, up to these records."""
+        self._begin(reached)
+
+    def _begin(self, reached: Reached | None) -> None:
         for topic_filter, asked in list(self.scans.items()):
             assert asked.scan is not None
-            asked.scan.begin(reached if asked.scan.is_standing else None)
-            if asked.scan.is_exact:
-                self._read(topic_filter, asked, busy=False)
+            if asked.scan.is_standing == (reached is not None):
+                asked.scan.begin(reached)
+                if asked.scan.is_exact:
+                    self._read(topic_filter, asked, busy=False)
 
     def join(self, later: Backlog) -> None:
         """Add what another SUBSCRIBE has asked for."""

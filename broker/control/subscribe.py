@@ -194,39 +194,33 @@ class Subscribing:
         for replay in self._replays:
             if self._session.replays.get(replay.topic_filter) is replay and controller.replays is not None:
                 controller.replays.start(connection, replay)
+        self._drop_what_ended()
+        backlog.begin()
         router = controller.router
         if backlog.is_standing or (backlog and connection in controller.awaiting_links):
             # In the order in which they were asked: the last one counts of a topic filter that asked more than once.
             controller.awaiting_links[connection] += 1
             router.retaining.when_brought(router.effects, self._when_brought)
-        elif backlog and router.recording and router.ledger.durable < router.last_record:
-            # What is retained may be younger than what a crash leaves, and then it would go back.
-            router.effects.call(self._send_retained)
         else:
-            self._send_retained()
+            self._send_behind_records()
 
     def _when_brought(self, reached: Reached) -> None:
         waiting = self._controller.awaiting_links
         waiting[self._connection] -= 1
         if not waiting[self._connection]:
             del waiting[self._connection]
-        self._send_retained(reached)
+        if self._connection.is_open:
+            self._drop_what_ended()
+            self._backlog.begin_standing(reached)
+            self._send_behind_records()
 
-    def _send_retained(self, reached: Reached | None = None) -> None:
-        """Look at what is retained now, and have it sent behind what is on its way to the client at this moment.
-
-        Args:
-            reached: up to where links have brought what is retained, for subscriptions that were there before.
-        """
-        controller = self._controller
-        if not self._connection.is_open:
-            return
-        self._drop_what_ended()
-        self._backlog.begin(reached)
-        router = controller.router
-        if self._backlog and router.retaining.is_shared and len(router.effects):
-            # A link may have brought what is retained already, and what was there before it, and all of that waits for
-            # our records.
+    def _send_behind_records(self) -> None:
+        """Have what is retained sent behind what is on its way to the client at this moment."""
+        router = self._controller.router
+        is_behind = router.recording and router.ledger.durable < router.last_record
+        if self._backlog and (is_behind or (router.retaining.is_shared and len(router.effects))):
+            # What is retained may be younger than what a crash leaves, and then it would go back. And a link may have
+            # brought it already, and what was there before it, and all of that waits for our records.
             router.effects.call(self._send_begun)
         else:
             self._send_begun()

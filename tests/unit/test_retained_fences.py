@@ -6,7 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from broker.wire.packets import Publish, Suback, Subscribe, subscription
+from router.core.message import message
+from router.forwarding import Forwarding
 from router.retained.fences import Fences
+from tests.simulator.index import SharedEnvironment, index_of
+from tests.support.doubles import FakeLog
+from tests.support.turned_hub import NOW_MS, TurnedHub
 
 
 class Tree:
@@ -135,3 +141,30 @@ def test_who_subscribes_again_and_again_while_a_link_stands_still_leaves_nothing
     assert len(found._ahead[1]) <= 100
     found.brought(1, 5)
     assert len(found) == 0
+
+
+def test_what_is_published_elsewhere_after_the_suback_comes_though_retained_messages_wait_for_a_record() -> None:
+    environment = SharedEnvironment()
+    log = FakeLog()
+    here = TurnedHub(log, index_of(environment, 0, 2))
+    there = index_of(environment, 1, 2)
+    forwarding: Any = Forwarding(here.router)
+    peer = forwarding.peer(b"node/1")
+    peer.shares_node = True
+    here.router.retaining.fences.passed[1] = 0
+    client, other = (here.connect(name, properties={"session_expiry_interval": 1000}) for name in (b"client", b"other"))
+    client.send(Subscribe(1, (subscription(b"r/#", 1),)))
+    here.turn()
+    other.send(Publish(b"t", b"", 2, packet_identifier=1))
+    here.hub.run_turn(here.now_ms)                      # SUBACK leaves, and something is not durable
+    assert [type(packet) for packet in client.packets()] == [Suback]
+    published = [message(b"r/1", body, 1, True, b"", -1, NOW_MS, 0) for body in (b"1", b"2")]
+    for record, each in enumerate(published, 1):
+        there.apply(record, b"r/1", each, stamp_us=NOW_MS * 1000 + record, now_ms=NOW_MS)
+    there.durable(2)
+    assert there.commit(2)
+    here.turn(3)                                        # what is retained is sent now
+    for record, each in enumerate(published, 1):
+        forwarding.receive_message(peer, each, record, 1, record)
+    here.turn(3)
+    assert [packet.payload for packet in client.packets()] == [b"1", b"2"]
