@@ -428,6 +428,8 @@ cdef class Forwarding:
         cdef Outgoing outgoing = session.outgoing
         cdef Delivery* delivery
         cdef uint64_t number
+        if peer.shares_node and self.router.retaining.is_shared:
+            self.router.retaining.fences.restarted(peer.worker)
         if outgoing is not None and outgoing.ring != NULL:
             for number in range(max(outgoing.oldest_open, peer.copied_below), outgoing.end_number):
                 delivery = outgoing.slot(number)

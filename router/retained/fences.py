@@ -36,6 +36,8 @@ class Fences:
         # Worker -> heap of (record, count, receiver, topic filter), some of which stand no more; its highest record.
         self._ahead: dict[int, list[tuple[int, int, Receiver, bytes]]] = {}
         self._highest: Reached = {}
+        # Worker -> (receiver, topic filter) of those that were put up before its present process was heard.
+        self._older: dict[int, set[tuple[Receiver, bytes]]] = {}
         self._room: dict[int, int] = {}  # worker -> entries of its heap, above which it is cleared of those
         self._count = 0
         self.away: set[int] = set()  # workers of which nothing is heard
@@ -47,6 +49,8 @@ class Fences:
     def put(self, receiver: Receiver, topic_filter: bytes, reached: Reached) -> None:
         """A new subscription has been given all that these workers have retained up to these records."""
         ahead = {worker: record for worker, record in reached.items() if record > self.passed.get(worker, record)}
+        for older in self._older.values():
+            older.discard((receiver, topic_filter))
         if ahead:
             self._of.setdefault(receiver, {})[topic_filter] = ahead
             for worker, record in ahead.items():
@@ -103,14 +107,24 @@ class Fences:
             else:
                 action()
 
+    def restarted(self, worker: int) -> None:
+        """A new process of a worker is heard: fences that are put up from here on have the numbers that it gives."""
+        self._older[worker] = {
+            (receiver, topic_filter)
+            for receiver, filters in self._of.items()
+            for topic_filter, reached in filters.items()
+            if worker in reached
+        }
+
     def began(self, worker: int, after: int) -> None:
-        """A worker gives the numbers behind this record anew."""
+        """A worker's process, which was heard before, gives the numbers behind this record anew."""
+        older = self._older.pop(worker, set())
         if worker not in self.passed:
             return
         self.passed[worker] = min(self.passed[worker], after)
         for receiver, filters in list(self._of.items()):
             for topic_filter, reached in list(filters.items()):
-                if reached.get(worker, 0) > after:
+                if reached.get(worker, 0) > after and (receiver, topic_filter) in older:
                     reached[worker] = after
                     self._stand(worker, after, receiver, topic_filter)
                 if reached.get(worker, NEVER) <= self.passed[worker]:

@@ -155,11 +155,20 @@ cdef class Retaining:
     def when_brought(self, effects, action) -> None:
         """Call `action(reached)` when links have brought, and this worker has delivered, what other workers retain now.
 
+        `reached` is up to where they have come by then: what is behind that comes live.
+
         Who was subscribed all the time gets it live, and must not get the newest message of a topic before the others.
         A worker that does not answer is not waited for.
         """
         reached = self.index.written()
-        self.fences.when_passed(reached, partial(effects.call, partial(action, reached)))
+        self.fences.when_passed(reached, partial(self.brought, effects, action, reached))
+
+    def brought(self, effects, action, dict reached not None) -> None:
+        """Links have come so far, or further: call `action(reached)` behind what they have brought."""
+        for worker, record in self.fences.passed.items():
+            if record > reached.get(worker, record):
+                reached[worker] = record
+        effects.call(partial(action, reached))
 
     def message_of(self, bytes topic_name not None) -> Message | None:
         """Return a topic's message; a new object each time, where there is an index."""

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from broker.wire.packets import Publish, Suback, Subscribe, subscription
+from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
+from broker.wire.properties import PacketType
 from router.core.message import message
 from router.forwarding import Forwarding
 from router.retained.fences import Fences
@@ -62,6 +63,7 @@ def test_who_wanted_it_before_by_any_subscription_gets_it() -> None:
 def test_numbers_that_a_worker_gives_anew_are_behind_no_fence() -> None:
     found = fences(w1=5)
     found.put("a", b"t", {1: 20})
+    found.restarted(1)
     found.began(1, 10)
     assert found.behind(1, 11, b"t", Tree(a=[b"t"])) == []
     assert found.behind(1, 10, b"t", Tree(a=[b"t"])) == ["a"]
@@ -69,10 +71,26 @@ def test_numbers_that_a_worker_gives_anew_are_behind_no_fence() -> None:
     assert len(found) == 0
 
 
+def test_who_subscribed_after_a_process_was_heard_has_its_numbers_whenever_its_first_messages_come() -> None:
+    found = fences(w1=0)
+    found.put("a", b"t", {1: 20})
+    found.put("b", b"t", {1: 20})
+    found.restarted(1)                           # by a heartbeat; a busy or a stopped link brings messages later
+    found.put("b", b"t", {1: 20})
+    found.put("c", b"t", {1: 20})
+    found.began(1, 10)
+    tree = Tree(a=[b"t"], b=[b"t"], c=[b"t"])
+    assert found.behind(1, 11, b"t", tree) == ["b", "c"]
+    assert found.behind(1, 10, b"t", tree) == ["a", "b", "c"]
+    found.brought(1, 20)
+    assert len(found) == 0
+
+
 def test_a_worker_that_has_lost_all_that_it_had_takes_down_its_own_fences_only() -> None:
     found = fences(w1=0, w2=0)
     found.put("a", b"t", {1: 20})
     found.put("b", b"t", {2: 20})
+    found.restarted(2)
     found.began(2, 0)
     assert found.behind(1, 20, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a"]
     assert len(found) == 1
@@ -123,6 +141,7 @@ def test_a_fence_that_was_put_up_anew_stands_where_it_stands_now() -> None:
     found.forget("b")
     found.brought(1, 6)
     assert found.behind(1, 7, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a"]
+    found.restarted(1)
     found.began(1, 4)
     found.put("c", b"t", {1: 6})
     assert found.behind(1, 6, b"t", Tree(a=[b"t"], c=[b"t"])) == ["c"]
@@ -168,3 +187,27 @@ def test_what_is_published_elsewhere_after_the_suback_comes_though_retained_mess
         forwarding.receive_message(peer, each, record, 1, record)
     here.turn(3)
     assert [packet.payload for packet in client.packets()] == [b"1", b"2"]
+
+
+def test_who_asks_again_before_he_was_given_all_is_given_what_came_before_he_subscribed() -> None:
+    here = TurnedHub(FakeLog(), index_of(SharedEnvironment(), 0, 2))
+    forwarding: Any = Forwarding(here.router)
+    peer = forwarding.peer(b"node/1")
+    peer.shares_node = True
+    fences_here = here.router.retaining.fences
+    fences_here.passed[1] = 0
+    fences_here.away.add(1)
+    client = here.connect(b"client", properties={"receive_maximum": 1})
+    for record, topic in enumerate((b"r/1", b"r/2"), 1):
+        forwarding.receive_message(peer, message(topic, b"x", 1, True, b"", -1, NOW_MS, 0), record, 1, record)
+    here.router.retaining.index._forwarded.applied[1] = 0           # and is in no index yet
+    for identifier in (1, 2):
+        client.send(Subscribe(identifier, (subscription(b"r/#", 1),)))
+        here.turn(4)
+    got = []
+    for _ in range(4):
+        packets = [packet for packet in client.packets() if isinstance(packet, Publish)]
+        got += [packet.topic for packet in packets]
+        client.send(*(Ack(PacketType.PUBACK, packet.packet_identifier) for packet in packets))
+        here.turn(4)
+    assert sorted(set(got)) == [b"r/1", b"r/2"]
