@@ -422,8 +422,11 @@ cdef class Forwarding:
     def restarted(self, Peer peer not None) -> None:
         """A peer has come with a new process: its ephemeral sessions are gone, and what only they wanted.
 
-        What is recorded for it, if only as a copy, is sent again when its link takes it.
+        What is recorded for it, if only as a copy, is sent again when its link takes it. With a log that is all that it
+        was picked for; without one that goes to other members, or is counted.
         """
+        cdef SharedGroup group
+        cdef list unsent = []
         cdef Session session = peer.session
         cdef Outgoing outgoing = session.outgoing
         cdef Delivery* delivery
@@ -434,9 +437,15 @@ cdef class Forwarding:
             for number in range(max(outgoing.oldest_open, peer.copied_below), outgoing.end_number):
                 delivery = outgoing.slot(number)
                 if delivery.state != DELIVERY_FREE and delivery.record == 0:
+                    if delivery.group != NULL:
+                        unsent.append((<object>delivery.group, <object>delivery.message))
                     if delivery.state == DELIVERY_QUEUED:
                         outgoing._unqueue(delivery)
                     outgoing.free_slot(number)
+        assert not unsent or not self.router.recording, "a peer was picked for what no record has"
+        for group, message in unsent:
+            if not group.redispatch(session, <Message?>message):
+                self.router.ledger.dropped_messages[DROP_NO_MEMBER] += 1
         peer.waiters.acknowledged(0xFFFFFFFFFFFFFFFF)
         for topic_filter, options, _ in self.router.tree.subscriptions_of(session):
             if options & PASSING:

@@ -402,3 +402,21 @@ def test_what_came_before_a_peer_said_where_it_began_is_a_repeat_if_its_log_stil
     host = restarted(host)
     host.forwarding.began(host.peer, 6, 10)
     assert [hear(host, b"x", sequence, 6, n) for sequence, n in ((1, 3), (2, 4))] == [False, True]
+
+
+def test_what_a_peer_was_picked_for_goes_to_another_if_it_restarts_where_nothing_is_logged() -> None:
+    router: Any = Router(Ledger())
+    forwarding = Forwarding(router)
+    peers = [forwarding.peer(name) for name in (b"n/1", b"n/2")]
+    for peer in peers:
+        forwarding.want(peer, b"$share/g/t", 1, True, 1)
+    for number in range(4):
+        router.publish_message(incoming(b"%d" % number))
+    assert [len(peer.session.owed.deliveries()) for peer in peers] == [2, 2]
+    forwarding.restarted(peers[0])
+    assert [len(peer.session.owed.deliveries()) for peer in peers] == [0, 4]
+    assert router.ledger.dropped() == {}
+    forwarding.want_no_more(peers[0], b"$share/g/t")
+    forwarding.restarted(peers[1])
+    assert [len(peer.session.owed.deliveries()) for peer in peers] == [0, 0]
+    assert router.ledger.dropped() == {"no_member": 4}
