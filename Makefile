@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # `make run` neither starts pip nor imports Cython.
 PACKAGES := broker mesh router analytics
 COMPILED := $(shell find $(PACKAGES) -name "*.pyx" -o -name "*.pxd" | LC_ALL=C sort) setup.py
-SUM_DEPENDENCIES := $(shell { echo $(PYTHON) $(CURDIR); sed -n '/^requires/p;/^dependencies/,/\]/p;/optional-dep/,/^$$/p' pyproject.toml; } | cksum | cut -d' ' -f1)
+SUM_DEPENDENCIES := $(shell { echo $(PYTHON) $(CURDIR); sed -n '/^requires/p;/^dependencies/,/\]/p;/optional-dep/,/^$$/p;/^shoal = /p' pyproject.toml; } | cksum | cut -d' ' -f1)
 SUM_COMPILED := $(shell { cksum $(COMPILED); uname -m; } | cksum | cut -d' ' -f1)
 VENV_READY := $(VENV)/.created-$(SUM_DEPENDENCIES)
 RUN_READY := $(VENV)/.run-$(SUM_DEPENDENCIES)
