@@ -241,8 +241,11 @@ cdef class Mesh(MeshSeam):
     cdef int tell_retained(self) except -1:
         """Let peers know soon that nothing older comes of what others can read in the index of retained messages now."""
         cdef PeerLink link
-        cdef uint64_t applied = self.router.retaining.index.applied
-        if applied == self.told_applied or self.router.ledger.now_ms - self.told_ms < RETAINED_MS:
+        cdef uint64_t applied
+        if self.router.ledger.now_ms - self.told_ms < RETAINED_MS:
+            return 0
+        applied = self.router.retaining.index.applied
+        if applied == self.told_applied:
             return 0
         self.told_applied = applied
         self.told_ms = self.router.ledger.now_ms

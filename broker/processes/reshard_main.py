@@ -22,7 +22,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -44,6 +43,7 @@ from router.forwarding import Forwarding
 from router.log.disk import Disk
 from router.log.record_buffer import RecordBuffer
 from router.recovery.open_log import Opened, begin, open_log
+from router.recovery.session_records import record_owed, record_wishes
 from router.router import Router
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ log = get("adoption")
 HomeOf = Callable[[bytes], int]
 
 FLUSH_BYTES: Final = 4_194_304
-DELIVERIES_PER_RECORD: Final = 500
 MAY_BE_SENT: Final = (1, 2)          # states of a delivery whose message may still be needed: queued, sent
 
 
@@ -263,36 +262,17 @@ def _write_session(home: Books, router: Router, session: Session) -> None:
     if client_identifier in home.router.sessions:
         add("ended", now_us, client_identifier)          # whatever it is of: it is not the one that counts
     add("session", now_us, client_identifier, session.expiry_interval_s)
-    for topic_filter, options, identifier in router.tree.subscriptions_of(session):
-        add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
-    for replay in (session.replays or {}).values():
-        add("replay_in_logs", now_us, client_identifier, *replay.fields())
-    if session.will is not None:
-        add("will", now_us, client_identifier, *session.will)
+    record_wishes(home.records, now_us, router, session)
 
 
 def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[int, int], int]) -> None:
     """Record what a session is owed, under the numbers that it had, and that it has no connection."""
     add, now_us, client_identifier = home.records.add, home.now_us, session.client_identifier
-    next_number = 0
-    if session.owed is not None:
-        next_number, end_number = session.owed.numbers
-        owed = iter([
-            [number, copies.get((record, home.number), 0), *rest] for number, record, *rest in _owed(session)
-            # Whose message is lost is owed no more.
-            if rest[2] not in MAY_BE_SENT or (record, home.number) in copies])
-        some = list(islice(owed, DELIVERIES_PER_RECORD))
-        while True:
-            following = list(islice(owed, DELIVERIES_PER_RECORD))
-            last = some[-1][0] + 1 if following else end_number
-            add("deliveries", now_us, client_identifier, min(next_number, last), last, some)
-            if not following:
-                break
-            some = following
-    if session.incoming_messages:
-        add("incoming_messages", now_us, client_identifier, session.incoming_messages)
-    for first_number, amount in session.shifts:
-        add("shifted", now_us, client_identifier, first_number, amount)
+    record_owed(home.records, now_us, session, [
+        [number, copies.get((record, home.number), 0), *rest] for number, record, *rest in _owed(session)
+        # Whose message is lost is owed no more.
+        if rest[2] not in MAY_BE_SENT or (record, home.number) in copies])
+    next_number = session.owed.numbers[0] if session.owed is not None else 0
     gone_us = books.opened.detached_us.get(client_identifier, now_us)
     add("detached", gone_us, client_identifier, session.expiry_interval_s, next_number)
     home.flush_some()

@@ -38,10 +38,10 @@ cdef class SocketEnd(Protocol):
     """The half of a connection that sends. Connection is the other one."""
 
     cdef int update_reading(self) except -1:
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not read")
 
     cdef int socket_failed(self, int error) except -1:
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not end")
 
     cdef int flush(self) except -1:
         if self.fd != NO_SOCKET and not self.blocked and self.transform is None and self.state != AWAITING_CONNECT:

@@ -7,13 +7,13 @@ router as a restart would, and writes down what came out, so that the segments b
 from __future__ import annotations
 
 import struct
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from router.log.record_buffer import RecordBuffer
 from router.log.segments import HEADER_COPY_AT, RECORDS_AT, Header, Position, Segments, snapshot_name
 from router.recovery.apply import Recovery
 from router.recovery.open_log import RULES, feed_snapshot
+from router.recovery.session_records import record_owed, record_wishes
 from router.retained.second_copy import CopyError, Gathered
 from router.router import Router
 from router.sessions.ledger import Ledger
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from router.sessions.session import Session
 
 FLUSH_BYTES: Final = 1_048_576
-DELIVERIES_PER_RECORD: Final = 500
 QUEUED, SENT = 1, 2  # router.sessions.outgoing.DeliveryState: whose messages may have to be sent
 PLACE: Final = struct.Struct("<QQ")
 
@@ -187,31 +186,10 @@ def _write_sessions(writer: _Writer, router: Router, recovery: Recovery, now_us:
     for client_identifier, session in sessions:
         if client_identifier in router.sessions:
             add("session", now_us, client_identifier, session.expiry_interval_s)
-        for topic_filter, options, identifier in router.tree.subscriptions_of(session):
-            add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
-        for replay in (session.replays or {}).values():
-            add("replay_in_logs", now_us, client_identifier, *replay.fields())
-        if session.will is not None:
-            add("will", now_us, client_identifier, *session.will)
+        record_wishes(writer.records, now_us, router, session)
         writer.flush(FLUSH_BYTES)
     for client_identifier, session in sessions:
-        if session.owed is not None:
-            next_number, end_number = session.owed.numbers
-            owed = iter(session.owed.deliveries())
-            some = list(islice(owed, DELIVERIES_PER_RECORD))
-            while True:
-                # Only the last one brings the numbers to where they were.
-                following = list(islice(owed, DELIVERIES_PER_RECORD))
-                last = some[-1][0] + 1 if following else end_number
-                add("deliveries", now_us, client_identifier, min(next_number, last), last, some)
-                if not following:
-                    break
-                some = following
-        incoming = session.incoming_messages
-        if incoming:
-            add("incoming_messages", now_us, client_identifier, incoming)
-        for first_number, amount in session.shifts:
-            add("shifted", now_us, client_identifier, first_number, amount)
+        record_owed(writer.records, now_us, session, session.owed.deliveries() if session.owed is not None else ())
         gone_us = recovery.detached_us.get(client_identifier)
         if gone_us is not None:
             number = session.owed.numbers[0] if session.owed is not None else 0
