@@ -227,7 +227,8 @@ cdef class Reactor(Hub):
             return
         for connection in self.connections_snapshot():
             self.controller.shut_down(connection)
-        self.sends_left = self.control_left = 0xFFFFFFFF
+        self.dirty_sends.left = self.wide_sends.left = self.control_left = 0xFFFFFFFF
+        self.ends_ns = 0                 # whatever that takes
         self.end_turn()
         for connection in self.connections_snapshot():
             self.dispose(connection)

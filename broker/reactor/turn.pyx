@@ -339,8 +339,8 @@ cdef class Hub(Shares):
             if connection.gathered_ms == 0:
                 connection.gathered_ms = self.turn.now_ms
             if self.turn.now_ms - connection.gathered_ms < GATHER_MS:
-                # It was clean before the slice, or it would have been flushed, so it is the last one listed.
-                if connection.dirty and dirty.items[dirty.count - 1] == <void*>connection:
+                # If the slice made it dirty, it is the last one listed. If it waits already, it goes on waiting.
+                if connection.dirty and dirty.count and dirty.items[dirty.count - 1] == <void*>connection:
                     connection.dirty = False
                     dirty.count -= 1
                 return 0

@@ -6,6 +6,11 @@ from broker.reactor.protocol cimport Turn
 from libc.stdint cimport int64_t, uint32_t
 
 
+cdef struct Sends:
+    uint32_t left                # connections that this turn may still send to
+    int64_t ends_ns              # when it sends to no more; 0: the clock has not been looked at yet
+
+
 cdef class Shares:
     cdef Turn turn
     cdef PointerList work                # the list being worked through
@@ -13,11 +18,13 @@ cdef class Shares:
     cdef int64_t ends_ns                 # when that is used up, monotonic; 0: there is no clock
     cdef uint32_t work_end               # turn.work at which it is used up, whatever the clock says
     cdef uint32_t look_at                # turn.work at which the clock is looked at
-    cdef uint32_t sends_left             # connections that this turn may still send to
+    cdef Sends dirty_sends               # to those who were sent little,
+    cdef Sends wide_sends                # and to the others
     cdef uint32_t control_left           # control packets that it may still deal with
     cdef int64_t control_ends_ns         # or when it deals with no more; 0: not begun, or there is no clock
     cdef public uint32_t turn_work_max   # units of one turn at most
-    cdef public uint32_t sends_max       # connections that one turn sends to at most
+    cdef public uint32_t sends_max       # connections in either list that one turn sends to at most
+    cdef public int64_t sends_ns         # for how long it sends to those who were sent little
     cdef public uint32_t control_max     # control packets that one turn deals with at most
 
     cdef int begin_shares(self, int64_t now_ns) noexcept     # 0: there is no clock
@@ -31,4 +38,5 @@ cdef class Shares:
     cdef int read_one(self, Connection connection) except -1     # the reactor's: receive once
     cdef int go_on_cut(self) except -1
     cdef int flush_dirty(self) except -1
+    cdef int flush_some(self, PointerList* items, Sends* sends, int64_t budget_ns) except -1
     cdef int flush_one(self, Connection connection) except -1

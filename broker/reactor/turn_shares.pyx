@@ -10,6 +10,7 @@ from broker.wire.output_buffer cimport list_push
 from broker.reactor.histogram cimport monotonic_ns
 from broker.reactor.protocol cimport CLOSING, OPEN
 from broker.reactor.socket_end cimport NO_SOCKET
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memmove
 
@@ -21,16 +22,20 @@ cdef enum:
     REST_NS = 2000000            # in which it goes on with those who have had their share,
     CONTROL_NS = 3000000         # and in which it deals with control packets
     CONTROL_MAX = 256            # of them in a turn
-    SENDS_MAX = 1024             # connections that a turn sends to: some 5 ms
-    SENDS_WIDE_MAX = 512         # of these, such that are sent messages to many,
-    WIDE_NS = 2000000            # as far as they get in that time
+    SENDS_MAX = 1024             # connections that a turn sends to at most,
+    SENDS_NS = 3000000           # as far as it gets in that time
+    SENDS_WIDE_MAX = 512         # and of those that are sent messages to many, or wait already,
+    WIDE_NS = 2000000            # as far as it gets with them in that time
+    LOOK_SENDS = 16              # between two looks at the clock while it sends,
+    LOOK_BYTES = 262144          # or between so many bytes: a send takes from 3 us to 300
+    FEW_BYTES = 4096             # output of such a size is sent before that of others who wait
 
 
 cdef class Shares:
     """A worker's turn, and the lists of what is to be done in it.
 
     Attributes:
-        turn_work_max, sends_max, control_max: see the .pxd; for tests to set.
+        turn_work_max, sends_max, sends_ns, control_max: see the .pxd; for tests to set.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -38,6 +43,7 @@ cdef class Shares:
         self.turn.touched = &self.turn.dirty
         self.turn_work_max = TURN_WORK_MAX
         self.sends_max = SENDS_MAX
+        self.sends_ns = SENDS_NS
         self.control_max = CONTROL_MAX
         self.begin_shares(0)
 
@@ -54,7 +60,9 @@ cdef class Shares:
         self.work_end = self.turn_work_max
         self.look_at = min(<uint32_t>LOOK_WORK, self.work_end)
         self.ends_ns = now_ns + INPUT_NS if now_ns else 0
-        self.sends_left = self.sends_max
+        self.dirty_sends.left = self.sends_max
+        self.wide_sends.left = min(self.sends_max, <uint32_t>SENDS_WIDE_MAX)
+        self.dirty_sends.ends_ns = self.wide_sends.ends_ns = 0
         self.control_left = self.control_max
         self.control_ends_ns = 0
         return 0
@@ -146,28 +154,50 @@ cdef class Shares:
     # Output ---------------------------------------------------------------------------------------------------------
 
     cdef int flush_dirty(self) except -1:
-        """Send to those who were sent little, then to some of the others. What is left goes behind those."""
+        """Send to those who were sent little, then to some of the others, who were sent much, or to whom many were.
+
+        Whom the turn does not get to is first in the next, but for those with more than a few bytes: they go behind the
+        others, so that who has only an acknowledgement to get waits for nobody's bulk.
+        """
         cdef PointerList* dirty = &self.turn.dirty
         cdef PointerList* wide = &self.turn.wide
-        cdef uint32_t index, count = min(dirty.count, self.sends_left)
-        cdef int64_t until_ns
-        self.sends_left -= count
-        for index in range(count):
-            self.flush_one(<Connection>dirty.items[index])
-        for index in range(count, dirty.count):
-            list_push(wide, dirty.items[index])
-        dirty.count = 0
-        count = min(wide.count, min(self.sends_left, <uint32_t>SENDS_WIDE_MAX))
-        if count:
-            until_ns = monotonic_ns() + WIDE_NS if self.ends_ns else 0
-            for index in range(count):
-                if index & 15 == 15 and until_ns and monotonic_ns() >= until_ns:
-                    count = index
-                    break
-                self.flush_one(<Connection>wide.items[index])
-            self.sends_left -= count
-            wide.count -= count
-            memmove(wide.items, wide.items + count, wide.count * sizeof(void*))
+        cdef uint32_t index, kept = 0
+        cdef Connection connection
+        self.flush_some(dirty, &self.dirty_sends, self.sends_ns)
+        if dirty.count:
+            for index in range(dirty.count):
+                connection = <Connection>dirty.items[index]
+                if connection.out.pending > FEW_BYTES:
+                    list_push(wide, <void*>connection)
+                else:
+                    dirty.items[kept] = <void*>connection
+                    kept += 1
+            dirty.count = kept
+        if wide.count:
+            self.flush_some(wide, &self.wide_sends, min(self.sends_ns, <int64_t>WIDE_NS))
+        return 0
+
+    cdef int flush_some(self, PointerList* items, Sends* sends, int64_t budget_ns) except -1:
+        """Send to the first in a list, as far as what is left for it in this turn goes; they leave the list."""
+        cdef uint32_t index = 0, looked = 0
+        cdef uint64_t bytes_out = self.turn.bytes_out
+        cdef int64_t now_ns
+        while index < items.count and sends.left:
+            sends.left -= 1
+            self.flush_one(<Connection>items.items[index])
+            index += 1
+            if index - looked >= LOOK_SENDS or self.turn.bytes_out - bytes_out >= LOOK_BYTES:
+                looked = index
+                bytes_out = self.turn.bytes_out
+                if self.ends_ns:
+                    now_ns = monotonic_ns()
+                    if sends.ends_ns == 0:
+                        sends.ends_ns = now_ns + budget_ns
+                    elif now_ns >= sends.ends_ns:
+                        sends.left = 0
+        items.count -= index
+        if items.count:
+            memmove(items.items, items.items + index, items.count * sizeof(void*))
         return 0
 
     cdef int flush_one(self, Connection connection) except -1:

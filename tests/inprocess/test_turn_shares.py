@@ -144,6 +144,7 @@ class Turned:
         """Return a client that has its CONNACK."""
         client = socket.create_connection(("127.0.0.1", self.port))
         client.settimeout(10)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.clients.append(client)
         client.sendall(encode(Connect(version, name), version))
         self.turn(3)
@@ -230,6 +231,112 @@ def test_messages_to_many_are_sent_some_at_a_time_and_a_witness_is_answered_befo
             broker.turn()
             assert len(got) < 1000
         assert max(got) <= 50
+
+
+def answered(clients: list[socket.socket]) -> list[int]:
+    """Return which of these clients have got something by now, and take it."""
+    came = []
+    for number, client in enumerate(clients):
+        client.setblocking(False)
+        try:
+            if client.recv(1 << 20):
+                came.append(number)
+        except BlockingIOError:
+            pass
+    return came
+
+
+def test_who_has_only_an_answer_to_get_does_not_wait_for_messages_to_many_that_were_left_over() -> None:
+    with Turned() as broker:
+        readers_ = [broker.connect(b"reader%d" % number) for number in range(300)]
+        for reader in readers_:
+            reader.sendall(encode(Subscribe(1, (subscription(b"t"),)), 4))
+        broker.turn(10)
+        assert len(answered(readers_)) == 300
+        publisher = broker.connect(b"publisher")
+        askers = [broker.connect(b"asker%d" % number) for number in range(30)]
+        broker.reactor.sends_max = 10
+        publisher.sendall(encode(Publish(b"t", b"x"), 4))
+        broker.turn()
+        for asker in askers:
+            asker.sendall(encode(Pingreq(), 4))
+        order: list[int] = []
+        for _ in range(3):
+            broker.turn()
+            order += answered(askers)
+        assert order == list(range(30))              # first in, first out: ten a turn
+
+
+def test_messages_to_many_are_sent_although_every_turn_has_more_answers_than_it_may_send() -> None:
+    with Turned() as broker:
+        readers_ = [broker.connect(b"reader%d" % number) for number in range(300)]
+        for reader in readers_:
+            reader.sendall(encode(Subscribe(1, (subscription(b"t"),)), 4))
+        broker.turn(10)
+        assert len(answered(readers_)) == 300
+        publisher = broker.connect(b"publisher")
+        askers = [broker.connect(b"asker%d" % number) for number in range(20)]
+        broker.reactor.sends_max = 10
+        publisher.sendall(encode(Publish(b"t", b"x"), 4))
+        came = 0
+        for _ in range(60):
+            for asker in askers:
+                asker.sendall(encode(Pingreq(), 4))
+            broker.turn()
+            came += len(answered(readers_))
+        assert came == 300
+
+
+def test_a_turn_that_has_sent_for_long_enough_leaves_the_others_and_bulk_goes_behind_answers() -> None:
+    with Turned() as broker:
+        bulky = [broker.connect(b"bulky%d" % number) for number in range(40)]
+        for number, client in enumerate(bulky):
+            client.sendall(encode(Subscribe(1, (subscription(b"bulk/%d" % number),)), 4))
+        broker.turn(4)
+        assert len(answered(bulky)) == 40
+        publisher = broker.connect(b"publisher")
+        askers = [broker.connect(b"asker%d" % number) for number in range(60)]
+        broker.reactor.sends_ns = 1                  # the second look at the clock ends it
+        bulk = b"".join(encode(Publish(b"bulk/%d" % number, b"x" * 6000), 4) for number in range(40))
+        publisher.sendall(bulk[:len(bulk) // 2])
+        publisher.sendall(bulk[len(bulk) // 2:])
+        while broker.reactor.counters()["messages_in"] < 40:
+            broker.reactor.sends_max = 0             # what is read meanwhile stays where it is
+            broker.turn()
+        broker.reactor.sends_max = 1000
+        for asker in askers:
+            asker.sendall(encode(Pingreq(), 4))
+        turns: list[tuple[list[int], list[int]]] = []
+        while sum(len(small) + len(large) for small, large in turns) < 100:
+            broker.turn()
+            turns.append((answered(askers), answered(bulky)))
+            assert len(turns) < 100
+        assert all(0 < len(small) + len(large) <= 64 for small, large in turns)
+        assert [number for small, _ in turns for number in small] == list(range(60))
+        assert [number for _, large in turns for number in large] == list(range(40))
+
+
+def test_who_subscribes_to_much_while_it_waits_for_a_message_to_many_gets_both() -> None:
+    with Turned() as broker:
+        readers_ = [broker.connect(b"reader%d" % number) for number in range(300)]
+        for reader in readers_:
+            reader.sendall(encode(Subscribe(1, (subscription(b"t"),)), 4))
+        broker.turn(10)
+        assert len(answered(readers_)) == 300
+        publisher = broker.connect(b"publisher")
+        broker.reactor.sends_max = 10
+        last = readers_[-1]
+        publisher.sendall(encode(Publish(b"t", b"x"), 4))
+        last.sendall(encode(Subscribe(2, tuple(subscription(b"f/%d" % number) for number in range(2000))), 4))
+        got = b""
+        last.setblocking(False)
+        while len(got) < 2005 + 6:
+            broker.turn()
+            try:
+                got += last.recv(1 << 20)
+            except BlockingIOError:
+                pass
+        assert encode(Publish(b"t", b"x"), 4) in got
 
 
 def test_at_the_end_of_a_worker_everybody_is_told_however_many_they_are() -> None:

@@ -2,8 +2,12 @@
 
 The witness sends a PINGREQ and a PUBLISH of QoS 1 to itself, one at a time, and waits for each answer. Meanwhile others
 send, one kind after another, what has once stopped a worker. Said for each kind: the witness's median and longest wait,
-and the broker's longest turn; the longest wait of all is judged. A machine that does other things as well has longer
-ones: what is usual is measured first, with nobody else there.
+and the broker's longest turn; the longest wait of all is judged.
+
+Who attacks, the witness, the broker and whatever else runs share the machine's cores. How long broker and witness were
+ready and had no core is what Linux counts for them (/proc/PID/task/TID/schedstat), and what a host took from a virtual
+machine (/proc/stat, in hundredths of a second); that part of a wait is said apart from the rest, and only the rest is
+judged. What is usual is measured first, with nobody else there.
 """
 
 from __future__ import annotations
@@ -11,16 +15,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
+import os
 import socket
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker.wire.packets import Ack, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsubscribe, encode, subscription
 from broker.wire.properties import PacketType, encode_varint
@@ -169,10 +174,27 @@ ATTACKS: dict[str, Attack] = {attack.__name__: attack for attack in (
     retained_many_times, distinct_filters, user_properties, user_properties_in_connect, deep_filters, to_many_readers)}
 
 
-def waits(client: RawClient, seconds: float) -> Iterator[float]:
-    """Have the witness say something and wait for the answer, for so long; yield how long each took, s."""
+class Wait(NamedTuple):
+    """How long an answer took, ms, in all and less the time in which broker or witness had no core."""
+
+    all_ms: float
+    own_ms: float
+
+
+def without_core_ms(threads: Iterable[tuple[int, int]]) -> float:
+    """Return how long these threads, (process, thread), were ready and did not run, and what the host took."""
+    stolen = int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
+    counted = [Path(f"/proc/{process}/task/{thread}/schedstat").read_text().split() for process, thread in threads]
+    return 1000 / os.sysconf("SC_CLK_TCK") * stolen + sum(int(ready_ns) for _, ready_ns, _ in counted) / 1e6
+
+
+def waits(client: RawClient, broker_process: int, seconds: float) -> Iterator[Wait]:
+    """Have the witness say something and wait for the answer, for so long; yield how long each took."""
+    threads = ((broker_process, broker_process), (os.getpid(), threading.get_native_id()))
     end_s = time.monotonic() + seconds
-    while (begun_s := time.monotonic()) < end_s:
+    while time.monotonic() < end_s:
+        without_ms = without_core_ms(threads)
+        begun_s = time.monotonic()
         client.send(Pingreq())
         answer = client.read()
         assert answer == Pingresp(), answer
@@ -186,36 +208,43 @@ def waits(client: RawClient, seconds: float) -> Iterator[float]:
             else:
                 assert isinstance(packet, Ack), packet
                 acknowledged = True
-        yield time.monotonic() - begun_s
+        all_ms = 1000 * (time.monotonic() - begun_s)
+        yield Wait(all_ms, max(all_ms - (without_core_ms(threads) - without_ms), 0.0))
         time.sleep(PAUSE_S)
 
 
+def said(found: list[Wait]) -> str:
+    """Return the median and the longest of some waits, and the longest of what no other process is to blame for."""
+    alls = [wait.all_ms for wait in found]
+    return (f"{statistics.median(alls):.2f} ms (median), {max(alls):.1f} (longest of {len(alls)}), "
+            f"{max(wait.own_ms for wait in found):.1f} (longest with a core)")
+
+
 def attacked(folder: Path, name: str, seconds: float) -> tuple[float, float]:
-    """Run one attack on a broker of its own. Returns the witness's longest wait before and during it, ms."""
+    """Run one attack on a broker of its own. Returns the longest wait with a core before and during it, ms."""
     with BrokerProcess(folder) as broker, RawClient(broker.port) as witness:
+        assert broker.process is not None
         witness.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         witness.connect("witness")
         witness.send(Subscribe(1, (subscription(b"witness", 1),)))
         witness.read()
-        usual_ms = [1000 * wait_s for wait_s in waits(witness, USUAL_S)]
+        usual = list(waits(witness, broker.process.pid, USUAL_S))
         # In a process of their own: who attacks must not hold the interpreter that the witness waits for.
         over = PROCESSES.Event()
         attacking = PROCESSES.Process(target=ATTACKS[name], args=(broker.port, over))
         attacking.start()
         try:
-            found_ms = [1000 * wait_s for wait_s in waits(witness, seconds)]
+            found = list(waits(witness, broker.process.pid, seconds))
         finally:
             over.set()
             attacking.join()
             assert attacking.exitcode == 0, attacking.exitcode
         slow = broker.events("slow_turn")
-    print(f"{name}: the witness waited {statistics.median(found_ms):.2f} ms (median), {max(found_ms):.1f} ms (longest "
-          f"of {len(found_ms)}); usually {statistics.median(usual_ms):.2f} and {max(usual_ms):.1f}; "
-          f"{len(slow)} turns above 10 ms", flush=True)
+    print(f"{name}: the witness waited {said(found)}; usually {said(usual)}; {len(slow)} turns above 10 ms", flush=True)
     if slow:
         worst = max(slow, key=lambda event: event["turn_us"])
         print("  the longest, in us:", {key: value for key, value in worst.items() if key.endswith("_us")})
-    return max(usual_ms), max(found_ms)
+    return max(wait.own_ms for wait in usual), max(wait.own_ms for wait in found)
 
 
 def main() -> None:
