@@ -4,14 +4,14 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.core.message cimport Message
 
 cdef enum:
-    FRAME_VERSION = 2
+    FRAME_VERSION = 3
     NUMBERS_MAX = 8              # numbers of a header that are kept; more are passed over
 
 cdef enum FrameKind:             # names in frames.KINDS
     FRAME_DATA = 1               # epoch, index, perhaps epoch, index, sequence of an ack, perhaps began after; then entries
     FRAME_ACK = 2                # epoch, index, sequence, stamp, incarnation
     FRAME_GAP = 3                # epoch, sequence, incarnation
-    FRAME_HEARTBEAT = 4          # epoch, index, stamp, sent record
+    FRAME_HEARTBEAT = 4          # epoch, index, stamp, sent record, began after
     FRAME_HELLO = 5              # these and the next are the gluing's: msgpack all through
     FRAME_INTEREST = 6
     FRAME_INTEREST_INSTALLED = 7

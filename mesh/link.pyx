@@ -348,6 +348,8 @@ cdef class PeerLink(Sink):
         frame.expect(3)
         if not self.hear(frame.numbers[0] >> 32):
             return 0
+        if frame.number_count >= 5:
+            self.owner.began(self, frame.numbers[4])
         order = self.in_order(frame.numbers[0], frame.numbers[1])
         if order == 2:
             self.send_gap(frame.numbers[0])
@@ -460,11 +462,13 @@ cdef class PeerLink(Sink):
     cdef int beat(self) except -1:
         """Send a heartbeat."""
         cdef uint8_t[HEADER_ROOM] frame
-        cdef uint64_t[4] numbers
+        cdef uint64_t[5] numbers
         self.probed_ms = 0
         numbers[0], numbers[1], numbers[2] = self.epoch, self.index, max(self.ledger.now_us, 1)
         numbers[3] = self.sent_record()
-        return self.owner.send(self, frame, header(frame, FRAME_HEARTBEAT, numbers, 4))
+        # Who waits for what the process before this one sent ahead of its record need not wait for a message.
+        numbers[4] = self.began_after
+        return self.owner.send(self, frame, header(frame, FRAME_HEARTBEAT, numbers, 5))
 
     cdef uint64_t sent_record(self) noexcept:
         """Return up to which record of our log all that the peer is owed has left; 0 if that is not known now."""

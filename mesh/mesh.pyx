@@ -242,6 +242,8 @@ cdef class Mesh(MeshSeam):
         """Let peers know soon that nothing older comes of what others can read in the index of retained messages now."""
         cdef PeerLink link
         cdef uint64_t applied
+        if self.router.retaining.fences.waits_for_index:
+            self.router.retaining.fences.look()
         if self.router.ledger.now_ms - self.told_ms < RETAINED_MS:
             return 0
         applied = self.router.retaining.index.applied

@@ -93,6 +93,7 @@ cdef class Forwarding:
         """
         cdef Router router = self.router
         if incarnation > peer.heard_incarnation and peer.shares_node and router.retaining.is_shared:
+            router.retaining.index.began(peer.worker, incarnation, after)
             router.retaining.fences.began(peer.worker, after)
         peer.began(incarnation, after)
 
@@ -152,6 +153,8 @@ cdef class Forwarding:
                     behind = router.retaining.fences.behind(peer.worker, n, message.topic_name, router.tree) or None
                 if qos:
                     router.retaining.fences.brought(peer.worker, n)
+                else:
+                    router.retaining.fences.came_early(peer.worker, incarnation, n)
         if ids_length:
             self.receive_picked(peer, message, qos, incarnation, n, ids, ids_length, publisher_key)
             return True

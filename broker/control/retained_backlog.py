@@ -100,7 +100,7 @@ class Backlog:
         """Begin to read for new subscriptions as the SUBACK leaves, and no later: all routers have them now.
 
         What is published from here on comes live, so none of it may count as what was there before. What is one look-up
-        is read at once.
+        is read at once, unless it may be lost yet.
         """
         self._begin(None)
 
@@ -113,8 +113,14 @@ class Backlog:
             assert asked.scan is not None
             if asked.scan.is_standing == (reached is not None):
                 asked.scan.begin(reached)
-                if asked.scan.is_exact:
+                if asked.scan.is_exact and not asked.scan.is_early:
                     self._read(topic_filter, asked, busy=False)
+
+    def look(self) -> None:
+        """What came ahead of its record is in a log now, or lost, or of a worker that is not waited for."""
+        for asked in self.scans.values():
+            assert asked.scan is not None
+            asked.scan.look()
 
     def join(self, later: Backlog) -> None:
         """Add what another SUBSCRIBE has asked for."""

@@ -201,17 +201,25 @@ class Subscribing:
             # In the order in which they were asked: the last one counts of a topic filter that asked more than once.
             controller.awaiting_links[connection] += 1
             router.retaining.when_brought(router.effects, self._when_brought)
+        elif backlog and router.retaining.is_early:
+            controller.awaiting_links[connection] += 1
+            router.retaining.when_sure(router.effects, self._when_sure)
         else:
             self._send_behind_records()
 
-    def _when_brought(self, reached: Reached) -> None:
+    def _when_sure(self) -> None:
+        self._when_brought(None)
+
+    def _when_brought(self, reached: Reached | None) -> None:
         waiting = self._controller.awaiting_links
         waiting[self._connection] -= 1
         if not waiting[self._connection]:
             del waiting[self._connection]
         if self._connection.is_open:
             self._drop_what_ended()
-            self._backlog.begin_standing(reached)
+            if reached is not None:
+                self._backlog.begin_standing(reached)
+            self._backlog.look()
             self._send_behind_records()
 
     def _send_behind_records(self) -> None:

@@ -20,18 +20,27 @@ if TYPE_CHECKING:
 ROOM_MIN: Final = 64
 NEVER: Final = 1 << 64
 Reached = dict[int, int]  # worker -> number of a record of its log
+Id = tuple[int, int]  # incarnation and number of a record
 
 
 class Fences:
     """Of the subscriptions that are younger than what some link has yet to bring.
 
+    It also knows what has come ahead of its record, at QoS 0: if its worker is killed, it has never been.
+
     Attributes:
         passed: worker -> up to which record of its log its link has brought whatever is wanted here. Only these have a
             link.
+
+    Args:
+        written: returns up to which record of each other worker's log the index has what was retained.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, written: Callable[[], Reached] = dict) -> None:
         self.passed: Reached = {}
+        self._written = written
+        self._kept: Reached = {}  # worker -> record after which its process began: it has lost nothing up to there
+        self._early: dict[int, Id] = {}  # worker -> of the newest retained message that came ahead of its record
         self._of: dict[Receiver, dict[bytes, Reached]] = {}
         # Worker -> heap of (record, count, receiver, topic filter), some of which stand no more; its highest record.
         self._ahead: dict[int, list[tuple[int, int, Receiver, bytes]]] = {}
@@ -41,7 +50,9 @@ class Fences:
         self._room: dict[int, int] = {}  # worker -> entries of its heap, above which it is cleared of those
         self._count = 0
         self.away: set[int] = set()  # workers of which nothing is heard
-        self._waiting: list[tuple[Reached, Callable[[], object]]] = []
+        # What links are to bring; what links are to bring, or the index to have; what is done then.
+        self._waiting: list[tuple[Reached, Reached, Callable[[], object]]] = []
+        self.waits_for_index = False  # and look() is to be called now and then
 
     def __len__(self) -> int:
         return len(self._of)
@@ -87,10 +98,47 @@ class Fences:
             self._ahead.pop(worker, None)
             self._highest.pop(worker, None)
 
+    def came_early(self, worker: int, incarnation: int, record: int) -> None:
+        """A retained message has come at QoS 0, which does not wait for its record."""
+        self._early[worker] = incarnation, record
+
+    def sure(self) -> Reached:
+        """Return, for each worker with a link, up to which record nothing that it has retained can be lost any more."""
+        written = self._written()
+        return {
+            worker: max(record, self._kept.get(worker, 0), written.get(worker, 0))
+            for worker, record in self.passed.items()
+        }
+
+    def early(self) -> dict[int, Id]:
+        """Return, by worker, the newest message that has come ahead of its record, if it may be lost yet."""
+        sure = self.sure() if self._early else {}
+        return {worker: found for worker, found in self._early.items() if found[1] > sure.get(worker, NEVER)}
+
+    def when_sure(self, action: Callable[[], object]) -> None:
+        """Call something once all that has come is in a log, but what is of a worker that brings nothing now."""
+        self.when_passed({}, action)
+
     def when_passed(self, reached: Reached, action: Callable[[], object]) -> None:
-        """Call something once links have brought all up to these records, but those that bring nothing now."""
-        self._waiting.append((dict(reached), action))
+        """Call something once links have brought all up to these records, too, but those that bring nothing now."""
+        early = {worker: record for worker, (_, record) in self.early().items()}
+        if self._is_there(reached, early, self._written() if early else {}):
+            action()
+        else:
+            self._waiting.append((dict(reached), early, action))
+            self.waits_for_index |= bool(early)
+
+    def look(self) -> None:
+        """The index may have got further."""
         self._call_waiting()
+
+    def _is_there(self, reached: Reached, early: Reached, written: Reached) -> bool:
+        return all(
+            worker in self.away or record <= self.passed.get(worker, record) for worker, record in reached.items()
+        ) and all(
+            worker in self.away or record <= max(self.passed.get(worker, record), written.get(worker, 0))
+            for worker, record in early.items()
+        )
 
     def hears(self, worker: int, is_up: bool) -> None:
         """A worker is there, or nothing is heard of it: what waits does not wait for that one."""
@@ -100,12 +148,14 @@ class Fences:
 
     def _call_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for reached, action in waiting:
-            if any(record > self.passed.get(worker, record) and worker not in self.away
-                   for worker, record in reached.items()):
-                self._waiting.append((reached, action))
-            else:
+        written = self._written() if self.waits_for_index else {}
+        self.waits_for_index = False
+        for reached, early, action in waiting:
+            if self._is_there(reached, early, written):
                 action()
+            else:
+                self._waiting.append((reached, early, action))
+                self.waits_for_index |= bool(early)
 
     def restarted(self, worker: int) -> None:
         """A new process of a worker is heard: fences that are put up from here on have the numbers that it gives."""
@@ -122,6 +172,12 @@ class Fences:
         if worker not in self.passed:
             return
         self.passed[worker] = min(self.passed[worker], after)
+        self._kept[worker] = after
+        self._early.pop(worker, None)
+        for reached, early, _ in self._waiting:
+            early.pop(worker, None)  # it is in the log, or lost
+            if reached.get(worker, 0) > after:
+                reached[worker] = after
         for receiver, filters in list(self._of.items()):
             for topic_filter, reached in list(filters.items()):
                 if reached.get(worker, 0) > after and (receiver, topic_filter) in older:
@@ -131,6 +187,8 @@ class Fences:
                     del reached[worker]
                     if not reached:
                         self.take_down(receiver, topic_filter)
+        if self._waiting:
+            self._call_waiting()
 
     def _stand(self, worker: int, record: int, receiver: Receiver, topic_filter: bytes) -> None:
         self._count += 1

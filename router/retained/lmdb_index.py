@@ -192,6 +192,11 @@ class RetainedIndex:
             value = tombstone(key, stamp_us, record, origin, incarnation)
         self._forwarded.add(key, value, origin, incarnation, record)
 
+    def began(self, origin: int, incarnation: int, after: int) -> None:
+        """Forget what came from another worker and was lost with its process; the next one began after this record."""
+        self.look()
+        self._forwarded.began(origin, incarnation, after)
+
     @property
     def pending(self) -> int:
         """Changes that are not in LMDB yet."""
@@ -360,7 +365,13 @@ class RetainedIndex:
 
     def newest(self, key: bytes) -> bytes | None:
         """Return the value of a key, which may be a tombstone."""
-        change = self.change(key)
+        return self._newest(key, self.change(key))
+
+    def newest_written(self, key: bytes) -> bytes | None:
+        """Return the same, but for what other workers have forwarded and have yet to write."""
+        return self._newest(key, self._front.changes.get(key) or self._back.changes.get(key))
+
+    def _newest(self, key: bytes, change: bytes | None) -> bytes | None:
         if change is not None and not self.is_shared:
             return change
         environment = self._environment

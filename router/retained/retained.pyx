@@ -26,7 +26,7 @@ cdef class Retaining:
         self.index = index
         self.known = 0 if retains else 0xFFFFFFFFFFFFFFFF
         self.is_shared = index is not None and index.is_shared
-        self.fences = Fences() if self.is_shared else None
+        self.fences = Fences(self.written) if self.is_shared else None
         if index is not None:
             self.known = index.applied
             ledger.stamp_us = max(ledger.stamp_us, index.last_stamp_us)
@@ -144,13 +144,31 @@ cdef class Retaining:
         found = self.match(topic_filter)
         if self.is_shared:
             found.is_standing = False
+            found.early, found.sure = self.fences.early(), self.fences.sure
             found.on_begin = partial(self.fence, receiver, topic_filter)
-            found.on_begin()
+            found.begin()
         return found
 
     def fence(self, receiver, bytes topic_filter not None) -> None:
         """A new subscription is given what LMDB has now."""
         self.fences.put(receiver, topic_filter, self.index.written())
+
+    def written(self) -> dict[int, int]:
+        """Return up to which record of each other worker's log LMDB has what was retained."""
+        self.index.look()
+        return self.index.written()
+
+    @property
+    def is_early(self) -> bool:
+        """Whether a retained message has come from another worker that a kill of that one may take away."""
+        return self.is_shared and bool(self.fences.early())
+
+    def when_sure(self, effects, action) -> None:
+        """Call `action()` when all that other workers have retained, and is here, is in their logs.
+
+        A worker that does not answer is not waited for: of that one new subscribers are given what LMDB has.
+        """
+        self.fences.when_sure(partial(effects.call, action))
 
     def when_brought(self, effects, action) -> None:
         """Call `action(reached)` when links have brought, and this worker has delivered, what other workers retain now.

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from router.core.message import Message
 from router.retained.keys import KeyFilter, is_cut, key_of
-from router.retained.values import decode, is_tombstone, name_in, origin_of, record_of, stamp_of
+from router.retained.values import decode, id_of, is_tombstone, name_in, origin_of, record_of, stamp_of
 
 if TYPE_CHECKING:
-    from router.retained.fences import Reached
+    from router.retained.fences import Id, Reached
 
 NEVER: Final = 1 << 64
 STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return
@@ -46,6 +46,9 @@ class Index(Protocol):
     def newest(self, key: bytes) -> bytes | None:
         """Return the value of a key, which may be a tombstone."""
 
+    def newest_written(self, key: bytes) -> bytes | None:
+        """Return the same, but for what other workers have forwarded and have yet to write."""
+
     def read(self, reading: Callable[[Any], Any]) -> Any:
         """Call something with a read transaction, and return what it returned."""
 
@@ -70,15 +73,21 @@ class RetainedScan:
         is_exact: the filter has no wildcard: one slice, of one look-up, is all.
         on_begin: called when it begins again: what is there now is what it gives.
         is_standing: it is for a subscription that was there before, and has what links have yet to bring live.
+        early: by worker, the newest message that had come ahead of its record when the scan was made, for a new
+            subscription: for what is up to there and was not sure at the last look() it gives what LMDB has, and what
+            is behind it came live.
+        sure: returns up to which record of other workers' logs nothing can be lost any more.
     """
 
-    __slots__ = ("_bytes_left", "_filter", "_forwarded", "_from", "_index", "_newer", "_older", "_own_stamp_us",
-                 "_position", "_reached", "_stamp_us", "_tables", "done", "is_exact", "is_standing",
-                 "on_begin")  # fmt: skip
+    __slots__ = ("_bytes_left", "_early", "_filter", "_forwarded", "_from", "_index", "_newer", "_older",
+                 "_own_stamp_us", "_position", "_reached", "_stamp_us", "_sure", "_tables", "done", "early", "is_exact",
+                 "is_standing", "on_begin", "sure")  # fmt: skip
 
     def __init__(self, index: Index, topic_filter: bytes) -> None:
         self.done = self.is_standing = False
         self.on_begin: Callable[[], None] = lambda: None
+        self.early: dict[int, Id] = {}
+        self.sure: Callable[[], Reached] = dict
         self.is_exact = b"+" not in topic_filter and b"#" not in topic_filter
         self._index = index
         self._filter: KeyFilter | bytes = key_of(topic_filter) if self.is_exact else KeyFilter(topic_filter)
@@ -96,13 +105,25 @@ class RetainedScan:
         """
         index = self._index
         self._stamp_us = index.look()
-        self._reached = (index.reached() if reached is None else reached) if index.is_shared else {}
+        self._sure = self.sure()
+        self._reached = (index.reached() | self._sure if reached is None else reached) if index.is_shared else {}
+        self._early = {
+            worker: found for worker, found in self.early.items() if found[1] > self._reached.get(worker, NEVER)}
         self.on_begin()
         self._tables = index.tables()  # those that are gone through yet
         self._older, self._newer, *self._forwarded = (changes for changes, _, _ in self._tables)
         self._position = 0  # in the first table
         self._from: bytes = b"" if isinstance(self._filter, bytes) else self._filter.first  # where to go on in LMDB
         self._bytes_left = 0  # of the slice that is being read
+
+    @property
+    def is_early(self) -> bool:
+        """Whether something had come ahead of its record when the scan began."""
+        return bool(self._early)
+
+    def look(self) -> None:
+        """Take notice of what cannot be lost any more."""
+        self._sure = self.sure()
 
     def next_slice(
         self, limit: int, now_us: int = 0, now_ms: int = 0, bytes_max: int = SLICE_BYTES_MAX
@@ -120,7 +141,7 @@ class RetainedScan:
         found: list[Message] = []
         self._bytes_left = bytes_max
         if isinstance(self._filter, bytes):
-            value = self._index.newest(self._filter)
+            value = self._newest(self._filter)
             if value is not None and not is_tombstone(value):
                 self._take(found, value, now_us, now_ms)
             self.done = True
@@ -146,7 +167,7 @@ class RetainedScan:
                 continue  # it comes with the others there, or has changed since
             name = key if not is_cut(key) else name_in(changes[key])
             if self._filter.target(name) is name:
-                value = self._index.newest(key)
+                value = self._newest(key)
                 if value is not None and not is_tombstone(value):
                     self._take(found, value, now_us, now_ms)
         return steps
@@ -212,8 +233,20 @@ class RetainedScan:
         index = self._index
         if index.look() == self._own_stamp_us:
             return True
-        value = index.newest(key_of(message.topic_name))
+        value = self._newest(key_of(message.topic_name))
         return value is not None and not is_tombstone(value) and self._is_older(value)
+
+    def _newest(self, key: bytes) -> bytes | None:
+        """Return the value of a key, but what came before the scan and may be lost."""
+        value = self._index.newest(key)
+        if self._early and value is not None and self._is_early(value) and (
+                record_of(value) > self._sure.get(origin_of(value), NEVER)):
+            return self._index.newest_written(key)
+        return value
+
+    def _is_early(self, value: bytes) -> bool:
+        origin = origin_of(value)
+        return origin in self._early and id_of(value) <= self._early[origin]
 
     def _is_older(self, value: bytes) -> bool:
         """Return whether a message was there before what came live to the subscriber."""
@@ -221,4 +254,5 @@ class RetainedScan:
         if origin == self._index.worker:
             return bool(stamp_of(value) <= self._own_stamp_us)
         # By its record, too: the clocks of two workers are not that exact.
-        return bool(stamp_of(value) <= self._stamp_us and record_of(value) <= self._reached.get(origin, NEVER))
+        return bool(stamp_of(value) <= self._stamp_us) and (
+            record_of(value) <= self._reached.get(origin, NEVER) or self._is_early(value))

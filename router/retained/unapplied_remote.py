@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from router.retained.lmdb_environment import APPLIED, APPLIED_KEY, totals
-from router.retained.values import is_newer
+from router.retained.values import id_of, is_newer, origin_of
 
 if TYPE_CHECKING:
     import lmdb
@@ -41,6 +41,8 @@ class Forwarded:
         self.applied: dict[int, int] = {}  # worker to the number of the record up to which LMDB has its log
         self.came: dict[int, int] = {}  # worker to the number of the newest record that came of it
         self._incarnations: dict[int, int] = {}  # of origins, the highest
+        # Origin to its incarnations that began since something came, and after which record of its log each did.
+        self._began: dict[int, list[tuple[int, int]]] = {}
         self._seen = -1  # id of the transaction that was looked at last
         self._back = _Table()
         self._front = _Table()
@@ -59,6 +61,17 @@ class Forwarded:
             more = cursor.next()
         self._settle()
         return totals(transaction, meta)
+
+    def began(self, origin: int, incarnation: int, after: int) -> None:
+        """A worker has come back, and what came of it before with a higher record is in no log."""
+        self._incarnations[origin] = incarnation
+        self.came[origin] = min(self.came.get(origin, 0), after)
+        for table in (self._back, self._front):
+            if origin in table.last:
+                # What it has kept may not be in LMDB yet.
+                table.last[origin] = incarnation, min(table.last[origin][1], after)
+                self._began.setdefault(origin, []).append((incarnation, after))
+        self._settle()
 
     def add(self, key: bytes, value: bytes, origin: int, incarnation: int, record: int) -> None:
         """Remember what came, unless LMDB has it or something newer came before it."""
@@ -91,7 +104,16 @@ class Forwarded:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the newest value of a key that is remembered."""
-        return self._front.changes.get(key) or self._back.changes.get(key)
+        if not self._began:
+            return self._front.changes.get(key) or self._back.changes.get(key)
+        return next(
+            (value for table in (self._front, self._back)
+             if (value := table.changes.get(key)) is not None and not self._is_lost(value)), None
+        )  # fmt: skip
+
+    def _is_lost(self, value: bytes) -> bool:
+        incarnation, record = id_of(value)
+        return any(incarnation < later and record > after for later, after in self._began.get(origin_of(value), ()))
 
     def tables(self) -> list[tuple[dict[bytes, bytes], list[bytes], int]]:
         """Return the tables that are not empty, the older one first: values by key, the keys, how many they are."""
@@ -102,6 +124,8 @@ class Forwarded:
             self._back, self._front = self._front, _Table()
         if self._back.keys and self._is_settled(self._back):
             self._back = _Table()
+        if self._began and not (self._back.keys or self._front.keys):
+            self._began.clear()
 
     def _is_settled(self, table: _Table) -> bool:
         return all(

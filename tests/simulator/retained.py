@@ -1,9 +1,9 @@
 """Retained messages of several workers: what may stand, and readers that subscribe again and again and look at it.
 
 A topic whose messages come from one publisher has one order: what a reader sees of it never goes back, whatever workers
-and links do meanwhile. What is published at QoS 0 may be lost with its worker, though others have been shown it. Of a
-topic that several publish to nobody is promised an order; but what has been followed by a message that was sent after
-its acknowledgement, and is acknowledged itself, is shown to no new subscriber.
+and links do meanwhile. What came live at QoS 0 may be lost with its worker, and while that does not answer, what is
+retained is what it had synced. Of a topic that several publish to nobody is promised an order; but what has been
+followed by a message that was sent after its acknowledgement, and is acknowledged itself, is shown to nobody new.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Reader(Client):
     def forget_live(self) -> None:
         """What came at QoS 0, and live, may be lost with a worker: its publisher knew of nothing."""
         for topic in self.highest:
-            if self.qos == 0:
+            if self.qos == 0 or topic.endswith(b"/0"):
                 self.highest[topic] = self.shown.get(topic, 0)
 
     def saw(self, packet: Publish) -> None:
@@ -153,17 +153,20 @@ class Reader(Client):
         said = f"{self.identifier} was sent {payload[-20:]!r} of {topic!r}, retain {packet.retain}"
         if packet.retain and not packet.dup:
             world.check(not history.is_superseded(topic, payload, self.bound), f"{said}, which was superseded")
-        if topic == SHARED_TOPIC or (topic.endswith(b"/0") and world.recoveries):
+        if topic == SHARED_TOPIC:
             return
         if packet.retain and self.is_standing and (packet.dup or world.was_silent(self)):   # type: ignore[attr-defined]
             return                              # what a worker that does not answer has yet to send is still owed
         highest = self.highest.get(topic, 0)
+        if packet.retain and (self.qos == 0 or topic.endswith(b"/0")) and (
+                world.was_silent(self) or world.recoveries):        # type: ignore[attr-defined]
+            highest = self.shown.get(topic, 0)
         repeated = packet.dup or payload in world.sent_again
         if repeated and not payload:
             return                              # which one that is, nobody can say
         number = history.number_of(topic, payload, highest)
         world.check(repeated or number >= highest, f"{said}, behind {highest}")
-        self.highest[topic] = max(highest, number)
+        self.highest[topic] = max(self.highest.get(topic, 0), number)
         if packet.retain:
             self.shown[topic] = max(self.shown.get(topic, 0), number)
 

@@ -211,3 +211,41 @@ def test_who_asks_again_before_he_was_given_all_is_given_what_came_before_he_sub
         client.send(*(Ack(PacketType.PUBACK, packet.packet_identifier) for packet in packets))
         here.turn(4)
     assert sorted(set(got)) == [b"r/1", b"r/2"]
+
+
+def test_what_came_ahead_of_its_record_is_waited_for_until_a_log_or_the_index_has_it() -> None:
+    written: dict[int, int] = {}
+    found: Any = Fences(lambda: written)
+    found.passed = {1: 5, 2: 5, 3: 5, 4: 5}
+    done: list[str] = []
+    found.came_early(1, 1, 7)
+    found.when_sure(lambda: done.append("brought"))
+    found.came_early(2, 1, 8)
+    found.brought(1, 7)
+    assert done == ["brought"], "what came since is live for whoever waits"
+    found.when_sure(lambda: done.append("written"))
+    written[2] = 8
+    assert found.waits_for_index
+    found.look()
+    assert done == ["brought", "written"]
+    assert not found.waits_for_index
+    found.came_early(3, 1, 9)
+    found.when_sure(lambda: done.append("began"))
+    found.began(3, 6)
+    found.came_early(4, 1, 9)
+    found.when_sure(lambda: done.append("silent"))
+    found.hears(4, False)
+    assert done == ["brought", "written", "began", "silent"]
+    assert found.early() == {4: (1, 9)}, "which is not sure"
+
+
+def test_a_link_that_is_owed_much_is_waited_for_by_whoever_has_it_live_although_the_index_is_further() -> None:
+    found: Any = Fences(lambda: {1: 9})
+    found.passed = {1: 5}
+    done: list[str] = []
+    found.when_passed({1: 9}, lambda: done.append("brought"))
+    found.look()
+    assert done == []
+    found.began(1, 7)
+    found.brought(1, 7)
+    assert done == ["brought"], "the numbers behind it are given anew"

@@ -257,6 +257,30 @@ def test_what_another_worker_has_written_since_is_no_reason_to_forget_what_is_fo
     assert own.get(b"t") == (b"t", b"1", 1)
 
 
+def test_what_was_lost_with_its_worker_is_not_shown_any_more(own: IndexCalls, other: IndexProcess) -> None:
+    other.call("publish", b"t", b"1", 1, 1)
+    other.call("commit_all", 1)
+    own.forwarded(b"t", b"2", 2, 1, 1, 2)
+    own.forwarded(b"u", b"kept", 3, 1, 1, 3)
+    own.forwarded(b"t", b"4", 4, 1, 1, 4)
+    own.forwarded(b"v", b"5", 5, 1, 1, 5)
+    scan = own.index.scan(b"#")
+    own.index.began(1, 2, 3)
+    assert (own.get(b"t"), own.get(b"v")) == ((b"t", b"1", 1), None)
+    assert own.get(b"u") == (b"u", b"kept", 3), "it has that, and has yet to write it"
+    assert sorted(read(scan)) == [(b"t", b"1"), (b"u", b"kept")]
+    own.forwarded(b"v", b"anew", 6, 1, 2, 4)
+    own.index.began(1, 3, 4)
+    assert own.get(b"v") == (b"v", b"anew", 4)
+    assert own.get(b"t") == (b"t", b"1", 1)
+    for record, (topic_name, payload) in enumerate(((b"u", b"kept"), (b"v", b"anew")), 3):
+        other.call("publish", topic_name, payload, record, record)
+    other.call("commit_all", 4)
+    own.look()
+    assert not own.index._forwarded.tables(), "LMDB has them all"
+    assert sorted(own.match(b"#")) == [(b"t", b"1", 1), (b"u", b"kept", 3), (b"v", b"anew", 4)]
+
+
 def test_what_came_over_a_link_late_gives_way_to_what_its_worker_has_written_since(
     own: IndexCalls, other: IndexProcess
 ) -> None:
