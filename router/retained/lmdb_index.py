@@ -60,6 +60,7 @@ BEHIND_CHANGES: Final = 32_768  # with more than that in the front table, some 1
 BREATH_BEHIND: Final = 256  # so that the reactor stores no faster than the thread writes
 APPLY_CHANGES: Final = 8192  # of recovery, gathered before they are written
 LOOK_COMMITS: Final = 64  # between two looks for readers that were killed
+NOTHING: Final[dict[int, int]] = {}
 
 
 class RetainedIndex:
@@ -171,7 +172,8 @@ class RetainedIndex:
                 self._count, self._size, stamp_us = seen
                 self.last_stamp_us = max(self.last_stamp_us, stamp_us)
 
-    def forwarded(self, message: Message, *, stamp_us: int, origin: int, incarnation: int, record: int) -> None:
+    def forwarded(self, message: Message, *, stamp_us: int, origin: int, incarnation: int, record: int,
+                  sure: dict[int, int] = NOTHING) -> None:  # fmt: skip
         """Take notice of a retained message that has come from another worker, before any receiver here gets it.
 
         It is that worker who stores it, perhaps later; until then it is what readers here find. Messages of one origin
@@ -182,15 +184,11 @@ class RetainedIndex:
             message: owned; an empty payload clears its topic.
             stamp_us: its stamp, or any later time of its origin's clock.
             origin, incarnation, record: its id.
+            sure: by worker, up to which record its log is synced.
         """
         self.look()
         self.last_stamp_us = max(self.last_stamp_us, stamp_us)
-        key = key_of(message.topic_name)
-        if message.body:
-            value = encode(message, stamp_us, 0, record, origin, incarnation)
-        else:
-            value = tombstone(key, stamp_us, record, origin, incarnation)
-        self._forwarded.add(key, value, origin, incarnation, record)
+        self._forwarded.add(message, stamp_us, origin, incarnation, record, sure)
 
     def began(self, origin: int, incarnation: int, after: int) -> None:
         """Forget what came from another worker and was lost with its process; the next one began after this record."""
@@ -368,8 +366,9 @@ class RetainedIndex:
         return self._newest(key, self.change(key))
 
     def newest_written(self, key: bytes) -> bytes | None:
-        """Return the same, but for what other workers have forwarded and have yet to write."""
-        return self._newest(key, self._front.changes.get(key) or self._back.changes.get(key))
+        """Return the same, but for what other workers have forwarded ahead of its record."""
+        own = self._front.changes.get(key) or self._back.changes.get(key)
+        return self._newest(key, newest_of(own, self._forwarded.sure(key)))
 
     def _newest(self, key: bytes, change: bytes | None) -> bytes | None:
         if change is not None and not self.is_shared:

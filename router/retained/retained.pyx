@@ -56,7 +56,7 @@ cdef class Retaining:
         if self.is_shared and record:
             self.ledger.stamp_us = max(self.ledger.stamp_us, stamp_us)
             self.index.forwarded(message.keep(), stamp_us=stamp_us, origin=origin, incarnation=incarnation,
-                                 record=record)
+                                 record=record, sure=self.fences.passed)
         return 0
 
     cdef int retain(self, Message message) except -1:

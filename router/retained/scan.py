@@ -47,7 +47,7 @@ class Index(Protocol):
         """Return the value of a key, which may be a tombstone."""
 
     def newest_written(self, key: bytes) -> bytes | None:
-        """Return the same, but for what other workers have forwarded and have yet to write."""
+        """Return the same, but for what other workers have forwarded ahead of its record."""
 
     def read(self, reading: Callable[[Any], Any]) -> Any:
         """Call something with a read transaction, and return what it returned."""

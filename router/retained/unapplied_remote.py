@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from router.retained.keys import key_of
 from router.retained.lmdb_environment import APPLIED, APPLIED_KEY, totals
-from router.retained.values import id_of, is_newer, origin_of
+from router.retained.values import encode, id_of, is_newer, origin_of, record_of, tombstone
 
 if TYPE_CHECKING:
     import lmdb
+
+    from router.core.message import Message
 
 TABLE_MAX: Final = 32_768
 
@@ -16,10 +19,11 @@ TABLE_MAX: Final = 32_768
 class _Table:
     """Forwarded messages that are forgotten together, when LMDB has them all."""
 
-    __slots__ = ("changes", "keys", "last")
+    __slots__ = ("before", "changes", "keys", "last")
 
     def __init__(self) -> None:
         self.changes: dict[bytes, bytes] = {}  # key to value, which may be a tombstone
+        self.before: dict[bytes, bytes] = {}  # key to what changes had before, the newest that cannot be lost
         self.keys: list[bytes] = []  # of changes, in the order in which they came first
         self.last: dict[int, tuple[int, int]] = {}  # origin to incarnation and record of its newest message in here
 
@@ -73,20 +77,35 @@ class Forwarded:
                 self._began.setdefault(origin, []).append((incarnation, after))
         self._settle()
 
-    def add(self, key: bytes, value: bytes, origin: int, incarnation: int, record: int) -> None:
-        """Remember what came, unless LMDB has it or something newer came before it."""
+    def add(
+        self, message: Message, stamp_us: int, origin: int, incarnation: int, record: int, sure: dict[int, int]
+    ) -> None:
+        """Remember what came, unless LMDB has it or something newer came before it.
+
+        Args:
+            message, stamp_us, origin, incarnation, record: as of RetainedIndex.forwarded().
+            sure: origin to the number of the record up to which its log is synced: what is there is kept behind what
+                comes, which may be lost.
+        """
         if incarnation > self._incarnations.get(origin, 0):
             # It has recovered, and with that given LMDB whatever its log had kept.
             self._incarnations[origin] = incarnation
             self.came[origin] = 0
             self._settle()
         self.came[origin] = max(self.came.get(origin, 0), record)
+        key = key_of(message.topic_name)
+        if message.body:
+            value = encode(message, stamp_us, 0, record, origin, incarnation)
+        else:
+            value = tombstone(key, stamp_us, record, origin, incarnation)
         older = self.get(key)
         if record <= self.applied.get(origin, 0) or (older is not None and is_newer(older, value)):
             return
         front = self._front
         if key not in front.changes:
             front.keys.append(key)
+        if older is not None and record_of(older) <= sure.get(origin_of(older), 0):
+            front.before[key] = older
         front.changes[key] = value
         front.last[origin] = (incarnation, record)
         if len(front.keys) >= TABLE_MAX:
@@ -107,9 +126,13 @@ class Forwarded:
         if not self._began:
             return self._front.changes.get(key) or self._back.changes.get(key)
         return next(
-            (value for table in (self._front, self._back)
-             if (value := table.changes.get(key)) is not None and not self._is_lost(value)), None
+            (value for table in (self._front, self._back) for values in (table.changes, table.before)
+             if (value := values.get(key)) is not None and not self._is_lost(value)), None
         )  # fmt: skip
+
+    def sure(self, key: bytes) -> bytes | None:
+        """Return the value that a key had before the one that may be lost, if it is remembered."""
+        return self._front.before.get(key) or self._back.before.get(key)
 
     def _is_lost(self, value: bytes) -> bool:
         incarnation, record = id_of(value)

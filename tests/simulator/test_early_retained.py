@@ -56,16 +56,18 @@ class TwoWorkers:
                 if synced or worker.number:
                     worker.machine.commit()
                     worker.write_index()
+                    if worker.machine.follower is not None:
+                        worker.machine.follower.acknowledge()
                     worker.turn()
         for client in world.clients:
             client.read()
             client.answer()
 
-    def ask(self, *, synced: bool) -> list[bytes]:
+    def ask(self, *, synced: bool, steps: int = 20) -> list[bytes]:
         """Subscribe anew; return what comes with RETAIN meanwhile."""
         self.seen.clear()
         self.reader.subscribe(renewed=True)
-        for _ in range(20):
+        for _ in range(steps):
             self.step(synced=synced)
         assert self.reader.subscribed
         return [payload for payload, retain in self.seen if retain]
@@ -108,3 +110,22 @@ def test_of_a_worker_that_does_not_answer_is_given_what_it_had_synced(two: TwoWo
     for _ in range(600):
         two.step(synced=True)
     assert two.seen == [(kept, True)]
+
+
+def test_what_was_shown_is_what_stands_although_the_index_has_yet_to_have_it(two: TwoWorkers) -> None:
+    two.retain(synced=True)
+    worker = two.world.workers[0]
+    worker.write_index = lambda: None       # type: ignore[method-assign]
+    shown = two.retain(synced=True)
+    assert two.ask(synced=True, steps=150) == [shown], "a heartbeat has said that it is synced"
+    two.retain(synced=False)
+    two.world.bury(worker)
+    two.ask(synced=True)
+    for _ in range(600):
+        two.step(synced=True)
+    assert two.seen == [(shown, True)]
+    del worker.write_index
+    two.world.start(worker)
+    for _ in range(200):
+        two.step(synced=True)
+    assert two.ask(synced=True) == [shown]
