@@ -177,8 +177,8 @@ class RetainedIndex:
         """Take notice of a retained message that has come from another worker, before any receiver here gets it.
 
         It is that worker who stores it, perhaps later; until then it is what readers here find. Messages of one origin
-        come in the order of their numbers. More than 2 x 32,768 are not remembered: until they are in LMDB, a new
-        subscriber gets what was there before.
+        come in the order of their numbers, but those of QoS 0 come ahead of them. More than 2 x 32,768 are not
+        remembered: until they are in LMDB, a new subscriber gets what was there before.
 
         Args:
             message: owned; an empty payload clears its topic.

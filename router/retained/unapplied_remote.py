@@ -99,15 +99,21 @@ class Forwarded:
         else:
             value = tombstone(key, stamp_us, record, origin, incarnation)
         older = self.get(key)
-        if record <= self.applied.get(origin, 0) or (older is not None and is_newer(older, value)):
+        if record <= self.applied.get(origin, 0):
             return
+        if older is not None:
+            # Stamps are of when it came: of one worker the numbers say what was first.
+            is_late = id_of(older) > (incarnation, record) if origin_of(older) == origin else is_newer(older, value)
+            if is_late:
+                return
         front = self._front
         if key not in front.changes:
             front.keys.append(key)
         if older is not None and record_of(older) <= sure.get(origin_of(older), 0):
             front.before[key] = older
         front.changes[key] = value
-        front.last[origin] = (incarnation, record)
+        # What comes at QoS 0 comes ahead of what has a lower number and waits for its record.
+        front.last[origin] = max(front.last.get(origin, (0, 0)), (incarnation, record))
         if len(front.keys) >= TABLE_MAX:
             self._back, self._front = front, _Table()
 

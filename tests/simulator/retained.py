@@ -166,6 +166,8 @@ class Reader(Client):
             return                              # which one that is, nobody can say
         number = history.number_of(topic, payload, highest)
         world.check(repeated or number >= highest, f"{said}, behind {highest}")
+        if not packet.qos and self.qos and not topic.endswith(b"/0"):
+            return                              # it came before its worker knew at what QoS: ahead of what is queued
         self.highest[topic] = max(self.highest.get(topic, 0), number)
         if packet.retain:
             self.shown[topic] = max(self.shown.get(topic, 0), number)

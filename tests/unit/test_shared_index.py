@@ -257,6 +257,19 @@ def test_what_another_worker_has_written_since_is_no_reason_to_forget_what_is_fo
     assert own.get(b"t") == (b"t", b"1", 1)
 
 
+def test_what_came_ahead_of_its_record_is_remembered_when_others_come_that_were_published_before_it(
+    own: IndexCalls, other: IndexProcess
+) -> None:
+    own.forwarded(b"t", b"3", 20, 1, 1, 3)
+    own.forwarded(b"u", b"1", 21, 1, 1, 1)
+    own.forwarded(b"t", b"2", 22, 1, 1, 2)
+    for payload, record in ((b"1", 1), (b"2", 2)):
+        other.call("publish", {b"1": b"u", b"2": b"t"}[payload], payload, record, record)
+    other.call("commit_all", 2)
+    own.look()
+    assert own.get(b"t") == (b"t", b"3", 3)
+
+
 def test_what_was_lost_with_its_worker_is_not_shown_any_more(own: IndexCalls, other: IndexProcess) -> None:
     other.call("publish", b"t", b"1", 1, 1)
     other.call("commit_all", 1)
