@@ -376,6 +376,7 @@ cdef class Router:
                     self.ending.go_on(session)
                 else:
                     session.drain()
+        self.ending.tell()
         return settled
 
     @property

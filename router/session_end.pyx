@@ -30,6 +30,7 @@ cdef class Ending:
         self.effects = effects
         self.records = {}
         self.unfinished = {}
+        self.called_after = []
         self.begin_turn()
 
     def __contains__(self, bytes client_identifier not None) -> bool:
@@ -56,6 +57,42 @@ cdef class Ending:
     cdef int begin_turn(self) noexcept:
         self.work_left = WORK_MAX
         self.more = False
+        return 0
+
+    def call_after(self, bytes client_identifier not None, action) -> bool:
+        """Call `action()` when a session has ended that owes others more than a turn passes on; False: there is none.
+
+        Whoever opens a session of that name before has all that passed on at once.
+        """
+        if not self.more or not self._owes_others(client_identifier):
+            return False
+        self.called_after.append((client_identifier, action))
+        return True
+
+    cdef bint _owes_others(self, bytes client_identifier) except -1:
+        """Return whether a session that ends has messages left for other members: what others do not get is no hurry."""
+        cdef Session gone = self.unfinished.get(client_identifier)
+        cdef Outgoing outgoing = gone.outgoing if gone is not None else None
+        cdef uint64_t number
+        if outgoing is not None and outgoing.ring != NULL:
+            for number in range(outgoing.oldest_open, outgoing.end_number):
+                if goes_to_another(outgoing.slot(number)):
+                    return True
+        return False
+
+    cdef int tell(self) except -1:
+        """Call those who waited for sessions that owe others nothing by now, when that is durable."""
+        cdef list called = self.called_after
+        if not called:
+            return 0
+        self.called_after = []
+        for client_identifier, action in called:
+            if self._owes_others(client_identifier):
+                self.called_after.append((client_identifier, action))
+            elif self.ledger.records is not None:
+                self.effects.call(action)
+            else:
+                action()
         return 0
 
     cdef int go_on(self, Session gone) except -1:

@@ -336,6 +336,14 @@ class Handshake:
             return self._refuse(connection, *_NO_SESSION)
         before = self.router.last_record
         self._take_over(self.router.sessions.get(identifier))
+        older = self.router.sessions.get(identifier)
+        if connect.clean_start and older is not None:
+            self.router.end_session(older)           # [MQTT-3.1.2-4]
+        if self.router.ending.call_after(identifier, lambda: self._decide_late(
+                connection, connect, exchange, outcome)):
+            self.give_place()
+            self.session_limit.tell()
+            return False
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
             PendingWill.of(connect.will, self.acl, outcome.identity) if connect.will is not None else None)
@@ -346,6 +354,16 @@ class Handshake:
         self.openings.begin(opening)
         self.router.effects.call(lambda: self._settled(opening))
         return False
+
+    def _decide_late(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> None:
+        """Decide about a CONNECT when the session before has passed on what it owed."""
+        if connection.is_closing:
+            return
+        try:
+            if self._decide(connection, connect, exchange, outcome):
+                connection.unpark()
+        except ClientError as error:
+            self._fail(connection, error)
 
     def _identifier_of(self, connect: Connect) -> bytes:
         """Return the client identifier of a CONNECT, or one that the client is assigned. Raises ClientError."""

@@ -26,6 +26,7 @@ from tests.unit.test_forwarding import NOW_MS, Host
 COUNT = 100_000
 ENDS_PER_TURN_MAX = 64
 FORGOTTEN_PER_TURN_MAX = 20_000
+PASSED_PER_TURN_MAX = 2_000
 QUEUES = {"queue_messages_max": 1_000_000, "queue_bytes_max": 1 << 40}
 
 
@@ -129,6 +130,52 @@ def test_a_clean_start_over_a_long_queue_is_answered_at_once_and_the_queue_is_fo
     assert host.router.ledger.dropped() == {"session_ended": COUNT}
     assert len(host.router.ending) == 0
     assert host.router.sessions[b"member"].state()["outgoing"] is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_clean_start_over_what_a_group_is_owed_waits_while_that_is_passed_on_in_turns(again: bool) -> None:
+    host = Host(SimulatedDisk())
+    hub = hub_of(host.router, host.pump)
+    other = Talker(hub, b"other")
+    member = Talker(hub, b"member")
+    host.write()
+    member.say(Subscribe(1, (subscription(b"$share/g/s", 1),)))
+    host.write()
+    member.connection.close(CloseReason.CONNECTION_LOST)
+    hub.run_turn(NOW_MS)
+    for number in range(5000):
+        host.publish(b"%d" % number, topic=b"s")
+    host.write()
+    other.say(Subscribe(1, (subscription(b"$share/g/s", 1),)))
+    host.write()
+    other.turn()
+
+    member = Talker(hub, b"member")
+    second = Talker(hub, b"member", clean=False) if again else None
+    got: list[bytes] = []
+    turns = 0
+    while len(got) < 5000:
+        turns += 1
+        assert turns < 100
+        while host.log.commit():
+            pass
+        came = [packet for packet in other.turn() if isinstance(packet, Publish)]
+        assert len(came) <= PASSED_PER_TURN_MAX
+        got += [packet.payload for packet in came]
+        other.connection.feed_bytes(b"".join(encode(
+            Ack(PacketType.PUBACK, packet.packet_identifier), 5) for packet in came))
+    assert got == [b"%d" % number for number in range(5000)]
+    host.write()
+    present = [packet.session_present for packet in member.turn() if isinstance(packet, Connack)]
+    if second is None:
+        assert present == [False]
+    else:
+        assert member.connection.is_closing
+        host.write()
+        assert [packet.session_present for packet in second.turn() if isinstance(packet, Connack)] == [True]
+    host.write()
+    assert len(host.router.ending) == 0
+    assert sorted(host.router.sessions) == [b"member", b"other"]
 
 
 def test_without_a_log_a_member_that_ends_passes_on_all_that_it_has() -> None:
