@@ -63,6 +63,7 @@ cdef class Hub(Shares):
     cdef int take_up_later(self) except -1
     cdef int tick(self) except -1
     cdef int expire_some(self, bint busy) except -1
+    cdef uint64_t sent_or_queued(self) noexcept      # messages: it grows by what a turn gives to receivers
     cdef bint is_live(self) noexcept         # clients published in this turn
     cdef int run_replays(self, bint busy) except -1
     cdef bint has_replays(self) noexcept     # they have more to do at once

@@ -33,8 +33,7 @@ cdef enum:
     MEMORY_CHECK_BYTES = 16777216        # received between two looks at the memory that is used
     EXPIRED_MAX = 64                     # sessions that end, or whose wills are published, in a turn: some ms
     EXPIRED_MAX_BUSY = 8                 # the same while messages are published
-    EXPIRED_AT_ONCE = 4                  # between two looks at what that took
-    EXPIRED_WORK = 32000                 # units of work after which the others wait: a will may have many receivers
+    EXPIRED_SENT = 8192                  # messages sent or queued after which the others wait: wills may have many receivers
 
 PHASES = ("input", "control", "pump", "flush", "guest")
 assert len(PHASES) == PHASE_COUNT, PHASES
@@ -439,17 +438,21 @@ cdef class Hub(Shares):
 
     cdef int expire_some(self, bint busy) except -1:
         """End some of the sessions whose time is up, and publish wills that are due; the next turn goes on with it."""
-        cdef uint32_t work_end = self.turn.work + EXPIRED_WORK
+        cdef uint64_t sent_end = self.sent_or_queued() + EXPIRED_SENT
         cdef int left = EXPIRED_MAX_BUSY if busy else EXPIRED_MAX
         cdef int64_t next_ms
         self.turn.in_router = True
-        while self.overdue and left > 0 and self.turn.work < work_end:
-            left -= EXPIRED_AT_ONCE
-            next_ms = self.router.expire(EXPIRED_AT_ONCE)
+        while self.overdue and left > 0 and self.sent_or_queued() < sent_end:
+            left -= 1
+            next_ms = self.router.expire(1)
             self.overdue = self.router.deadline_count != 0 and next_ms <= self.turn.now_ms
         self.turn.in_router = False
         self.lap(PHASE_CONTROL)
         return 0
+
+    cdef uint64_t sent_or_queued(self) noexcept:
+        return (self.turn.publishes_out[0] + self.turn.publishes_out[1] + self.turn.publishes_out[2]
+                + self.router.ledger.queued_messages)
 
     cdef int take_up_throttled(self) except -1:
         """Read again from those whose rate has come down; the others stay in the list, in order."""

@@ -20,11 +20,12 @@ class DelayedWill:
     name: bytes
     delay_interval_s: int
     published: list[tuple[int, bytes]]
+    qos: int = 0
 
     def message(self, now_ms: int) -> object:
         """Return it as a message."""
         self.published.append((now_ms, self.name))
-        return message(b"will", self.name)
+        return message(b"will", self.name, self.qos)
 
 
 def left(router: Router, name: bytes, expiry_s: int, will: DelayedWill | None = None) -> None:

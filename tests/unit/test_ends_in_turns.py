@@ -77,6 +77,27 @@ def test_sessions_and_wills_that_are_due_at_once_are_dealt_with_in_turns_between
     assert router.ledger.sessions_expired == COUNT
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_wills_for_many_receivers_are_published_some_at_a_time(qos: int) -> None:
+    router = Router(Ledger())
+    hub = hub_of(router, Pump(router))
+    readers = [Talker(hub, b"reader%d" % number) for number in range(1000)]
+    for reader in readers:
+        reader.connection.feed_bytes(encode(Subscribe(1, (subscription(b"will", qos),)), 5))
+    for _ in range(10):
+        hub.run_turn(NOW_MS)
+    published: list[tuple[int, bytes]] = []
+    for number in range(64):
+        left(router, b"%d" % number, 10, DelayedWill(b"w", 5, published, qos))
+    came = [0]
+    while came[-1] < 64_000:
+        hub.run_turn(NOW_MS + 6_000)
+        came.append(sum(int(reader.connection.counters()["messages_out"]) for reader in readers))
+        assert came[-1] - came[-2] <= 12_000
+        assert len(came) < 100
+    assert len(published) == 64
+
+
 def test_who_comes_back_when_its_time_is_up_finds_no_session_although_its_turn_has_not_come() -> None:
     router = Router(Ledger())
     hub = hub_of(router, Pump(router))
