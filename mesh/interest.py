@@ -14,6 +14,7 @@ SHARED: Final = b"$share/"
 OWN: Final = (b"$SYS", b"$replay/")      # each router answers for these itself
 QOS: Final = 0x03                # of subscription options
 NONE: Final = -1
+NOBODY: Final = [0] * 7          # what is counted of a filter that nobody wants
 
 
 class Wish(NamedTuple):
@@ -56,14 +57,30 @@ class Interest:
 
     def durability_changes(self, receiver: Receiver, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
         """A session that was durable will not be, or the other way round; these are its subscriptions."""
+        before, after = (3, 0) if receiver.durable else (0, 3)
         for topic_filter, options, _ in subscriptions:
-            self._count(topic_filter, receiver.durable, receiver.is_online, options, NONE)
-            self._count(topic_filter, not receiver.durable, receiver.is_online, NONE, options)
+            counts = self._counts.get(topic_filter)
+            if counts is not None:               # else it is one of OWN
+                qos = options & QOS
+                counts[before + qos] -= 1
+                counts[after + qos] += 1
+                assert counts[before + qos] >= 0, (topic_filter, counts)
+                self.changed[topic_filter] = None
 
     def ends(self, receiver: Receiver, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
         """A receiver leaves with all its subscriptions."""
+        at = 3 if receiver.durable else 0
+        online = receiver.is_online
         for topic_filter, options, _ in subscriptions:
-            self._count(topic_filter, receiver.durable, receiver.is_online, options, NONE)
+            counts = self._counts.get(topic_filter)
+            if counts is not None:
+                counts[at + (options & QOS)] -= 1
+                if online and topic_filter.startswith(SHARED):
+                    counts[6] -= 1
+                assert counts[at + (options & QOS)] >= 0, (topic_filter, counts)
+                if counts == NOBODY:
+                    del self._counts[topic_filter]
+                self.changed[topic_filter] = None
 
     def connection_changes(self, online: bool, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
         """A session has got a connection or lost it; these are its subscriptions."""
@@ -76,7 +93,9 @@ class Interest:
     def _count(self, topic_filter: bytes, durable: bool, online: bool, before: int, after: int) -> None:
         if topic_filter.startswith(OWN):
             return
-        counts = self._counts.setdefault(topic_filter, [0] * 7)
+        counts = self._counts.get(topic_filter)
+        if counts is None:
+            counts = self._counts[topic_filter] = NOBODY.copy()
         at = 3 if durable else 0
         shared = topic_filter.startswith(SHARED)
         if before != NONE:
@@ -86,7 +105,7 @@ class Interest:
             counts[at + (after & QOS)] += 1
             counts[6] += shared and online
         assert min(counts) >= 0, (topic_filter, counts)
-        if not any(counts):
+        if counts == NOBODY:
             del self._counts[topic_filter]
         self.changed[topic_filter] = None
 
@@ -95,8 +114,8 @@ class Interest:
         counts = self._counts.get(topic_filter)
         if counts is None:
             return None
-        qos = max(level for level in range(3) if counts[level] or counts[level + 3])
-        return Wish(qos, bool(counts[4] or counts[5]), counts[6])
+        _, one, two, _, one_kept, two_kept, online = counts
+        return Wish(2 if two or two_kept else 1 if one or one_kept else 0, bool(one_kept or two_kept), online)
 
     def take(self, now_ms: int) -> list[tuple[bytes, Wish | None]]:
         """Return what has changed since the last call, None for a filter that is wanted no more; `version` rises.

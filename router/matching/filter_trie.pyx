@@ -76,12 +76,23 @@ cdef class FilterTree:
     cdef bytes text(self, Node* node):
         """Return the topic filter of a node."""
         cdef Level* level = &node.level
-        levels = []
+        cdef Py_ssize_t size = -1                                # no separator in front of the first
+        cdef bytes text
+        cdef uint8_t* at
         while level.parent != NULL:
-            levels.append(PyBytes_FromStringAndSize(<char*>text_of(&self.table, level), level.length))
+            size += level.length + 1
             level = level.parent
-        levels.reverse()
-        return b"/".join(levels)
+        text = PyBytes_FromStringAndSize(NULL, size)
+        at = <uint8_t*>PyBytes_AS_STRING(text) + size
+        level = &node.level
+        while True:
+            at -= level.length
+            memcpy(at, text_of(&self.table, level), level.length)
+            level = level.parent
+            if level.parent == NULL:
+                return text
+            at -= 1
+            at[0] = 0x2F
 
     cdef int walk(self, const uint8_t* topic, uint32_t topic_length) except -1:
         """Put every node into self.matched whose filter matches a topic name; a level at a time, no recursion."""
