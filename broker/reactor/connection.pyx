@@ -189,7 +189,7 @@ cdef class Connection(SocketEnd):
     cdef int watch_packet(self, bint finished_one) except -1:
         """A packet is not whole: it has its own deadline, counted from its first byte."""
         cdef int64_t due_ms
-        if self.parked or self.held or self.cut or self.state != OPEN:
+        if self.parked or self.held or self.state != OPEN:
             self.packet_started_ms = 0       # whole ones wait; or the time to CONNECT is running
             return 0
         if self.packet_started_ms == 0 or finished_one:
@@ -330,7 +330,7 @@ cdef class Connection(SocketEnd):
 
     cdef int end_of_input(self) except -1:
         """If the peer sends no more, and all that it sent has been dealt with, this is the end."""
-        if self.input_ended and not self.parked and not self.held and not self.cut:
+        if self.input_ended and not self.parked and not self.held:
             self.close(CloseReason.CONNECTION_LOST)
         return 0
 
@@ -338,8 +338,13 @@ cdef class Connection(SocketEnd):
         """It has had its share of a turn, and others have had theirs: take up what came behind."""
         cdef uint64_t messages = self.messages_in
         self.cut = False
-        if self.state == CLOSING or self.parked or self.held:
+        if self.state == CLOSING:
             return 0
+        if self.held and self.may_go_on():
+            self.held = False
+        if self.parked or self.held:
+            return 0
+        self.update_reading()
         if self.kept_length:
             self.feed_kept()
         if self.turn.messages_per_second_max:
@@ -456,7 +461,7 @@ cdef class Connection(SocketEnd):
             return self.end_input()
         if self.state == OPEN:
             # We do not read: what it may have sent in time is not late.
-            if self.throttled or self.parked or self.held or self.cut or self.unread:
+            if self.throttled or self.parked or self.held or self.unread:
                 self.heard_ms = self.turn.now_ms
             if (self.throttled or self.stuffed) and self.packet_started_ms:
                 self.packet_started_ms = self.turn.now_ms

@@ -227,8 +227,10 @@ cdef class Reactor(Hub):
             return
         for connection in self.connections_snapshot():
             self.controller.shut_down(connection)
-        self.dirty_sends.left = self.wide_sends.left = self.control_left = 0xFFFFFFFF
-        self.ends_ns = 0                 # whatever that takes
+        self.sends_max = self.control_max = 0xFFFFFFFF
+        self.begin_shares()
+        self.wide_sends.left = 0xFFFFFFFF
+        self.began_ns = 0                # whatever that takes
         self.end_turn()
         for connection in self.connections_snapshot():
             self.dispose(connection)
@@ -355,7 +357,10 @@ cdef class Reactor(Hub):
         self.router.ledger.now_ms = self.turn.now_ms
         if self.router.recording or self.mesh is not None:
             self.router.ledger.now_us = realtime_us()
-        self.begin_shares(started_ns)
+        self.turn.work = 0
+        self.began_ns = started_ns
+        if self.begun:
+            self.begin_shares()
         if self.turn.unread.count:
             self.read_unread()
         if count:
@@ -388,6 +393,12 @@ cdef class Reactor(Hub):
 
     cdef int64_t clock_ns(self) noexcept:
         return monotonic_ns()
+
+    cdef int lap(self, int phase) noexcept:
+        cdef int64_t now_ns = monotonic_ns()         # clock_ns(), several times a turn
+        self.phase_ns[phase] += now_ns - self.mark_ns
+        self.mark_ns = now_ns
+        return 0
 
     cdef int wait(self, bint block) except -1:
         """Wait for events; without the GIL, if it blocks. Returns how many there are.
@@ -431,7 +442,7 @@ cdef class Reactor(Hub):
                 if events[index].events & EPOLLOUT:
                     connection.send_pending()
                 if events[index].events & (EPOLLIN | EPOLLHUP | EPOLLERR) and not connection.unread:
-                    if self.spent():
+                    if self.turn.work >= self.look_at and self.spent():
                         self.put_off(connection)
                     else:
                         self.turn.work += WORK_READ
@@ -453,7 +464,7 @@ cdef class Reactor(Hub):
     cdef int gather(self, int rounds) except -1:
         """Under load, look for more input before the flush: halves the cost of fan-out, would hurt a lone message."""
         cdef int count
-        while rounds > 0 and not self.spent():
+        while rounds > 0 and (self.turn.work < self.look_at or not self.spent()):
             rounds -= 1
             count = epoll_wait(self.epoll_fd, events, self.sockets_per_turn, 0)
             if count <= 0:

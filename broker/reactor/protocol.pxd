@@ -20,8 +20,7 @@ cdef enum:
     VERDICTS = 65536             # remembered answers of the ACL, a power of two
     POISON = 0xDD                # what the checked build leaves in the receive buffer
     # What a turn does is counted in units of some 50 ns. A connection's share at a time, and a turn, are bounded by them.
-    WORK_PACKET = 2              # parsing one
-    WORK_DELIVERY = 1            # at QoS 0; at QoS 1 and 2 it is four times as much
+    BYTES_PER_WORK = 8           # parsed, with what becomes of messages to few
     WORK_READ = 40               # a system call
     LARGE_FRAME = 1024           # bytes from which copying counts: a unit for each 1024 and receiver
     WIDE_TARGETS = 256           # receivers of a message from which its output may wait behind everybody else's
@@ -42,8 +41,9 @@ cdef struct Turn:
     PointerList* touched         # where output is listed now: dirty or wide
     uint32_t work                # done in this turn
     const uint64_t* visited      # by the router's subscription tree: nodes, since the start
-    uint64_t visited_seen        # of these are in work
     uint32_t share               # of one connection at a time
+    uint32_t share_used          # by the one that is parsed; in work when it has been
+    uint32_t share_bytes         # ... or when so many bytes have been parsed
     uint64_t* verdicts           # VERDICTS entries: hash of (salt, topic name), low bit: allowed
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
     uint32_t payload_bytes_max   # of a PUBLISH; a message with a larger payload is dropped
@@ -114,7 +114,7 @@ cdef class Protocol(Sink):
     cdef bint dirty                       # in turn.dirty
     cdef bint later                       # in turn.later
     cdef int64_t gathered_ms              # since when slices of what it reads are kept back; 0: none is
-    cdef bint cut                         # in turn.cut: it has had its share, later packets stay unparsed
+    cdef bint cut                         # in turn.cut: it has had its share; it is held as well
     cdef bint held                        # over the inbound limit, or pushed back: later packets stay unparsed
     cdef Outgoing waits_for               # whose queue has no room for what the client publishes; None: it is not pushed back
     cdef int64_t waits_until_ms

@@ -65,6 +65,32 @@ cdef int call_for_turn(Turn* turn) except -1:
     return 0
 
 
+cdef int count_work(Protocol self, uint64_t work) except -1:
+    """What a client has sent was so much work: when its share is used up, it waits for the others."""
+    cdef Turn* turn = self.turn
+    turn.share_used += <uint32_t>min(work, <uint64_t>1 << 24)
+    if turn.share_used >= turn.share and not self.cut:
+        self.cut_off()
+    return 0
+
+
+cdef int publish_to_more(Protocol self, Session session, Message message, Route route,
+                         uint16_t packet_identifier) except -1:
+    """Have a message delivered to more than a few, and count what work it is."""
+    cdef Turn* turn = self.turn
+    cdef int reached
+    if route.cost >= WIDE_TARGETS:
+        turn.touched = &turn.wide
+    reached = self.router.publish(session, message, route, packet_identifier)
+    turn.touched = &turn.dirty
+    turn.share_used += 4 * route.cost if message.qos else route.cost
+    if message.frame_length >= LARGE_FRAME:
+        count_work(self, (reached + 1) * <uint64_t>message.frame_length // LARGE_FRAME)
+    if turn.share_used >= turn.share and not self.cut:
+        self.cut_off()
+    return reached
+
+
 @cython.no_gc
 cdef class Protocol(Sink):
     """What a client and we have agreed on, and where in the conversation we are."""
@@ -80,12 +106,11 @@ cdef class Protocol(Sink):
         cdef Message message = self.message
         cdef Session session = self.session      # what changes it is parked
         cdef Turn* turn = self.turn
-        cdef uint32_t share_end = turn.work + turn.share
-        while length - offset >= 2 and not self.parked and self.state != CLOSING and not self.held:
-            if turn.work >= share_end:
-                self.cut_off()
-                break
-            turn.work += WORK_PACKET
+        cdef size_t end = length - 1             # packets begin before it; there is a byte at least
+        if end > turn.share_bytes:
+            end = turn.share_bytes
+        turn.share_used = 0
+        while offset < end and not self.parked and self.state != CLOSING and not self.held:
             first = data[offset]
             packet_type = first >> 4
             if self.state != OPEN and self.check_first_bytes(data + offset, length - offset):
@@ -124,11 +149,14 @@ cdef class Protocol(Sink):
             if SHOAL_POISONED:
                 memset(data + offset, POISON, packet_length)
             offset += packet_length
+        turn.work += turn.share_used + <uint32_t>(offset // BYTES_PER_WORK)
+        if length - offset >= 2 and offset >= end and not (self.parked or self.held or self.state == CLOSING):
+            self.cut_off()
         return offset
 
     cdef int cut_off(self) except -1:
         """It has had its share, and goes on after others have had theirs."""
-        self.cut = True
+        self.cut = self.held = True
         list_push(&self.turn.cut, <void*>self)
         return call_for_turn(self.turn)
 
@@ -262,17 +290,13 @@ cdef class Protocol(Sink):
             return self.refuse_unlogged(message, identifier)
         turn.in_router = True
         self.router.ledger.publisher = <void*>session.outgoing
-        if route.target_count >= WIDE_TARGETS:
-            turn.touched = &turn.wide
-        reached = self.router.publish(session, message, route, identifier if message.qos == 2 else 0)
-        turn.touched = &turn.dirty
-        turn.work += reached * WORK_DELIVERY if message.qos == 0 else reached * WORK_DELIVERY * 4
-        if turn.visited[0] != turn.visited_seen:
-            turn.work += <uint32_t>(2 * (turn.visited[0] - turn.visited_seen))
-            turn.visited_seen = turn.visited[0]
-        if message.frame_length >= LARGE_FRAME:
-            turn.work += <uint32_t>min((reached + 1) * <uint64_t>message.frame_length // LARGE_FRAME, 1 << 24)
+        if route.cost:
+            reached = publish_to_more(self, session, message, route, identifier if message.qos == 2 else 0)
+        else:
+            reached = self.router.publish(session, message, route, identifier if message.qos == 2 else 0)
         self.router.ledger.publisher = NULL
+        if self.router.ledger.pushed_by is not None:
+            self.wait_for_room()
         if message.qos:
             if reached == 0 and self.version == 5:
                 reason = NO_MATCHING_SUBSCRIBERS
@@ -284,8 +308,6 @@ cdef class Protocol(Sink):
             if (self.version < turn.receive_maximum_from
                     and session.waiting_records + session.held_count >= turn.receive_maximum):
                 self.held = True         # no error, so: not read from until its publishes have settled
-        if self.router.ledger.pushed_by is not None:
-            self.wait_for_room()
         turn.in_router = False
         return 0
 
@@ -305,7 +327,7 @@ cdef class Protocol(Sink):
             self.session.waiting_records != 0 or self.waits_for.pushes_back())
 
     cdef bint may_go_on(self) noexcept:
-        return self.waits_for is None and (
+        return not self.cut and self.waits_for is None and (
             self.session is None
             or self.session.waiting_records + self.session.held_count < self.turn.receive_maximum)
 
@@ -340,10 +362,13 @@ cdef class Protocol(Sink):
     cdef int find_route(self, Message message) except -1:
         """Set `route` and `route_allowed` for a message's topic, unless `route` is its and fresh."""
         cdef Route route = self.route
+        cdef uint64_t before = self.turn.visited[0]
         cdef uint64_t verdict
         cdef uint64_t* remembered
         if route is not None and is_of(route, message.topic, message.topic_length):
             self.route = self.router.tree.route(message.topic, message.topic_length)
+            if self.turn.visited[0] != before:
+                count_work(self, 2 * (self.turn.visited[0] - before))
             return 0
         if not valid_topic_name(message.topic, message.topic_length):
             raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
@@ -351,6 +376,8 @@ cdef class Protocol(Sink):
             check_topic_size(message.topic[:message.topic_length], self.turn.topic_levels_max,
                              self.turn.topic_bytes_max)
         route = self.router.tree.route(message.topic, message.topic_length)
+        if self.turn.visited[0] != before:       # that was work, too: not what others had looked for before
+            count_work(self, 2 * (self.turn.visited[0] - before))
         self.route = route
         if is_own_topic(message.topic, message.topic_length):
             self.route_allowed = False       # the broker's own [section 4.7.2]

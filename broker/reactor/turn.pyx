@@ -11,7 +11,7 @@ from broker.wire.codec cimport PUBLISH
 from broker.reactor.connection cimport LINGER_MS
 from broker.reactor.histogram cimport durations_of
 from broker.wire.properties import PacketType
-from broker.reactor.protocol cimport CLOSING, OPEN, Protocol, VERDICTS
+from broker.reactor.protocol cimport CLOSING, OPEN, Protocol, Turn, VERDICTS
 from broker.wire.reasons import BY_CLIENT
 from broker.reactor.socket_end cimport NO_SOCKET
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -48,6 +48,11 @@ cdef void forget(PointerList* items, void* item) noexcept:
             items.items[kept] = items.items[index]
             kept += 1
     items.count = kept
+
+
+cdef inline bint is_listed(Hub hub) noexcept:
+    """Return whether anything is listed that is dealt with before the turn ends; unfinished() says whether it still is."""
+    return (hub.turn.parked.count | hub.turn.waiting.count) != 0 or hub.ended < hub.turn.closing.count
 
 
 cdef class Hub(Shares):
@@ -163,13 +168,16 @@ cdef class Hub(Shares):
 
     cdef bint unfinished(self) noexcept:
         """Something was listed that is to be dealt with before the turn ends."""
-        return ((self.turn.parked.count != 0 and not self.control_spent()) or self.turn.waiting.count != 0
-                or self.ended < self.turn.closing.count)
+        return (self.turn.waiting.count != 0 or self.ended < self.turn.closing.count
+                or (self.turn.parked.count != 0 and not self.control_spent()))
 
     cdef bint has_more(self) noexcept:
         """Something waits for the next turn, which does not wait for events."""
-        return (self.turn.parked.count != 0 or self.turn.waiting.count != 0 or self.ended < self.turn.closing.count
-                or self.left_over() or self.has_replays() or self.pump.more or self.overdue or self.router.ending.more)
+        cdef Turn* turn = &self.turn
+        return ((turn.parked.count | turn.waiting.count | turn.dirty.count | turn.wide.count | turn.cut.count
+                 | turn.unread.count | turn.later.count) != 0 or self.ended < turn.closing.count
+                or self.pump.more or self.overdue or self.router.ending.more
+                or (self.replays is not None and self.replays.more))
 
     cdef int end_turn(self) except -1:
         """Control packets and ends, then the pump, then one flush per connection; at last, closing.
@@ -187,7 +195,7 @@ cdef class Hub(Shares):
         if self.turn.pushed_back.count:
             self.take_up_pushed_back()
         while True:
-            if self.unfinished():
+            if is_listed(self):
                 while self.unfinished() and rounds < ROUNDS_MAX:
                     rounds += 1
                     self.deal_with_parked()
@@ -218,8 +226,9 @@ cdef class Hub(Shares):
                 self.go_on_cut()
                 self.lap(PHASE_INPUT)
                 continue
-            if rounds >= ROUNDS_MAX or not self.unfinished():
+            if not is_listed(self) or rounds >= ROUNDS_MAX or not self.unfinished():
                 break
+            self.begun = True            # however few are sent to in each round
             self.lap(PHASE_FLUSH)
         if self.turn.closing.count:
             self.lap(PHASE_FLUSH)
@@ -508,7 +517,8 @@ cdef class Hub(Shares):
             self.router.ledger.now_ms = now_ms
             self.router.ledger.now_us = self.turn.now_ms * 1000
         self.mark_ns = self.clock_ns()
-        self.begin_shares(0)
+        self.turn.work = 0
+        self.begin_shares()
         if self.mesh is not None and self.mesh.receive():
             self.live_ms = self.turn.now_ms
         self.tick()

@@ -15,8 +15,9 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memmove
 
 cdef enum:
-    SHARE = 16000                # units of work that one connection does at a time: some 0.8 ms
-    TURN_WORK_MAX = 100000       # units of a turn: the clock is to say so before
+    SHARE = 16000                # units of work that one connection does at a time: some 0.8 ms,
+    SHARE_BYTES = 65536          # and bytes of packets that are little work each: some 2 ms, if they are tiny
+    TURN_WORK_MAX = 1000000      # units of a turn: the clock is to say so before, for large payloads take less
     LOOK_WORK = 4000             # units between two looks at the clock
     INPUT_NS = 3000000           # in which a turn reads sockets,
     REST_NS = 2000000            # in which it goes on with those who have had their share,
@@ -26,26 +27,32 @@ cdef enum:
     SENDS_NS = 3000000           # as far as it gets in that time
     SENDS_WIDE_MAX = 512         # and of those that are sent messages to many, or wait already,
     WIDE_NS = 2000000            # as far as it gets with them in that time
-    LOOK_SENDS = 16              # between two looks at the clock while it sends,
+    LOOK_SENDS = 32              # between two looks at the clock while it sends,
     LOOK_BYTES = 262144          # or between so many bytes: a send takes from 3 us to 300
     FEW_BYTES = 4096             # output of such a size is sent before that of others who wait
+
+
+cdef inline int flush_one(Turn* turn, Connection connection) except -1:
+    connection.dirty = False
+    if connection.fd != NO_SOCKET and not connection.blocked:
+        connection.send_pending()
+    if connection.out.pending > turn.output_bytes_max:
+        connection.writable = False
+        if not connection.stuffed and connection.state == OPEN:
+            connection.stuffed = True       # who does not read our answers is not given more to answer
+            connection.update_reading()
+    return 0
 
 
 cdef class Shares:
     """A worker's turn, and the lists of what is to be done in it.
 
-    Attributes:
-        turn_work_max, sends_max, sends_ns, control_max: see the .pxd; for tests to set.
+    What its bounds are, see bound_turns().
     """
 
     def __cinit__(self, *args, **kwargs):
-        self.turn.share = SHARE
         self.turn.touched = &self.turn.dirty
-        self.turn_work_max = TURN_WORK_MAX
-        self.sends_max = SENDS_MAX
-        self.sends_ns = SENDS_NS
-        self.control_max = CONTROL_MAX
-        self.begin_shares(0)
+        self.bound_turns()
 
     def __dealloc__(self):
         free(self.turn.dirty.items)
@@ -54,15 +61,15 @@ cdef class Shares:
         free(self.turn.wide.items)
         free(self.work.items)
 
-    cdef int begin_shares(self, int64_t now_ns) noexcept:
-        """A turn begins at a time, monotonic; 0 without a clock."""
-        self.turn.work = 0
+    cdef int begin_shares(self) noexcept:
+        """A turn begins, and the last one has counted."""
+        self.begun = False
         self.work_end = self.turn_work_max
         self.look_at = min(<uint32_t>LOOK_WORK, self.work_end)
-        self.ends_ns = now_ns + INPUT_NS if now_ns else 0
         self.dirty_sends.left = self.sends_max
         self.wide_sends.left = min(self.sends_max, <uint32_t>SENDS_WIDE_MAX)
         self.dirty_sends.ends_ns = self.wide_sends.ends_ns = 0
+        self.input_ns = INPUT_NS
         self.control_left = self.control_max
         self.control_ends_ns = 0
         return 0
@@ -71,7 +78,8 @@ cdef class Shares:
         """Return whether the turn has used up its budget. Reads the clock every LOOK_WORK units only."""
         if self.turn.work < self.look_at:
             return False
-        if self.turn.work >= self.work_end or (self.ends_ns and monotonic_ns() >= self.ends_ns):
+        self.begun = True
+        if self.turn.work >= self.work_end or (self.began_ns and monotonic_ns() >= self.began_ns + self.input_ns):
             return True
         self.look_at = min(self.turn.work + LOOK_WORK, self.work_end)
         return False
@@ -79,18 +87,15 @@ cdef class Shares:
     cdef bint control_spent(self) noexcept:
         """Return whether the turn has dealt with so many control packets, or for so long, that the rest waits."""
         cdef int64_t now_ns
+        self.begun = True
         if self.control_left == 0:
             return True
-        if self.ends_ns == 0 or self.control_left == self.control_max:
+        if self.began_ns == 0 or self.control_left == self.control_max:
             return False                 # one is dealt with, whatever the clock says
         now_ns = monotonic_ns()
         if self.control_ends_ns == 0:
             self.control_ends_ns = now_ns + CONTROL_NS
         return now_ns >= self.control_ends_ns
-
-    cdef bint left_over(self) noexcept:
-        return (self.turn.dirty.count != 0 or self.turn.wide.count != 0 or self.turn.cut.count != 0
-                or self.turn.unread.count != 0 or self.turn.later.count != 0)
 
     cdef int swap(self, PointerList* items) noexcept:
         """Move a list into `work`, so that working it through may fill it anew."""
@@ -139,8 +144,10 @@ cdef class Shares:
         """Let those go on who have had their share, one share each, as far as a budget of their own goes."""
         cdef PointerList items
         cdef uint32_t index
-        if self.ends_ns:
-            self.ends_ns = monotonic_ns() + REST_NS
+        if self.began_ns:
+            self.began_ns = monotonic_ns()
+        self.begun = True
+        self.input_ns = REST_NS
         self.look_at = self.turn.work
         self.work_end = self.turn.work + self.turn_work_max
         self.swap(&self.turn.cut)
@@ -161,8 +168,15 @@ cdef class Shares:
         """
         cdef PointerList* dirty = &self.turn.dirty
         cdef PointerList* wide = &self.turn.wide
-        cdef uint32_t index, kept = 0
+        cdef uint32_t index = 0, kept = 0
         cdef Connection connection
+        if not self.begun and wide.count == 0 and dirty.count <= self.sends_few:
+            while index < dirty.count:
+                flush_one(&self.turn, <Connection>dirty.items[index])
+                index += 1
+            dirty.count = 0
+            return 0
+        self.begun = True
         self.flush_some(dirty, &self.dirty_sends, self.sends_ns)
         if dirty.count:
             for index in range(dirty.count):
@@ -179,46 +193,45 @@ cdef class Shares:
 
     cdef int flush_some(self, PointerList* items, Sends* sends, int64_t budget_ns) except -1:
         """Send to the first in a list, as far as what is left for it in this turn goes; they leave the list."""
-        cdef uint32_t index = 0, looked = 0
-        cdef uint64_t bytes_out = self.turn.bytes_out
+        cdef uint32_t index = 0, look_at
+        cdef uint64_t bytes_at
         cdef int64_t now_ns
         while index < items.count and sends.left:
-            sends.left -= 1
-            self.flush_one(<Connection>items.items[index])
-            index += 1
-            if index - looked >= LOOK_SENDS or self.turn.bytes_out - bytes_out >= LOOK_BYTES:
-                looked = index
-                bytes_out = self.turn.bytes_out
-                if self.ends_ns:
-                    now_ns = monotonic_ns()
-                    if sends.ends_ns == 0:
-                        sends.ends_ns = now_ns + budget_ns
-                    elif now_ns >= sends.ends_ns:
-                        sends.left = 0
+            look_at = min(items.count, index + min(sends.left, <uint32_t>LOOK_SENDS))
+            bytes_at = self.turn.bytes_out + LOOK_BYTES
+            sends.left += index
+            while index < look_at and self.turn.bytes_out < bytes_at:
+                flush_one(&self.turn, <Connection>items.items[index])
+                index += 1
+            sends.left -= index
+            if self.began_ns:
+                now_ns = monotonic_ns()
+                if sends.ends_ns == 0:
+                    sends.ends_ns = now_ns + budget_ns
+                elif now_ns >= sends.ends_ns:
+                    sends.left = 0
         items.count -= index
         if items.count:
             memmove(items.items, items.items + index, items.count * sizeof(void*))
         return 0
 
-    cdef int flush_one(self, Connection connection) except -1:
-        connection.dirty = False
-        if connection.fd != NO_SOCKET and not connection.blocked:
-            connection.send_pending()
-        if connection.out.pending > self.turn.output_bytes_max:
-            connection.writable = False
-            if not connection.stuffed and connection.state == OPEN:
-                connection.stuffed = True       # who does not read our answers is not given more to answer
-                connection.update_reading()
-        return 0
+    def bound_turns(self, *, work: int = TURN_WORK_MAX, sends: int = SENDS_MAX, sends_ns: int = SENDS_NS,
+                    control: int = CONTROL_MAX, share: int = SHARE, share_bytes: int = SHARE_BYTES) -> None:
+        """Have turns do less, from the next one on, or more.
 
-    @property
-    def share(self) -> int:
-        """Units of work that one connection does at a time."""
-        return self.turn.share
-
-    @share.setter
-    def share(self, value: int) -> None:
-        self.turn.share = value
+        Args:
+            work: units of one turn, and as many for those who have had their share.
+            sends: connections that are sent to, in either list.
+            sends_ns: for how long.
+            control: control packets of one turn.
+            share: units of work that one connection does at a time.
+            share_bytes: that it parses at a time.
+        """
+        self.turn_work_max, self.sends_max, self.sends_ns, self.control_max = work, sends, sends_ns, control
+        self.sends_few = min(sends, <uint32_t>LOOK_SENDS)
+        self.turn.share = share
+        self.turn.share_bytes = share_bytes
+        self.begin_shares()
 
     @property
     def turn_work(self) -> int:

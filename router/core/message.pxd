@@ -36,21 +36,32 @@ cdef inline uint64_t topic_hash(const uint8_t* data, size_t length) noexcept nog
 cdef inline bint same_bytes(const uint8_t* one, const uint8_t* other, size_t length) noexcept nogil:
     """Return whether two names of one length are the same; of up to 64 bytes without a call, which would cost more."""
     cdef uint64_t of_one, of_other
+    cdef uint32_t half, other_half
     cdef size_t index = 0
     if length > 64:
         return memcmp(one, other, length) == 0
     if length < 8:
+        if length >= 4:
+            memcpy(&half, one, 4)
+            memcpy(&other_half, other, 4)
+            if half != other_half:
+                return False
+            memcpy(&half, one + length - 4, 4)       # the last four, some of them once more
+            memcpy(&other_half, other + length - 4, 4)
+            return half == other_half
         while index < length:
             if one[index] != other[index]:
                 return False
             index += 1
         return True
-    while index + 8 < length:
+    while True:
         memcpy(&of_one, one + index, 8)
         memcpy(&of_other, other + index, 8)
         if of_one != of_other:
             return False
         index += 8
+        if index + 8 >= length:
+            break
     memcpy(&of_one, one + length - 8, 8)         # the last eight, some of them once more
     memcpy(&of_other, other + length - 8, 8)
     return of_one == of_other

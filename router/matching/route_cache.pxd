@@ -66,6 +66,7 @@ cdef class Route:
     cdef uint16_t topic_length
     cdef bint dropped            # an exact filter of this topic changed, or the cache let go of it
     cdef uint32_t size           # bytes that it takes
+    cdef uint32_t cost           # deliveries of a message, if they are more than a few; else 0, and not worth counting
     cdef bint archived           # its messages are recorded whoever wants them
     cdef bint referenced         # used since the cache last looked for a place
     cdef void* block             # one block that targets, groups, topic and ids point into

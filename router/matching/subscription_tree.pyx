@@ -21,6 +21,7 @@ cdef extern from "Python.h":
 cdef enum:
     LEVEL_SLOTS = 1024
     IDENTIFIER_MAX = 268435455
+    FEW = 2                      # targets and groups of a route, see Route.cost
     ROUTE_BYTES = 160            # of a route without anything, and of its place in the cache
 
 ROUTES_MAX = 65536
@@ -424,8 +425,7 @@ cdef class SubscriptionTree:
         cdef void* moved
         cdef uint8_t* block
         cdef uint8_t* ids
-        cdef uint32_t group_count = 0
-        cdef uint32_t ids_length = 0
+        cdef uint32_t group_count = 0, ids_length = 0
         cdef size_t size
         cdef uint32_t index
         cdef uint32_t place
@@ -481,6 +481,7 @@ cdef class SubscriptionTree:
         route.group_count = 0
         route.topic_length = topic_length
         route.hash = hash
+        route.cost = count + group_count if count + group_count > FEW else 0
         if ids_length:
             ids = route.topic + topic_length
             for index in range(count):

@@ -128,7 +128,7 @@ def test_whatever_is_subscribed_a_topic_is_looked_for_in_as_many_places_as_the_s
     # The worst that filters of six levels can be: all that a topic name of six levels matches, and more below.
     levels = 6
     broker = TurnedHub(wildcard_levels_max=levels, subscriptions_per_client_max=100)
-    broker.hub.share = 1                         # a publish ends each share, so its work is seen by itself
+    broker.hub.bound_turns(share=1)             # a publish ends each share, so its work is seen by itself
     worst = [b"/".join(combination) for length in range(1, levels + 1)
              for combination in itertools.product((b"a", b"+", b"#"), repeat=length)
              if b"#" not in combination[:-1]]

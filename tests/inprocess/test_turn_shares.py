@@ -33,7 +33,7 @@ def delivered(broker: TurnedHub) -> int:
 
 def test_a_publisher_to_many_readers_has_its_share_of_deliveries_and_a_witness_is_heard_in_between() -> None:
     broker = TurnedHub()
-    broker.hub.share = SHARE
+    broker.hub.bound_turns(share=SHARE)
     clients = readers(broker, 100, b"t")
     publisher, witness = broker.connect(b"publisher"), broker.connect(b"witness")
     publisher.send(*[Publish(b"t", b"%04d" % number) for number in range(500)])
@@ -54,7 +54,7 @@ def test_a_publisher_to_many_readers_has_its_share_of_deliveries_and_a_witness_i
 def test_a_recorded_message_to_many_counts_for_its_publisher_when_it_is_accepted() -> None:
     log = FakeLog()
     broker = TurnedHub(log)
-    broker.hub.share = SHARE
+    broker.hub.bound_turns(share=SHARE)
     names = [b"reader%d" % number for number in range(50)]
     for name in names:
         client = broker.connect(name, properties={"session_expiry_interval": 60})
@@ -69,9 +69,25 @@ def test_a_recorded_message_to_many_counts_for_its_publisher_when_it_is_accepted
     assert max(counts[0], *(later - earlier for earlier, later in pairwise(counts))) <= 20
 
 
+def test_messages_to_three_readers_count_as_deliveries_and_those_to_one_as_bytes() -> None:
+    for count in (3, 1):
+        broker = TurnedHub()
+        broker.hub.bound_turns(share=30, share_bytes=300)
+        clients = readers(broker, count, b"t")
+        publisher = broker.connect(b"publisher", 4)
+        before = delivered(broker)
+        publisher.send(*[Publish(b"t", b"") for _ in range(200)])
+        at_once = delivered(broker) - before         # the look for the receivers is work, too
+        assert 20 < at_once <= 30 if count == 3 else at_once == 300 // 5
+        broker.turn(30)
+        assert delivered(broker) - before == 200 * count
+        for client in clients:
+            assert len(client.packets()) == 200
+
+
 def test_a_large_payload_counts_as_it_is_copied() -> None:
     broker = TurnedHub()
-    broker.hub.share = SHARE
+    broker.hub.bound_turns(share=SHARE, share_bytes=1_000_000)
     readers(broker, 10, b"t")
     publisher = broker.connect(b"publisher")
     before = delivered(broker)
@@ -83,7 +99,7 @@ def test_a_large_payload_counts_as_it_is_copied() -> None:
 
 def test_topics_whose_receivers_take_long_to_find_count_as_they_are_looked_for() -> None:
     broker = TurnedHub()
-    broker.hub.share = SHARE
+    broker.hub.bound_turns(share=SHARE)
     client = broker.connect(b"filters")
     filters = [b"/".join((b"a", b"+")[number >> bit & 1] for bit in range(10)) for number in range(1024)]
     client.send(Subscribe(1, tuple(subscription(each) for each in filters)))
@@ -98,7 +114,7 @@ def test_topics_whose_receivers_take_long_to_find_count_as_they_are_looked_for()
 
 def test_who_leaves_after_its_share_is_forgotten_and_nothing_of_another_is_lost() -> None:
     broker = TurnedHub()
-    broker.hub.share = SHARE
+    broker.hub.bound_turns(share_bytes=SHARE)
     publisher, other = broker.connect(b"publisher"), broker.connect(b"other")
     for client in (publisher, other):
         client.send(*[Pingreq()] * 5000)
@@ -110,7 +126,7 @@ def test_who_leaves_after_its_share_is_forgotten_and_nothing_of_another_is_lost(
 def test_more_control_packets_than_a_turn_deals_with_wait_in_order() -> None:
     broker = TurnedHub()
     clients = [broker.connect(b"c%d" % number) for number in range(30)]
-    broker.hub.control_max = 10
+    broker.hub.bound_turns(control=10)
     for client in clients:
         client.send(Subscribe(1, (subscription(b"t"),)), Pingreq())
     answered = []
@@ -160,15 +176,14 @@ class Turned:
 def test_who_is_ready_when_a_turn_has_done_enough_is_first_in_the_next() -> None:
     with Turned() as broker:
         clients = [broker.connect(b"c%d" % number) for number in range(12)]
-        broker.reactor.share = 500
-        broker.reactor.turn_work_max = 1200              # two of them, and a third
+        broker.reactor.bound_turns(share_bytes=200, work=200)        # three of them, and a fourth
         rounds: list[list[int]] = []
         for client in clients:
             client.sendall(encode(Pingreq(), 4) * 400)
         answers = [0] * len(clients)
         while min(answers) < 400:
             broker.turn()
-            assert broker.reactor.turn_work <= 1200 + 1200 + 2 * 600
+            assert broker.reactor.turn_work <= 200 + 200 + 2 * 65
             came = []
             for number, client in enumerate(clients):
                 client.setblocking(False)
@@ -190,8 +205,7 @@ def test_who_is_ready_when_a_turn_has_done_enough_is_first_in_the_next() -> None
 def test_a_reactor_goes_on_with_what_a_turn_has_left_although_nothing_more_comes() -> None:
     with Turned() as broker:
         client = broker.connect(b"c")
-        broker.reactor.share = 100
-        broker.reactor.turn_work_max = 200
+        broker.reactor.bound_turns(share_bytes=100, work=200)
         client.sendall(encode(Pingreq(), 4) * 3000)
         got = b""
         while len(got) < 6000:
@@ -213,7 +227,7 @@ def test_messages_to_many_are_sent_some_at_a_time_and_a_witness_is_answered_befo
         for reader in readers_:
             assert reader.recv(100) == b"\x90\3\0\1\0"
         publisher, witness = broker.connect(b"publisher"), broker.connect(b"witness")
-        broker.reactor.sends_max = 50
+        broker.reactor.bound_turns(sends=50)
         publisher.sendall(encode(Publish(b"t", b"x"), 4))
         witness.sendall(encode(Pingreq(), 4))
         broker.turn()
@@ -255,7 +269,7 @@ def test_who_has_only_an_answer_to_get_does_not_wait_for_messages_to_many_that_w
         assert len(answered(readers_)) == 300
         publisher = broker.connect(b"publisher")
         askers = [broker.connect(b"asker%d" % number) for number in range(30)]
-        broker.reactor.sends_max = 10
+        broker.reactor.bound_turns(sends=10)
         publisher.sendall(encode(Publish(b"t", b"x"), 4))
         broker.turn()
         for asker in askers:
@@ -276,7 +290,7 @@ def test_messages_to_many_are_sent_although_every_turn_has_more_answers_than_it_
         assert len(answered(readers_)) == 300
         publisher = broker.connect(b"publisher")
         askers = [broker.connect(b"asker%d" % number) for number in range(20)]
-        broker.reactor.sends_max = 10
+        broker.reactor.bound_turns(sends=10)
         publisher.sendall(encode(Publish(b"t", b"x"), 4))
         came = 0
         for _ in range(60):
@@ -289,31 +303,30 @@ def test_messages_to_many_are_sent_although_every_turn_has_more_answers_than_it_
 
 def test_a_turn_that_has_sent_for_long_enough_leaves_the_others_and_bulk_goes_behind_answers() -> None:
     with Turned() as broker:
-        bulky = [broker.connect(b"bulky%d" % number) for number in range(40)]
+        bulky = [broker.connect(b"bulky%d" % number) for number in range(80)]
         for number, client in enumerate(bulky):
             client.sendall(encode(Subscribe(1, (subscription(b"bulk/%d" % number),)), 4))
         broker.turn(4)
-        assert len(answered(bulky)) == 40
+        assert len(answered(bulky)) == 80
         publisher = broker.connect(b"publisher")
-        askers = [broker.connect(b"asker%d" % number) for number in range(60)]
-        broker.reactor.sends_ns = 1                  # the second look at the clock ends it
-        bulk = b"".join(encode(Publish(b"bulk/%d" % number, b"x" * 6000), 4) for number in range(40))
+        askers = [broker.connect(b"asker%d" % number) for number in range(100)]
+        bulk = b"".join(encode(Publish(b"bulk/%d" % number, b"x" * 6000), 4) for number in range(80))
         publisher.sendall(bulk[:len(bulk) // 2])
         publisher.sendall(bulk[len(bulk) // 2:])
-        while broker.reactor.counters()["messages_in"] < 40:
-            broker.reactor.sends_max = 0             # what is read meanwhile stays where it is
+        while broker.reactor.counters()["messages_in"] < 80:
+            broker.reactor.bound_turns(sends=0)      # what is read meanwhile stays where it is
             broker.turn()
-        broker.reactor.sends_max = 1000
+        broker.reactor.bound_turns(sends=1000, sends_ns=1)       # the second look at the clock ends it
         for asker in askers:
             asker.sendall(encode(Pingreq(), 4))
         turns: list[tuple[list[int], list[int]]] = []
-        while sum(len(small) + len(large) for small, large in turns) < 100:
+        while sum(len(small) + len(large) for small, large in turns) < 180:
             broker.turn()
             turns.append((answered(askers), answered(bulky)))
             assert len(turns) < 100
-        assert all(0 < len(small) + len(large) <= 64 for small, large in turns)
-        assert [number for small, _ in turns for number in small] == list(range(60))
-        assert [number for _, large in turns for number in large] == list(range(40))
+        assert all(0 < len(small) + len(large) <= 128 for small, large in turns)
+        assert [number for small, _ in turns for number in small] == list(range(100))
+        assert [number for _, large in turns for number in large] == list(range(80))
 
 
 def test_who_subscribes_to_much_while_it_waits_for_a_message_to_many_gets_both() -> None:
@@ -324,7 +337,7 @@ def test_who_subscribes_to_much_while_it_waits_for_a_message_to_many_gets_both()
         broker.turn(10)
         assert len(answered(readers_)) == 300
         publisher = broker.connect(b"publisher")
-        broker.reactor.sends_max = 10
+        broker.reactor.bound_turns(sends=10)
         last = readers_[-1]
         publisher.sendall(encode(Publish(b"t", b"x"), 4))
         last.sendall(encode(Subscribe(2, tuple(subscription(b"f/%d" % number) for number in range(2000))), 4))
@@ -342,7 +355,7 @@ def test_who_subscribes_to_much_while_it_waits_for_a_message_to_many_gets_both()
 def test_at_the_end_of_a_worker_everybody_is_told_however_many_they_are() -> None:
     with Turned() as broker:
         clients = [broker.connect(b"c%d" % number, 5) for number in range(20)]
-        broker.reactor.sends_max = 5
+        broker.reactor.bound_turns(sends=5)
         broker.worker.close()
         for client in clients:
             assert client.recv(100) == b"\xe0\1\x8b"
