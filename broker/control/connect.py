@@ -492,7 +492,7 @@ class Handshake:
         if keep_alive_s == 0:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
         _welcome(opening)
-        connection.resume()
+        connection.resume_later()            # many may be let in at once
         self._opened(connection)
         if self.presence.watches:
             self.presence.opened(connection, self.router.ledger.now_ms)

@@ -418,6 +418,11 @@ cdef class Connection(SocketEnd):
         if self.state == OPEN:
             self.session.drain()
 
+    def resume_later(self) -> None:
+        """The same in this turn or a later one, behind those who wait for it already."""
+        list_push(&self.turn.waiting, <void*>self)
+        call_for_turn(self.turn)
+
     def leave_session(self) -> None:
         """Break the tie to the session; the session's own side is detach()ed by the router."""
         self.session = None

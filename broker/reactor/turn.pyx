@@ -168,7 +168,7 @@ cdef class Hub(Shares):
 
     cdef bint unfinished(self) noexcept:
         """Something was listed that is to be dealt with before the turn ends."""
-        return (self.turn.waiting.count != 0 or self.ended < self.turn.closing.count
+        return ((self.turn.waiting.count != 0 and self.resumes.left != 0) or self.ended < self.turn.closing.count
                 or (self.turn.parked.count != 0 and not self.control_spent()))
 
     cdef bint has_more(self) noexcept:
@@ -280,11 +280,14 @@ cdef class Hub(Shares):
         cdef PointerList items
         cdef uint32_t index
         cdef Connection connection
-        if self.turn.waiting.count == 0:
+        if self.turn.waiting.count == 0 or self.resumes.left == 0:
             return 0
+        self.begun = True
         self.swap(&self.turn.waiting)
         items = self.work
         for index in range(items.count):
+            if not self.may_resume():
+                return self.put_back(&self.turn.waiting, items.items + index, items.count - index)
             connection = <Connection>items.items[index]
             if connection.state == CLOSING:
                 continue

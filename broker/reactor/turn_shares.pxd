@@ -7,8 +7,8 @@ from libc.stdint cimport int64_t, uint32_t
 
 
 cdef struct Sends:
-    uint32_t left                # connections that this turn may still send to
-    int64_t ends_ns              # when it sends to no more; 0: the clock has not been looked at yet
+    uint32_t left                # connections that this turn may still go through
+    int64_t ends_ns              # when it goes through no more; 0: the clock has not been looked at yet
 
 
 cdef class Shares:
@@ -20,6 +20,7 @@ cdef class Shares:
     cdef int64_t input_ns                # of the clock, from then on
     cdef uint32_t look_at                # turn.work at which the clock is looked at
     cdef uint32_t sends_few              # connections that are sent to at once without a look at the clock
+    cdef Sends resumes                   # connections that are sent what waits for them in queues and backlogs
     cdef Sends dirty_sends               # to those who were sent little,
     cdef Sends wide_sends                # and to the others
     cdef uint32_t control_left           # control packets that it may still deal with
@@ -27,6 +28,7 @@ cdef class Shares:
     cdef readonly uint32_t turn_work_max   # units of one turn at most
     cdef readonly uint32_t sends_max       # connections in either list that one turn sends to at most
     cdef readonly int64_t sends_ns         # for how long it sends to those who were sent little
+    cdef readonly uint32_t resumes_max     # connections that are sent what waits for them
     cdef readonly uint32_t control_max     # control packets that one turn deals with at most
 
     cdef int begin_shares(self) noexcept
@@ -39,4 +41,6 @@ cdef class Shares:
     cdef int read_one(self, Connection connection) except -1     # the reactor's: receive once
     cdef int go_on_cut(self) except -1
     cdef int flush_dirty(self) except -1
+    cdef bint may_resume(self) noexcept
+    cdef int look(self, Sends* sends, int64_t budget_ns) noexcept    # at the clock: nothing is left when time is up
     cdef int flush_some(self, PointerList* items, Sends* sends, int64_t budget_ns) except -1

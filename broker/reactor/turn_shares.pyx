@@ -23,6 +23,8 @@ cdef enum:
     REST_NS = 2000000            # in which it goes on with those who have had their share,
     CONTROL_NS = 3000000         # and in which it deals with control packets
     CONTROL_MAX = 256            # of them in a turn
+    RESUMES_MAX = 4096           # connections that a turn sends what waits for them,
+    RESUMES_NS = 3000000         # as far as it gets in that time
     SENDS_MAX = 1024             # connections that a turn sends to at most,
     SENDS_NS = 3000000           # as far as it gets in that time
     SENDS_WIDE_MAX = 512         # and of those that are sent messages to many, or wait already,
@@ -66,6 +68,8 @@ cdef class Shares:
         self.begun = False
         self.work_end = self.turn_work_max
         self.look_at = min(<uint32_t>LOOK_WORK, self.work_end)
+        self.resumes.left = self.resumes_max
+        self.resumes.ends_ns = 0
         self.dirty_sends.left = self.sends_max
         self.wide_sends.left = min(self.sends_max, <uint32_t>SENDS_WIDE_MAX)
         self.dirty_sends.ends_ns = self.wide_sends.ends_ns = 0
@@ -191,11 +195,29 @@ cdef class Shares:
             self.flush_some(wide, &self.wide_sends, min(self.sends_ns, <int64_t>WIDE_NS))
         return 0
 
+    cdef bint may_resume(self) noexcept:
+        """Return whether the turn goes on with one more of those who wait; with one it always does."""
+        if self.resumes.left != self.resumes_max:
+            self.look(&self.resumes, RESUMES_NS)
+        if self.resumes.left == 0:
+            return False
+        self.resumes.left -= 1
+        return True
+
+    cdef int look(self, Sends* sends, int64_t budget_ns) noexcept:
+        cdef int64_t now_ns
+        if self.began_ns:
+            now_ns = monotonic_ns()
+            if sends.ends_ns == 0:
+                sends.ends_ns = now_ns + budget_ns
+            elif now_ns >= sends.ends_ns:
+                sends.left = 0
+        return 0
+
     cdef int flush_some(self, PointerList* items, Sends* sends, int64_t budget_ns) except -1:
         """Send to the first in a list, as far as what is left for it in this turn goes; they leave the list."""
         cdef uint32_t index = 0, look_at
         cdef uint64_t bytes_at
-        cdef int64_t now_ns
         while index < items.count and sends.left:
             look_at = min(items.count, index + min(sends.left, <uint32_t>LOOK_SENDS))
             bytes_at = self.turn.bytes_out + LOOK_BYTES
@@ -204,19 +226,15 @@ cdef class Shares:
                 flush_one(&self.turn, <Connection>items.items[index])
                 index += 1
             sends.left -= index
-            if self.began_ns:
-                now_ns = monotonic_ns()
-                if sends.ends_ns == 0:
-                    sends.ends_ns = now_ns + budget_ns
-                elif now_ns >= sends.ends_ns:
-                    sends.left = 0
+            self.look(sends, budget_ns)
         items.count -= index
         if items.count:
             memmove(items.items, items.items + index, items.count * sizeof(void*))
         return 0
 
     def bound_turns(self, *, work: int = TURN_WORK_MAX, sends: int = SENDS_MAX, sends_ns: int = SENDS_NS,
-                    control: int = CONTROL_MAX, share: int = SHARE, share_bytes: int = SHARE_BYTES) -> None:
+                    control: int = CONTROL_MAX, resumes: int = RESUMES_MAX, share: int = SHARE,
+                    share_bytes: int = SHARE_BYTES) -> None:
         """Have turns do less, from the next one on, or more.
 
         Args:
@@ -224,10 +242,12 @@ cdef class Shares:
             sends: connections that are sent to, in either list.
             sends_ns: for how long.
             control: control packets of one turn.
+            resumes: connections that are sent what waits for them.
             share: units of work that one connection does at a time.
             share_bytes: that it parses at a time.
         """
         self.turn_work_max, self.sends_max, self.sends_ns, self.control_max = work, sends, sends_ns, control
+        self.resumes_max = resumes
         self.sends_few = min(sends, <uint32_t>LOOK_SENDS)
         self.turn.share = share
         self.turn.share_bytes = share_bytes

@@ -10,7 +10,7 @@ from broker.config.loader import Config, Limits
 from broker.wire.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, encode, subscription
 from broker.worker.worker import Worker
 from tests.support.doubles import FakeLog
-from tests.support.turned_hub import TurnedHub
+from tests.support.turned_hub import TurnedClient, TurnedHub
 
 SHARE = 1000
 PINGRESP = b"\xd0\0"
@@ -110,6 +110,32 @@ def test_topics_whose_receivers_take_long_to_find_count_as_they_are_looked_for()
     assert broker.hub.counters()["messages_in"] <= 4
     broker.turn(100)
     assert broker.hub.counters()["messages_in"] == 100
+
+
+def test_many_who_come_back_to_full_queues_at_once_get_them_some_at_a_time() -> None:
+    log = FakeLog()
+    broker = TurnedHub(log)
+    names = [b"reader%d" % number for number in range(30)]
+    for name in names:
+        client = broker.connect(name, properties={"session_expiry_interval": 60})
+        client.send(Subscribe(1, (subscription(b"t", 1),)))
+        broker.turn(2)
+        client.connection.close("gone")
+    broker.turn(2)
+    publisher = broker.connect(b"publisher")
+    publisher.send(*[Publish(b"t", b"%d" % number, 1, packet_identifier=1 + number) for number in range(3)])
+    broker.turn(3)
+    broker.hub.bound_turns(resumes=10)
+    clients = [TurnedClient(broker, 5) for _ in names]
+    for client, name in zip(clients, names, strict=True):
+        client.send(Connect(5, name, False, properties={"session_expiry_interval": 60}))
+    counts = []
+    while not counts or sum(counts) < 30:
+        broker.turn()
+        packets = [client.packets() for client in clients]
+        counts.append(len([each for each in packets if any(isinstance(packet, Publish) for packet in each)]))
+        assert len(counts) < 20
+    assert max(counts) == 10
 
 
 def test_who_leaves_after_its_share_is_forgotten_and_nothing_of_another_is_lost() -> None:
