@@ -109,7 +109,7 @@ cdef class Owner(LinkOwner):
         neighbour.follows = False
         neighbour.reach = neighbour.told = None
         neighbour.counters = None
-        self.mesh.forwarding.restarted(neighbour.peer)
+        self.mesh.forwarding.restarted(neighbour.peer, incarnation)
         if link.state == "up":
             self.mesh.tell_all(neighbour)
             self.mesh.gossip_to(neighbour)
@@ -185,7 +185,7 @@ cdef class Mesh(MeshSeam):
             neighbour.peer.shares_node = peer.rpartition(b"/")[0] == name.rpartition(b"/")[0]
             if neighbour.peer.shares_node and router.retaining.is_shared:
                 router.retaining.fences.passed[neighbour.peer.worker] = 0
-                router.retaining.fences.away.add(neighbour.peer.worker)
+                router.retaining.fences.waits.hears(neighbour.peer.worker, False)
             neighbour.channel = transport.connect(peer, endpoint, key)
             neighbour.there_ms = router.ledger.now_ms
             neighbour.link = PeerLink(peer, owner, neighbour.peer.session, incarnation, began_after=began_after,
@@ -242,8 +242,8 @@ cdef class Mesh(MeshSeam):
         """Let peers know soon that nothing older comes of what others can read in the index of retained messages now."""
         cdef PeerLink link
         cdef uint64_t applied
-        if self.router.retaining.fences.waits_for_index:
-            self.router.retaining.fences.look()
+        if self.router.retaining.fences.waits.waits_for_index:
+            self.router.retaining.fences.waits.look()
         if self.router.ledger.now_ms - self.told_ms < RETAINED_MS:
             return 0
         applied = self.router.retaining.index.applied

@@ -92,9 +92,9 @@ cdef class Forwarding:
         a backup. So the numbers that its earlier processes sent count up to that one only.
         """
         cdef Router router = self.router
-        if incarnation > peer.heard_incarnation and peer.shares_node and router.retaining.is_shared:
+        if peer.shares_node and router.retaining.is_shared and router.retaining.fences.is_new(peer.worker, incarnation):
             router.retaining.index.began(peer.worker, incarnation, after)
-            router.retaining.fences.began(peer.worker, after)
+            router.retaining.fences.began(peer.worker, incarnation, after)
         peer.began(incarnation, after)
 
     def brought(self, Peer peer not None, record: int) -> None:
@@ -107,7 +107,7 @@ cdef class Forwarding:
         """A peer's link is up, or nothing is heard of it."""
         cdef Router router = self.router
         if peer.shares_node and router.retaining.is_shared:
-            router.retaining.fences.hears(peer.worker, is_up)
+            router.retaining.fences.waits.hears(peer.worker, is_up)
 
     cdef int pass_on(self, Message message) except -1:
         """Take a message for all receivers here of its topic, at QoS 0, without RETAIN: nothing is decided."""
@@ -148,9 +148,10 @@ cdef class Forwarding:
                 peer.heard = n
         if message.retain and peer.shares_node:
             router.retaining.forwarded(message, peer.worker, incarnation, n, router.ledger.now_us)
+            # Those that a log has told of stand where nothing is shared, too: while sessions are spread anew.
+            if n and len(router.retaining.fences):
+                behind = router.retaining.fences.behind(peer.worker, n, message.topic_name, router.tree) or None
             if n and router.retaining.is_shared:
-                if len(router.retaining.fences):
-                    behind = router.retaining.fences.behind(peer.worker, n, message.topic_name, router.tree) or None
                 if qos:
                     router.retaining.fences.brought(peer.worker, n)
                 else:
@@ -422,7 +423,7 @@ cdef class Forwarding:
         peer.last_copy = 0
         return record
 
-    def restarted(self, Peer peer not None) -> None:
+    def restarted(self, Peer peer not None, incarnation: int) -> None:
         """A peer has come with a new process: its ephemeral sessions are gone, and what only they wanted.
 
         What is recorded for it, if only as a copy, is sent again when its link takes it. With a log that is all that it
@@ -435,7 +436,7 @@ cdef class Forwarding:
         cdef Delivery* delivery
         cdef uint64_t number
         if peer.shares_node and self.router.retaining.is_shared:
-            self.router.retaining.fences.restarted(peer.worker)
+            self.router.retaining.fences.restarted(peer.worker, incarnation)
         if outgoing is not None and outgoing.ring != NULL:
             for number in range(max(outgoing.oldest_open, peer.copied_below), outgoing.end_number):
                 delivery = outgoing.slot(number)

@@ -576,8 +576,7 @@ cdef class Router:
         else:
             before = self.tree.options_of(receiver, topic_filter) if self.interest is not None else -1
             removed = self.tree.unsubscribe(receiver, topic_filter)
-            if self.retaining.is_shared:
-                self.retaining.fences.take_down(receiver, topic_filter)
+            self.retaining.fences.take_down(receiver, topic_filter)
             if removed and self.interest is not None:
                 self.interest.changes(topic_filter, receiver, before, -1)
         if removed and self.recording and receiver.durable:
@@ -590,8 +589,7 @@ cdef class Router:
         if self.interest is not None:
             self.interest.ends(receiver, self.tree.subscriptions_of(receiver))
         self.tree.remove_receiver(receiver)
-        if self.retaining.is_shared:
-            self.retaining.fences.forget(receiver)
+        self.retaining.fences.forget(receiver)
 
     @property
     def deadline_count(self) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router.core.message import Message
-    from router.retained.fences import Reached
+    from router.retained.link_waits import Reached
     from router.retained.scan import RetainedScan
     from router.router import Router
 

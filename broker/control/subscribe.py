@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.config.loader import Mqtt
     from broker.reactor.connection import Connection
     from broker.reactor.replay_seam import ReplaySeam
-    from router.retained.fences import Reached
+    from router.retained.link_waits import Reached
     from router.router import Router
     from router.sessions.session import Session
 

@@ -162,6 +162,8 @@ class Adoption:
             self._undo_copies(self.begun_home_of)
         for books in self.books.values():
             self._deliver_owed(books)
+        for books in self.books.values():
+            self._end_fences(books)
         self._begins()
         for books in self.books.values():
             self._move_sessions(books)
@@ -200,6 +202,15 @@ class Adoption:
                 there.flush_some()
             there.flush()
             books.records.add("peer_acknowledged", books.now_us, peer.number, max(delivery[1] for delivery in owed))
+        books.flush()
+
+    def _end_fences(self, books: Books) -> None:
+        """Nothing is left for links to bring that is older than what a subscription was given."""
+        fences = books.router.retaining.fences
+        for client_identifier, session in sorted(books.router.sessions.items()):
+            for topic_filter, _ in fences.standing(session):
+                fences.take_down(session, topic_filter)
+                books.records.add("fenced", books.now_us, client_identifier, topic_filter, [])
         books.flush()
 
     # Sessions -------------------------------------------------------------------------------------------------------

@@ -314,6 +314,7 @@ cdef class Recovery:
         del self.router.sessions[session.client_identifier]
         self.detached_us.pop(session.client_identifier, None)
         self.router.tree.remove_receiver(session)
+        self.router.retaining.fences.forget(session)
         session.gone = True
         session.outgoing = None
         memset(self.recent, 0, sizeof(self.recent))
@@ -411,6 +412,9 @@ cdef class Recovery:
             self.router.tree.subscribe(session, fields["topic_filter"], fields["options"], fields["identifier"])
         elif kind == "unsubscribe":
             self.router.tree.unsubscribe(session, fields["topic_filter"])
+            self.router.retaining.fences.take_down(session, fields["topic_filter"])
+        elif kind == "fenced":
+            self.router.retaining.fences.restore(session, fields["topic_filter"], fields["reached"])
         elif kind == "will":
             del fields["client_identifier"]
             session.will = self.make_will(*fields.values())

@@ -26,6 +26,21 @@ def record_wishes(records: RecordBuffer, now_us: int, router: Router, session: S
         add("will", now_us, client_identifier, *session.will)
 
 
+def record_fences(records: RecordBuffer, now_us: int, router: Router, session: Session) -> None:
+    """Record up to where it was given what other workers retain, as far as their links may have that to bring yet."""
+    for topic_filter, reached in router.retaining.fences.standing(session):
+        ahead = [(worker, *place) for worker, place in reached.items() if not _has_come(router, worker, *place)]
+        numbers = [number for fence in ahead for number in fence]
+        if numbers:
+            records.add("fenced", now_us, session.client_identifier, topic_filter, numbers)
+
+
+def _has_come(router: Router, worker: int, incarnation: int, record: int) -> bool:
+    # Which of two nodes is ours cannot be told here.
+    peers = [peer for peer in router.peers.values() if peer.worker == worker]
+    return bool(peers) and all(peer.heard_incarnation >= incarnation and peer.heard >= record for peer in peers)
+
+
 def record_owed(records: RecordBuffer, now_us: int, session: Session, deliveries: Iterable[list[Any]]) -> None:
     """Record what a session is owed, under the numbers that it has, and what is in doubt of its client's messages.
 

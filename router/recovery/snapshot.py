@@ -13,7 +13,7 @@ from router.log.record_buffer import RecordBuffer
 from router.log.segments import HEADER_COPY_AT, RECORDS_AT, Header, Position, Segments, snapshot_name
 from router.recovery.apply import Recovery
 from router.recovery.open_log import RULES, feed_snapshot
-from router.recovery.session_records import record_owed, record_wishes
+from router.recovery.session_records import record_fences, record_owed, record_wishes
 from router.retained.second_copy import CopyError, Gathered
 from router.router import Router
 from router.sessions.ledger import Ledger
@@ -187,6 +187,7 @@ def _write_sessions(writer: _Writer, router: Router, recovery: Recovery, now_us:
         if client_identifier in router.sessions:
             add("session", now_us, client_identifier, session.expiry_interval_s)
         record_wishes(writer.records, now_us, router, session)
+        record_fences(writer.records, now_us, router, session)
         writer.flush(FLUSH_BYTES)
     for client_identifier, session in sessions:
         record_owed(writer.records, now_us, session, session.owed.deliveries() if session.owed is not None else ())

@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from router.matching.topic_names import matches
+from router.retained.link_waits import Id, Ids, LinkWaits, Reached, lowered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 ROOM_MIN: Final = 64
 NEVER: Final = 1 << 64
-Reached = dict[int, int]  # worker -> number of a record of its log
-Id = tuple[int, int]  # incarnation and number of a record
+NOWHERE: Final[Id] = (0, 0)
 
 
 class Fences:
@@ -31,43 +31,74 @@ class Fences:
     Attributes:
         passed: worker -> up to which record of its log its link has brought whatever is wanted here. Only these have a
             link.
+        waits: for links.
 
     Args:
         written: returns up to which record of each other worker's log the index has what was retained.
+        record: notes in the log how a fence stands now, where it is a kept session's.
     """
 
-    def __init__(self, written: Callable[[], Reached] = dict) -> None:
+    def __init__(self, written: Callable[[], Reached] = dict,
+                 record: Callable[[Receiver, bytes, Ids], None] = lambda *_: None) -> None:  # fmt: skip
         self.passed: Reached = {}
+        self.waits = LinkWaits(self.passed, written)
         self._written = written
+        self._record = record
+        self._heard: dict[int, int] = {}  # worker -> incarnation of it that was heard, the highest
+        self._began: dict[int, int] = {}  # worker -> incarnation of it that said after which record it began
         self._kept: Reached = {}  # worker -> record after which its process began: it has lost nothing up to there
         self._early: dict[int, Id] = {}  # worker -> of the newest retained message that came ahead of its record
-        self._of: dict[Receiver, dict[bytes, Reached]] = {}
+        self._of: dict[Receiver, dict[bytes, Ids]] = {}
         # Worker -> heap of (record, count, receiver, topic filter), some of which stand no more; its highest record.
         self._ahead: dict[int, list[tuple[int, int, Receiver, bytes]]] = {}
         self._highest: Reached = {}
-        # Worker -> (receiver, topic filter) of those that were put up before its present process was heard.
-        self._older: dict[int, set[tuple[Receiver, bytes]]] = {}
         self._room: dict[int, int] = {}  # worker -> entries of its heap, above which it is cleared of those
         self._count = 0
-        self.away: set[int] = set()  # workers of which nothing is heard
-        # What links are to bring; what links are to bring, or the index to have; what is done then.
-        self._waiting: list[tuple[Reached, Reached, Callable[[], object]]] = []
-        self.waits_for_index = False  # and look() is to be called now and then
 
     def __len__(self) -> int:
         return len(self._of)
 
-    def put(self, receiver: Receiver, topic_filter: bytes, reached: Reached) -> None:
-        """A new subscription has been given all that these workers have retained up to these records."""
-        ahead = {worker: record for worker, record in reached.items() if record > self.passed.get(worker, record)}
-        for older in self._older.values():
-            older.discard((receiver, topic_filter))
-        if ahead:
-            self._of.setdefault(receiver, {})[topic_filter] = ahead
-            for worker, record in ahead.items():
-                self._stand(worker, record, receiver, topic_filter)
-        else:
+    def put(self, receiver: Receiver, topic_filter: bytes, reached: Reached, *, keep: bool = False) -> None:
+        """A new subscription has been given all that these workers have retained up to these records.
+
+        Args:
+            keep: it is given that from now on, so a crash of ours must not take the fence away.
+        """
+        ahead = self._as_heard({
+            worker: record for worker, record in reached.items() if record > self.passed.get(worker, record)})
+        if not ahead:
             self.take_down(receiver, topic_filter)
+            return
+        self._put(receiver, topic_filter, ahead)
+        if keep:
+            self._record(receiver, topic_filter, ahead)
+
+    def restore(self, receiver: Receiver, topic_filter: bytes, numbers: list[Any]) -> None:
+        """Put up a fence as the log has it: worker, incarnation and record of each; nothing: it has ended.
+
+        What has been passed since ends when the link says so: what comes until then had come.
+        """
+        if len(numbers) % 3 or any(type(number) is not int or number < 0 for number in numbers):
+            raise ValueError(f"a fence at {numbers}")
+        ahead = {
+            worker: (incarnation, record)
+            for worker, incarnation, record in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+        }
+        self.take_down(receiver, topic_filter)
+        if ahead:
+            self._put(receiver, topic_filter, ahead)
+
+    def standing(self, receiver: Receiver) -> list[tuple[bytes, Ids]]:
+        """Return the fences of a receiver: topic filter, and up to which record of each worker."""
+        return list(self._of.get(receiver, {}).items())
+
+    def _put(self, receiver: Receiver, topic_filter: bytes, ahead: Ids) -> None:
+        self._of.setdefault(receiver, {})[topic_filter] = ahead
+        for worker, (_, record) in ahead.items():
+            self._stand(worker, record, receiver, topic_filter)
+
+    def _as_heard(self, reached: Reached) -> Ids:
+        return {worker: (self._heard.get(worker, 0), record) for worker, record in reached.items()}
 
     def take_down(self, receiver: Receiver, topic_filter: bytes) -> None:
         """A subscription is not what it was: whatever comes is for it, or it has ended."""
@@ -84,13 +115,12 @@ class Fences:
         if record <= self.passed.get(worker, record):
             return
         self.passed[worker] = record
-        if self._waiting:
-            self._call_waiting()
+        self.waits.brought(worker)
         ahead = self._ahead.get(worker)
         while ahead and ahead[0][0] <= record:
             _, _, receiver, topic_filter = heappop(ahead)
             reached = self._of.get(receiver, {}).get(topic_filter, {})
-            if reached.get(worker, record + 1) <= record:  # else it was taken down, or put up anew further ahead
+            if reached.get(worker, (0, NEVER))[1] <= record:  # else it was taken down, or put up anew further ahead
                 del reached[worker]
                 if not reached:
                     self.take_down(receiver, topic_filter)
@@ -110,7 +140,7 @@ class Fences:
             for worker, record in self.passed.items()
         }
 
-    def early(self) -> dict[int, Id]:
+    def early(self) -> Ids:
         """Return, by worker, the newest message that has come ahead of its record, if it may be lost yet."""
         sure = self.sure() if self._early else {}
         return {worker: found for worker, found in self._early.items() if found[1] > sure.get(worker, NEVER)}
@@ -121,74 +151,40 @@ class Fences:
 
     def when_passed(self, reached: Reached, action: Callable[[], object]) -> None:
         """Call something once links have brought all up to these records, too, but those that bring nothing now."""
-        early = {worker: record for worker, (_, record) in self.early().items()}
-        if self._is_there(reached, early, self._written() if early else {}):
-            action()
-        else:
-            self._waiting.append((dict(reached), early, action))
-            self.waits_for_index |= bool(early)
+        self.waits.add(self._as_heard(reached), self.early(), action)
 
-    def look(self) -> None:
-        """The index may have got further."""
-        self._call_waiting()
+    def restarted(self, worker: int, incarnation: int) -> None:
+        """A process of a worker is heard: fences that are put up from here on have the numbers that it gives."""
+        self._heard[worker] = incarnation
 
-    def _is_there(self, reached: Reached, early: Reached, written: Reached) -> bool:
-        return all(
-            worker in self.away or record <= self.passed.get(worker, record) for worker, record in reached.items()
-        ) and all(
-            worker in self.away or record <= max(self.passed.get(worker, record), written.get(worker, 0))
-            for worker, record in early.items()
-        )
+    def is_new(self, worker: int, incarnation: int) -> bool:
+        """Return whether a process of a worker has not said yet after which record of its log it began."""
+        return incarnation > self._began.get(worker, 0)
 
-    def hears(self, worker: int, is_up: bool) -> None:
-        """A worker is there, or nothing is heard of it: what waits does not wait for that one."""
-        (self.away.discard if is_up else self.away.add)(worker)
-        if self._waiting:
-            self._call_waiting()
-
-    def _call_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        written = self._written() if self.waits_for_index else {}
-        self.waits_for_index = False
-        for reached, early, action in waiting:
-            if self._is_there(reached, early, written):
-                action()
-            else:
-                self._waiting.append((reached, early, action))
-                self.waits_for_index |= bool(early)
-
-    def restarted(self, worker: int) -> None:
-        """A new process of a worker is heard: fences that are put up from here on have the numbers that it gives."""
-        self._older[worker] = {
-            (receiver, topic_filter)
-            for receiver, filters in self._of.items()
-            for topic_filter, reached in filters.items()
-            if worker in reached
-        }
-
-    def began(self, worker: int, after: int) -> None:
-        """A worker's process, which was heard before, gives the numbers behind this record anew."""
-        older = self._older.pop(worker, set())
+    def began(self, worker: int, incarnation: int, after: int) -> None:
+        """A new process of a worker gives the numbers behind this record anew. Cost: O(fences)."""
+        self._began[worker] = incarnation
         if worker not in self.passed:
             return
-        self.passed[worker] = min(self.passed[worker], after)
+        passed = self.passed[worker] = min(self.passed[worker], after)
         self._kept[worker] = after
         self._early.pop(worker, None)
-        for reached, early, _ in self._waiting:
-            early.pop(worker, None)  # it is in the log, or lost
-            if reached.get(worker, 0) > after:
-                reached[worker] = after
         for receiver, filters in list(self._of.items()):
             for topic_filter, reached in list(filters.items()):
-                if reached.get(worker, 0) > after and (receiver, topic_filter) in older:
-                    reached[worker] = after
-                    self._stand(worker, after, receiver, topic_filter)
-                if reached.get(worker, NEVER) <= self.passed[worker]:
+                if worker not in reached:
+                    continue
+                before = reached[worker]
+                _, record = reached[worker] = lowered(before, incarnation, after)
+                if record <= passed:
                     del reached[worker]
                     if not reached:
                         self.take_down(receiver, topic_filter)
-        if self._waiting:
-            self._call_waiting()
+                elif record < before[1]:
+                    self._stand(worker, record, receiver, topic_filter)
+                if record < before[1]:
+                    # The numbers behind it say something else now, and another process may begin before ours ends.
+                    self._record(receiver, topic_filter, reached)
+        self.waits.began(worker, incarnation, after)
 
     def _stand(self, worker: int, record: int, receiver: Receiver, topic_filter: bytes) -> None:
         self._count += 1
@@ -197,7 +193,7 @@ class Fences:
         if len(ahead) > self._room.get(worker, ROOM_MIN):
             # Who comes and goes while the link stands still leaves nothing for good.
             ahead[:] = [
-                (filters[topic_filter][worker], number, receiver, topic_filter)
+                (filters[topic_filter][worker][1], number, receiver, topic_filter)
                 for number, (receiver, filters) in enumerate(self._of.items())
                 for topic_filter in filters
                 if worker in filters[topic_filter]
@@ -212,10 +208,10 @@ class Fences:
         if record > self._highest.get(worker, 0):
             return found
         for receiver, filters in self._of.items():
-            if not any(reached.get(worker, 0) >= record for reached in filters.values()):
+            if not any(reached.get(worker, NOWHERE)[1] >= record for reached in filters.values()):
                 continue
             if all(
-                filters[topic_filter].get(worker, 0) >= record if topic_filter in filters else False
+                filters[topic_filter].get(worker, NOWHERE)[1] >= record if topic_filter in filters else False
                 for topic_filter, _, _ in tree.subscriptions_of(receiver)
                 if not topic_filter.startswith(b"$share/") and matches(topic_filter, topic_name)
             ):

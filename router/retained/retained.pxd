@@ -11,7 +11,7 @@ cdef class Retaining:
     cdef readonly RetainedStore store    # in memory; empty where there is an index
     cdef readonly object index           # router.retained.lmdb_index.RetainedIndex: on disk; or None
     cdef readonly bint is_shared         # other workers use the index too
-    cdef readonly object fences          # router.retained.fences.Fences, where is_shared; else None
+    cdef readonly object fences          # router.retained.fences.Fences; put up where is_shared
     cdef uint64_t known                  # what records up to this one said is there already
 
     cdef int64_t next_stamp_us(self) except -1

@@ -26,7 +26,7 @@ cdef class Retaining:
         self.index = index
         self.known = 0 if retains else 0xFFFFFFFFFFFFFFFF
         self.is_shared = index is not None and index.is_shared
-        self.fences = Fences(self.written) if self.is_shared else None
+        self.fences = Fences(self.written if self.is_shared else dict, self.record_fence)
         if index is not None:
             self.known = index.applied
             ledger.stamp_us = max(ledger.stamp_us, index.last_stamp_us)
@@ -147,11 +147,19 @@ cdef class Retaining:
             found.early, found.sure = self.fences.early(), self.fences.sure
             found.on_begin = partial(self.fence, receiver, topic_filter)
             found.begin()
+            found.on_begin = partial(self.fence, receiver, topic_filter, True)
         return found
 
-    def fence(self, receiver, bytes topic_filter not None) -> None:
-        """A new subscription is given what LMDB has now."""
-        self.fences.put(receiver, topic_filter, self.index.written())
+    def fence(self, receiver, bytes topic_filter not None, keep: bool = False) -> None:
+        """A new subscription is given what LMDB has now; keep: really, and not only if its SUBACK leaves."""
+        self.fences.put(receiver, topic_filter, self.index.written(), keep=keep)
+
+    def record_fence(self, receiver, bytes topic_filter not None, dict reached not None) -> None:
+        """Have the log tell how a fence of a kept session stands, before that is sent what is retained."""
+        if receiver.durable and self.ledger.records is not None:
+            numbers = [number for worker, (incarnation, record) in reached.items()
+                       for number in (worker, incarnation, record)]
+            self.ledger.records.add("fenced", self.ledger.now_us, receiver.client_identifier, topic_filter, numbers)
 
     def written(self) -> dict[int, int]:
         """Return up to which record of each other worker's log LMDB has what was retained."""

@@ -10,7 +10,7 @@ from router.retained.keys import KeyFilter, is_cut, key_of
 from router.retained.values import decode, id_of, is_tombstone, name_in, origin_of, record_of, stamp_of
 
 if TYPE_CHECKING:
-    from router.retained.fences import Id, Reached
+    from router.retained.link_waits import Id, Reached
 
 NEVER: Final = 1 << 64
 STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return

@@ -24,14 +24,15 @@ from tests.support.disk import SimulatedDisk
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
 # What each version wrote. These files are never made again: they are what is on somebody's disk.
-SEGMENTS = {version: ROOT / "tests" / "data" / f"segment-v{version}.bin" for version in (1, 2)}
+SEGMENTS = {version: ROOT / "tests" / "data" / f"segment-v{version}.bin" for version in (1, 2, 3)}
 HEADERS = {1: Header(worker=3, incarnation=7, mark=0xC0FFEE42, segment=5, first_number=2**32 - 3,
                      created_us=1_795_250_000_000_000, rules=1, version=1)}  # fmt: skip
 HEADERS[2] = replace(HEADERS[1], version=2, owner=0xA1B2C3D4E5F60718)
+HEADERS[3] = replace(HEADERS[2], version=3)
 HEADER = HEADERS[FORMAT_VERSION]
 TIME_US = 1_795_250_000_000_000
 
-# What the bytes of version 1 hold, in their order.
+# What the bytes hold, in their order.
 MESSAGES = [
     {
         "n": 2**32 - 3, "topic_name": b"a/b", "publisher": b"", "packet_identifier": 0, "qos": 0, "retain": True,
@@ -86,8 +87,9 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("peer_heard", [1, 7, 2**40]),
     ("incoming_messages", [b"client", [[1, 0], [65535, 16383]]]),
     ("snapshot_end", [4, struct.pack("<4Q", 2**40, 4160, 2**40 + 1, 4260)]),
+    ("fenced", [b"client", b"a/+", [1, 7, 2**40, 12, 2**32 - 1, 1]]),
 ]
-LAST_US = TIME_US + len(MESSAGES) + 5 + len(OTHERS) - 1
+SINCE = {"fenced": 3}  # a kind that there is from a later version on; they come last
 
 
 def make_segment() -> bytes:
@@ -122,7 +124,7 @@ def make_segment() -> bytes:
     last_number = buffer.last_number
     first = RecordBuffer(MESSAGES[-1]["n"])
     first.take(buffer)
-    seal = sealed(last_number, TIME_US, LAST_US, [[HEADER.first_number, RECORDS_AT, TIME_US]])
+    seal = sealed(last_number, TIME_US, last_us(FORMAT_VERSION), [[HEADER.first_number, RECORDS_AT, TIME_US]])
     for part in (first, seal):
         part.stamp(HEADER.mark)
     return copied.content(HEADER.name) + bytes(memoryview(first)) + bytes(memoryview(seal))
@@ -133,7 +135,12 @@ def whole_segment(records: bytes) -> bytes:
     return encoded.ljust(RECORDS_AT - len(encoded), b"\0") + encoded + records
 
 
-def expected() -> Iterator[tuple[str, int, dict[str, Any]]]:
+def last_us(version: int) -> int:
+    """Return the time of the last record among the bytes of a version."""
+    return TIME_US + len(list(expected(version))) - 1
+
+
+def expected(version: int = FORMAT_VERSION) -> Iterator[tuple[str, int, dict[str, Any]]]:
     copied = {**MESSAGES[1], "origin": 9, "incarnation": 6, "accepted_us": TIME_US + 1}
     stored = {**copied, "record": MESSAGES[1]["n"], "origin": 0}
     acknowledged = {"packet_type": 4, "reason": 0x80, "packet_identifier": 65535, "client_identifier": b"client"}
@@ -142,7 +149,10 @@ def expected() -> Iterator[tuple[str, int, dict[str, Any]]]:
     forwarded = {**MESSAGES[0], "origin": 9, "incarnation": 6, "accepted_us": TIME_US + 7, "n": 2**40, "picked": True}
     fixed += [("acknowledged", acknowledged), ("released", released), ("forwarded", forwarded)]
     names = {kind.name: [name for name, _ in kind.fields] for kind in KINDS}
-    others = [(kind, dict(zip(names[kind], values, strict=True))) for kind, values in OTHERS]
+    others = [
+        (kind, dict(zip(names[kind], values, strict=True)))
+        for kind, values in OTHERS if SINCE.get(kind, 1) <= version
+    ]  # fmt: skip
     for index, (kind, fields) in enumerate(fixed + others):
         yield kind, fields["accepted_us"] if kind == "stored" else TIME_US + index, fields
 
@@ -236,10 +246,10 @@ def test_the_bytes_of_every_version_are_what_the_page_says(version: int) -> None
         found.append((number, described[1], time_us, by_the_page(content[at + 25 : at + length], described)))
         at += length
     seal = found.pop()
-    assert [(kind, time_us, fields) for _, kind, time_us, fields in found] == list(expected())
+    assert [(kind, time_us, fields) for _, kind, time_us, fields in found] == list(expected(version))
     assert [number for number, *_ in found] == list(range(2**32 - 3, 2**32 - 3 + len(found)))
-    assert seal == (found[-1][0], "sealed", LAST_US, {
-        "first_us": TIME_US, "last_us": LAST_US, "index": [[2**32 - 3, 4160, TIME_US]]
+    assert seal == (found[-1][0], "sealed", last_us(version), {
+        "first_us": TIME_US, "last_us": last_us(version), "index": [[2**32 - 3, 4160, TIME_US]]
     })  # fmt: skip
 
 
@@ -249,7 +259,7 @@ def test_the_bytes_of_every_version_are_read(version: int) -> None:
     disk.put(segment_name(5), SEGMENTS[version].read_bytes())
     segments, records = read_log(disk, worker=3)
     assert segments.headers == [HEADERS[version]]
-    assert [(record.kind, record.time_us, record.fields) for record in records] == list(expected())
+    assert [(record.kind, record.time_us, record.fields) for record in records] == list(expected(version))
     assert segments.last_number == HEADER.first_number + len(records) - 1
     assert segments.damages == []
 

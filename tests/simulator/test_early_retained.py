@@ -4,73 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wire.packets import Publish
-from tests.simulator.clients import Publisher
-from tests.simulator.retained import Reader
-from tests.simulator.several import SeveralWorld
+from tests.simulator.two_workers import TwoWorkers
 
 SEEDS = (8, 14, 32)
-TOPIC = b"r/early"
-
-
-class TwoWorkers:
-    """A publisher on worker 0 of a simulated node, which syncs only when it is told to, and a reader on worker 1."""
-
-    def __init__(self, seed: int) -> None:
-        self.world = world = SeveralWorld(seed)
-        world.heal()
-        world.run_until_quiet(1000)
-        assert world.retaining is not None
-        self.publisher: Publisher = next(client for client in world.publishers if client.home == 0)
-        self.reader: Reader = next(
-            reader for reader in world.retaining.readers if reader.home == 1 and reader.topic_filter in ("#", "r/#"))
-        self.seen: list[tuple[bytes, bool]] = []
-        self.reader.saw = self.saw          # type: ignore[method-assign]
-        for _ in range(20):
-            self.step(synced=True)
-        assert all(world.workers[1].router.retaining.fences.passed.values())
-
-    def saw(self, packet: Publish) -> None:
-        if packet.topic == TOPIC:
-            self.seen.append((packet.payload, packet.retain))
-
-    def retain(self, *, synced: bool) -> bytes:
-        """Have a message retained at QoS 0, and brought to worker 1."""
-        self.publisher.number += 1
-        payload = self.publisher.send_message(TOPIC, 0, True, False)
-        for _ in range(20):
-            self.step(synced=synced)
-        return payload
-
-    def step(self, *, synced: bool) -> None:
-        world = self.world
-        world.now_ms += 10
-        world.network.step(False)
-        for client in world.clients:
-            if world.workers[client.home].is_ready and client.connection is None:
-                client.connect()
-            client.carry()
-        for worker in world.workers:
-            if worker.is_up:
-                worker.turn()
-                if synced or worker.number:
-                    worker.machine.commit()
-                    worker.write_index()
-                    if worker.machine.follower is not None:
-                        worker.machine.follower.acknowledge()
-                    worker.turn()
-        for client in world.clients:
-            client.read()
-            client.answer()
-
-    def ask(self, *, synced: bool, steps: int = 20) -> list[bytes]:
-        """Subscribe anew; return what comes with RETAIN meanwhile."""
-        self.seen.clear()
-        self.reader.subscribe(renewed=True)
-        for _ in range(steps):
-            self.step(synced=synced)
-        assert self.reader.subscribed
-        return [payload for payload, retain in self.seen if retain]
 
 
 @pytest.fixture(params=SEEDS)

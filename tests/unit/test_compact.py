@@ -38,6 +38,8 @@ steps = st.one_of(
               st.integers(0, 50), st.sampled_from((-1, 5))),
     st.tuples(st.just("replay_in_logs"), clients, st.sampled_from(REPLAYS), st.integers(0, 1), st.sampled_from((0, 7)),
               st.sampled_from((-1, 5)), st.sampled_from(([], [0, 7], [0, 0, 3, 50]))),
+    st.tuples(st.just("fenced"), clients, st.sampled_from(FILTERS),
+              st.sampled_from(([], [1, 7, 20], [1, 8, 3, 2, 1, 9]))),
     st.tuples(st.just("accepted"), clients, st.sampled_from(TOPICS), st.integers(0, 2), identifiers,
               st.none() | clients),
     st.tuples(st.just("acknowledged"), clients, st.sampled_from((4, 5, 7)), identifiers),
@@ -93,7 +95,8 @@ def state(router: Router, log: Log) -> dict[bytes, Any]:
             sorted(router.tree.subscriptions_of(session)), session.incoming_identifiers, owed, bodies,
             session.owed.numbers if session.owed is not None else (0, 0), session.ends_ms,
             session.owed.state()["in_flight"] if session.owed is not None else [],
-            sorted(replay.fields() for replay in (session.replays or {}).values()))
+            sorted(replay.fields() for replay in (session.replays or {}).values()),
+            dict(router.retaining.fences.standing(session)))
     return found
 
 
@@ -131,6 +134,28 @@ def test_a_snapshot_and_the_log_behind_it_are_the_whole_log(
     whole, of_whole = reopen(plain)
     short, of_short = reopen(compacted)
     assert state(short, of_short.log) == state(whole, of_whole.log)
+
+
+def test_a_fence_that_a_peer_has_been_heard_beyond_is_not_kept() -> None:
+    disk = SimulatedDisk()
+    _, opened = reopen(disk)
+    fences = [("fenced", b"one", b"t/1", [1, 7, 20, 2, 3, 9]), ("fenced", b"one", b"t/#", [1, 7, 20]),
+              ("fenced", b"two", b"t/1", [1, 8, 20]), ("fenced", b"three", b"t/1", [1, 7, 21])]
+    write(disk, opened.log, everything_is_known(fences), SECOND_US)
+    records = RecordBuffer(opened.log.appended)
+    for number in (1, 2):
+        records.add("peer", SECOND_US, number, b"node/%d" % number, 0)
+    records.add("peer_heard", SECOND_US, 1, 7, 20)
+    opened.log.append(records)
+    write(disk, opened.log, [("accepted", b"two", b"t/1", 1, 1, None)] * 40, SECOND_US)
+    made = compact(disk, 0, lambda: 78)
+    assert made is not None
+    opened.log.adopt(made.name, made.segment, made.end_offset)
+    opened.log.discard(made.segment)
+    assert opened.log.close()
+    router, _ = reopen(disk)
+    assert {name: dict(router.retaining.fences.standing(session)) for name, session in router.sessions.items()} == {
+        b"one": {b"t/1": {2: (3, 9)}}, b"two": {b"t/1": {1: (8, 20)}}, b"three": {b"t/1": {1: (7, 21)}}}
 
 
 def test_segments_before_a_snapshot_are_not_needed_and_an_older_snapshot_goes() -> None:

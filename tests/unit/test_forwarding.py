@@ -413,10 +413,10 @@ def test_what_a_peer_was_picked_for_goes_to_another_if_it_restarts_where_nothing
     for number in range(4):
         router.publish_message(incoming(b"%d" % number))
     assert [len(peer.session.owed.deliveries()) for peer in peers] == [2, 2]
-    forwarding.restarted(peers[0])
+    forwarding.restarted(peers[0], 1)
     assert [len(peer.session.owed.deliveries()) for peer in peers] == [0, 4]
     assert router.ledger.dropped() == {}
     forwarding.want_no_more(peers[0], b"$share/g/t")
-    forwarding.restarted(peers[1])
+    forwarding.restarted(peers[1], 1)
     assert [len(peer.session.owed.deliveries()) for peer in peers] == [0, 0]
     assert router.ledger.dropped() == {"no_member": 4}

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
 from broker.wire.properties import PacketType
 from router.core.message import message
@@ -28,7 +30,7 @@ class Tree:
 
 def fences(**passed: int) -> Any:
     made: Any = Fences()
-    made.passed = {int(worker[1:]): record for worker, record in passed.items()}
+    made.passed.update({int(worker[1:]): record for worker, record in passed.items()})
     return made
 
 
@@ -63,8 +65,8 @@ def test_who_wanted_it_before_by_any_subscription_gets_it() -> None:
 def test_numbers_that_a_worker_gives_anew_are_behind_no_fence() -> None:
     found = fences(w1=5)
     found.put("a", b"t", {1: 20})
-    found.restarted(1)
-    found.began(1, 10)
+    found.restarted(1, 7)
+    found.began(1, 7, 10)
     assert found.behind(1, 11, b"t", Tree(a=[b"t"])) == []
     assert found.behind(1, 10, b"t", Tree(a=[b"t"])) == ["a"]
     found.brought(1, 10)
@@ -75,10 +77,10 @@ def test_who_subscribed_after_a_process_was_heard_has_its_numbers_whenever_its_f
     found = fences(w1=0)
     found.put("a", b"t", {1: 20})
     found.put("b", b"t", {1: 20})
-    found.restarted(1)                           # by a heartbeat; a busy or a stopped link brings messages later
+    found.restarted(1, 7)                           # by a heartbeat; a busy or a stopped link brings messages later
     found.put("b", b"t", {1: 20})
     found.put("c", b"t", {1: 20})
-    found.began(1, 10)
+    found.began(1, 7, 10)
     tree = Tree(a=[b"t"], b=[b"t"], c=[b"t"])
     assert found.behind(1, 11, b"t", tree) == ["b", "c"]
     assert found.behind(1, 10, b"t", tree) == ["a", "b", "c"]
@@ -90,8 +92,8 @@ def test_a_worker_that_has_lost_all_that_it_had_takes_down_its_own_fences_only()
     found = fences(w1=0, w2=0)
     found.put("a", b"t", {1: 20})
     found.put("b", b"t", {2: 20})
-    found.restarted(2)
-    found.began(2, 0)
+    found.restarted(2, 7)
+    found.began(2, 7, 0)
     assert found.behind(1, 20, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a"]
     assert len(found) == 1
 
@@ -141,8 +143,8 @@ def test_a_fence_that_was_put_up_anew_stands_where_it_stands_now() -> None:
     found.forget("b")
     found.brought(1, 6)
     assert found.behind(1, 7, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a"]
-    found.restarted(1)
-    found.began(1, 4)
+    found.restarted(1, 7)
+    found.began(1, 7, 4)
     found.put("c", b"t", {1: 6})
     assert found.behind(1, 6, b"t", Tree(a=[b"t"], c=[b"t"])) == ["c"]
     found.brought(1, 5)
@@ -196,7 +198,7 @@ def test_who_asks_again_before_he_was_given_all_is_given_what_came_before_he_sub
     peer.shares_node = True
     fences_here = here.router.retaining.fences
     fences_here.passed[1] = 0
-    fences_here.away.add(1)
+    fences_here.waits.hears(1, False)
     client = here.connect(b"client", properties={"receive_maximum": 1})
     for record, topic in enumerate((b"r/1", b"r/2"), 1):
         forwarding.receive_message(peer, message(topic, b"x", 1, True, b"", -1, NOW_MS, 0), record, 1, record)
@@ -216,7 +218,7 @@ def test_who_asks_again_before_he_was_given_all_is_given_what_came_before_he_sub
 def test_what_came_ahead_of_its_record_is_waited_for_until_a_log_or_the_index_has_it() -> None:
     written: dict[int, int] = {}
     found: Any = Fences(lambda: written)
-    found.passed = {1: 5, 2: 5, 3: 5, 4: 5}
+    found.passed.update({1: 5, 2: 5, 3: 5, 4: 5})
     done: list[str] = []
     found.came_early(1, 1, 7)
     found.when_sure(lambda: done.append("brought"))
@@ -225,27 +227,92 @@ def test_what_came_ahead_of_its_record_is_waited_for_until_a_log_or_the_index_ha
     assert done == ["brought"], "what came since is live for whoever waits"
     found.when_sure(lambda: done.append("written"))
     written[2] = 8
-    assert found.waits_for_index
-    found.look()
+    assert found.waits.waits_for_index
+    found.waits.look()
     assert done == ["brought", "written"]
-    assert not found.waits_for_index
+    assert not found.waits.waits_for_index
     found.came_early(3, 1, 9)
     found.when_sure(lambda: done.append("began"))
-    found.began(3, 6)
+    found.began(3, 7, 6)
     found.came_early(4, 1, 9)
     found.when_sure(lambda: done.append("silent"))
-    found.hears(4, False)
+    found.waits.hears(4, False)
     assert done == ["brought", "written", "began", "silent"]
     assert found.early() == {4: (1, 9)}, "which is not sure"
 
 
 def test_a_link_that_is_owed_much_is_waited_for_by_whoever_has_it_live_although_the_index_is_further() -> None:
     found: Any = Fences(lambda: {1: 9})
-    found.passed = {1: 5}
+    found.passed.update({1: 5})
     done: list[str] = []
     found.when_passed({1: 9}, lambda: done.append("brought"))
-    found.look()
+    found.waits.look()
     assert done == []
-    found.began(1, 7)
+    found.began(1, 7, 7)
     found.brought(1, 7)
     assert done == ["brought"], "the numbers behind it are given anew"
+
+
+def test_a_fence_that_a_log_has_told_of_stands_until_a_link_has_brought_what_is_older() -> None:
+    kept: list[tuple[str, bytes, Any]] = []
+    found: Any = Fences(dict, lambda *fence: kept.append(fence))
+    found.passed.update({1: 5, 2: 5})
+    found.restarted(1, 7)
+    found.put("a", b"t", {1: 20, 2: 5})
+    assert kept == [], "nobody has been given anything yet"
+    found.put("a", b"t", {1: 20, 2: 5}, keep=True)
+    assert kept == [("a", b"t", {1: (7, 20)})]
+    found.restore("b", b"t", [1, 7, 20, 2, 3, 9])
+    found.restore("c", b"t", [1, 7, 20])
+    found.restore("c", b"t", [])
+    assert found.behind(1, 20, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a", "b"]
+    assert found.standing("b") == [(b"t", {1: (7, 20), 2: (3, 9)})]
+    found.brought(1, 20)
+    assert found.standing("b") == [(b"t", {2: (3, 9)})]
+    found.brought(2, 9)
+    assert len(found) == 0
+    for wrong in ([1], [1, 2, -3], [1, 2, None], [1, b"", 3]):
+        with pytest.raises(ValueError, match="a fence at"):
+            found.restore("a", b"t", wrong)
+
+
+def test_a_fence_that_a_log_has_told_of_is_lowered_by_processes_that_begin_later_only() -> None:
+    kept: list[tuple[str, bytes, Any]] = []
+    found: Any = Fences(dict, lambda *fence: kept.append(fence))
+    found.passed.update({1: 0})
+    found.restore("a", b"t", [1, 7, 20])
+    found.restore("b", b"t", [1, 8, 20])
+    found.restore("c", b"t", [1, 7, 10])
+    found.restarted(1, 8)
+    assert found.is_new(1, 8)
+    found.began(1, 8, 10)
+    assert not found.is_new(1, 8)
+    assert found.behind(1, 11, b"t", Tree(b=[b"t"])) == ["b"]
+    assert found.behind(1, 10, b"t", Tree(a=[b"t"], b=[b"t"], c=[b"t"])) == ["a", "b", "c"]
+    assert kept == [("a", b"t", {1: (8, 10)})], "a log that has it as it was would take what is new for old"
+    found.began(1, 9, 0)
+    assert len(found) == 0
+    assert kept[1:] == [(name, b"t", {}) for name in ("a", "b", "c")]
+
+
+def test_who_waits_is_looked_at_when_it_may_be_due_and_in_the_order_of_asking() -> None:
+    number = 300
+    written: dict[int, int] = {}
+    found: Any = Fences(lambda: written)
+    found.passed.update({1: 0, 2: 0, 3: 0})
+    done: list[int] = []
+    for record in range(1, number + 1):
+        found.came_early(2, 1, record)
+        found.when_passed({1: record, 3: 1}, lambda record=record: done.append(record))
+    found.waits.hears(3, False)
+
+    def bring() -> None:
+        for record in range(1, number + 1):
+            written[2] = record - 1
+            found.brought(1, record)
+            found.waits.look()
+
+    assert calls_in(bring) < 60 * number
+    assert done == list(range(1, number))
+    found.brought(2, number)
+    assert done == list(range(1, number + 1))
