@@ -5,7 +5,7 @@ from router.core.message cimport Message
 from router.peers.peer cimport Peer
 from router.core.receiver cimport Receiver
 from router.router cimport Router
-from router.matching.route_cache cimport Route, Target
+from router.matching.route_cache cimport Route
 from router.matching.shared_groups cimport SharedGroup
 
 
@@ -24,12 +24,10 @@ cdef class Forwarding:
     cdef int acknowledged(self, Peer peer, uint64_t sequence) except -1
 
     cdef Route route_of(self, Message message)
-    cdef int receive_recorded(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
-                              Route route, list behind) except -1
+    cdef int receive_recorded(self, Peer peer, Message message, uint32_t incarnation, uint64_t n, Route route,
+                              list behind) except -1
     cdef int receive_picked(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
                             const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except -1
     cdef uint64_t copies_done(self, Peer peer) noexcept
-    cdef bint rests_on_record(self, Message message, Route route) except -1
-    cdef int deliver(self, Receiver receiver, Message message, uint8_t qos_max, Target* target, bint waits) except -1
     cdef int pick_members(self, Message message, uint8_t qos, const uint8_t* ids, uint32_t ids_length,
                           uint64_t publisher_key, list picked) except -1

@@ -8,14 +8,16 @@ from functools import partial
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
+from libc.string cimport memset
 from router.peers.deferred_acks cimport Held
+from router.publishing cimport Publication
 from router.sessions.ledger cimport DROP_NO_MEMBER, Ledger
 from router.core.message cimport message_size, topic_hash
 from router.sessions.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
 from router.core.receiver cimport PASSING, QOS_MASK
+from router.matching.route_cache cimport Target
 from router.sessions.session cimport Session
 
-from router.sessions.ledger import DROP_REASONS
 from router.peers.peer import PEER_PREFIX
 
 SUPERSEDED = "superseded"        # why it is skipped: a newer retained message was sent to its new subscription
@@ -161,51 +163,44 @@ cdef class Forwarding:
             return True
         route = self.route_of(message)
         # What stands behind a record of the same peer leaves behind it, so that order holds [MQTT-4.6.0-5].
-        if qos and router.recording and (peer.session.waiting_records or self.rests_on_record(message, route)):
-            self.receive_recorded(peer, message, qos, incarnation, n, route, behind)
+        if qos and router.recording and router.rests_on_record(peer.session, message, route):
+            self.receive_recorded(peer, message, incarnation, n, route, behind)
             return True
         for index in range(route.target_count):
             target = &route.targets[index]
             receiver = <Receiver>target.receiver
             if not receiver.peer and (behind is None or receiver not in behind):
-                self.deliver(receiver, message, qos, target, False)
+                router.deliver_unrecorded(receiver, message, target, min(qos, target.qos))
         return True
 
-    cdef int receive_recorded(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
-                              Route route, list behind) except -1:
+    cdef int receive_recorded(self, Peer peer, Message message, uint32_t incarnation, uint64_t n, Route route,
+                              list behind) except -1:
         """Record a message and deliver it when that is durable; receivers without room are skipped, and logged so.
 
         So are those `behind`, which were given what came behind it.
         """
         cdef Ledger ledger = self.router.ledger
+        cdef Router router = self.router
         cdef Target* target
         cdef Receiver receiver
         cdef uint32_t index
-        cdef list skipped = None
-        cdef int reason
+        cdef Publication publication
+        cdef list skipped
+        memset(&publication, 0, sizeof(Publication))
         message = message.keep()
         for index in range(route.target_count):
             target = &route.targets[index]
             receiver = <Receiver>target.receiver
-            if receiver.peer or target.qos == 0 or not receiver.durable:
-                continue
-            if behind is not None and receiver in behind:
+            if target.qos and receiver.durable and not receiver.peer and behind is not None and receiver in behind:
                 ledger.records.add("skipped", ledger.now_us, (<Session?>receiver).client_identifier, SUPERSEDED)
-                continue
-            reason = receiver.refuses(message)
-            if reason >= 0:
-                receiver.refuse(message, reason)
-                ledger.records.add("skipped", ledger.now_us, (<Session?>receiver).client_identifier, DROP_REASONS[reason])
-                if skipped is None:
-                    skipped = []
-                skipped.append(receiver)
+        skipped = router.skip_full(peer.session, message, route, behind, None, &publication)
         message.record = ledger.records.forwarded(ledger.now_us, ledger.now_ms, message, peer.number, incarnation, n, False)
         for index in range(route.target_count):
             target = &route.targets[index]
             receiver = <Receiver>target.receiver
             if not receiver.peer and (skipped is None or receiver not in skipped) and (
                     behind is None or receiver not in behind):
-                self.deliver(receiver, message, qos, target, True)
+                router.deliver_recorded(receiver, message, target)
         return 0
 
     cdef int receive_picked(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
@@ -217,8 +212,7 @@ cdef class Forwarding:
         cdef list copies = []
         cdef bint waits
         self.pick_members(message, qos, ids, ids_length, publisher_key, picked)
-        waits = qos != 0 and router.recording and (
-            peer.session.waiting_records != 0 or any([(<Receiver>member).durable for _, member in picked]))
+        waits = qos != 0 and router.recording and router.picked_rest_on_record(peer.session, picked)
         if waits:
             message = message.keep()
             for group, member in picked:
@@ -263,30 +257,6 @@ cdef class Forwarding:
     def acknowledge(self, Peer peer not None, sequence: int) -> None:
         """A peer has all deliveries up to this one: they are owed no more; publishers that waited are answered."""
         self.acknowledged(peer, sequence)
-
-    cdef bint rests_on_record(self, Message message, Route route) except -1:
-        cdef uint32_t index
-        cdef Receiver receiver
-        for index in range(route.target_count):
-            receiver = <Receiver>route.targets[index].receiver
-            if (route.targets[index].qos and receiver.durable and not receiver.peer
-                    and receiver.refuses(message) < 0):
-                return True
-        return False
-
-    cdef int deliver(self, Receiver receiver, Message message, uint8_t qos_max, Target* target, bint waits) except -1:
-        cdef uint8_t qos = min(qos_max, target.qos)
-        cdef bint retain = message.retain and target.retain_as_published
-        cdef int reason
-        if qos and waits:
-            return self.router.effects.deliver(receiver, message, qos, retain, target.ids, target.ids_length, NULL)
-        if qos and receiver.durable and self.router.recording:
-            reason = receiver.refuses(message)
-            assert reason >= 0, "a durable session is owed what no record has"
-            receiver.refuse(message, reason)
-            return 0
-        receiver.deliver(message, qos, retain, target.ids, target.ids_length, NULL)
-        return 0
 
     cdef int pick_members(self, Message message, uint8_t qos, const uint8_t* ids, uint32_t ids_length,
                           uint64_t publisher_key, list picked) except -1:

@@ -1,33 +1,34 @@
 """The router: what one worker owes its clients.
 
-Events in, effects out: no socket, clock or chance is known here, and of packets no more than types and identifiers.
-`ledger.now_ms` is the only time there is. Messages go to receivers at once unless they rest on a record (`recording`);
-then they wait in `effects` until the pump says how far the log is durable.
+Events in, effects out: no socket, clock or chance is known here, and of packets no more than types, identifiers and
+reason codes. `ledger.now_ms` is the only time there is. What comes with every message is in router/publishing.pyx and
+router/exchanges.pyx; here is what comes more rarely: sessions, subscriptions, wills.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memset
 
+from router.core.message cimport Message
+from router.core.receiver cimport DROPPED, RETAIN_HANDLING_MASK, Receiver
+from router.effects cimport Effects
+from router.log.record_buffer cimport RecordBuffer
 from router.matching.archive_filters cimport ArchiveFilters
-from router.log.record_cursor cimport PEERS_MAX
-from router.core.receiver cimport DISPLACES, DROPPED, QOS_MASK, RETAIN_HANDLING_MASK
-from router.sessions.ledger cimport DROP_NO_MEMBER, DROP_NOT_AUTHORIZED, DROP_PEER_GONE, DROP_RETAINED_FULL
-from router.peers.peer cimport owed_peers
-from router.core.receiver cimport Entry
-from router.sessions.session cimport EXPIRY_NEVER
-from router.matching.route_cache cimport Target
+from router.matching.route_cache cimport Route, Target
 from router.matching.shared_groups cimport SharedGroup
-from router.sessions.sink cimport PUBREL
+from router.matching.subscription_tree cimport SubscriptionTree
 from router.matching.topic_names cimport is_own_topic, is_sys_topic
-from libc.stdlib cimport free
-
-from router.sessions.ledger import DROP_REASONS
+from router.peers.deferred_acks cimport Waiters
+from router.publishing cimport Publication
+from router.retained.retained cimport Retaining
+from router.sessions.ledger cimport DROP_NOT_AUTHORIZED, Ledger
 
 from router.sessions.replay_subscription import REPLAY_PREFIX
 
 
 @cython.final
-cdef class Router:
+cdef class Router(Exchanges):
     """Sessions, subscriptions, retained messages and what follows from a publish.
 
     Args:
@@ -58,291 +59,26 @@ cdef class Router:
         self.ledger.records = records
         self.recording = records is not None
 
-    # Publishing ----------------------------------------------------------------------------------------------------
-
-    cdef int publish(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier) except -1:
-        """Give a message to every receiver that wants it, now or when its record is durable.
-
-        Args:
-            publisher: who published, for No Local and hashing; None for the broker's own.
-            message: may be borrowed; what is stored is a copy.
-            route: of the message's topic, fresh.
-            packet_identifier: of the publisher's packet, for QoS 2; else 0.
-
-        Returns the number of receivers that it is for, a shared subscription being one, whether or not each has room
-        for it: what a receiver drops is counted there.
-        """
-        cdef uint32_t index
-        cdef int reached = route.target_count + route.group_count
-        cdef Target* target
-        cdef uint8_t qos
-        self.recorded = False
-        if self.peers:
-            message.publisher_key = publisher.key if publisher is not None else 0
-        if message.qos or message.retain:
-            if self.recording and self.rests_on_record(publisher, message, route):
-                self.recorded = True
-                return self._publish_recorded(publisher, message, route, packet_identifier, False)
-            if message.retain:
-                self.retaining.retain(message)
-        elif route.archived and self.recording:
-            self._archive(publisher, message)
-        for index in range(route.target_count):
-            target = &route.targets[index]
-            if target.no_local and target.receiver == <void*>publisher:
-                reached -= not self._deliver_own(publisher, message)
-                continue
-            qos = min(message.qos, target.qos)
-            if qos and (<Receiver>target.receiver).durable:
-                self._deliver_unrecorded(<Receiver>target.receiver, message, target, qos)
-            else:
-                (<Receiver>target.receiver).deliver(message, qos, message.retain and target.retain_as_published,
-                                                    target.ids, target.ids_length, NULL)
-        for index in range(route.group_count):
-            self._deliver_shared(publisher, message, <SharedGroup>route.groups[index])
-        return reached
-
-    cdef int _archive(self, Receiver publisher, Message message) except -1:
-        """Record a QoS 0 message that leaves at once; while the log takes nothing, it is counted instead."""
-        cdef Ledger ledger = self.ledger
-        assert message.qos == 0, message.qos
-        if not self.accepting:
-            ledger.archive_missed += 1
-            return 0
-        ledger.records.accepted(
-            ledger.now_us, ledger.now_ms, ledger.records.last_number + 1, message,
-            (<Session>publisher).client_identifier if isinstance(publisher, Session) else None, 0, False, NULL, 0)
-        return 0
-
     def archive(self, ArchiveFilters filters) -> None:
         """Record whatever these topic filters match. To be called while no route has been read."""
         assert self.tree.route_cache_count == 0, "routes that do not know whether they are archived"
         self.tree.archive = filters
 
-    cdef int _deliver_unrecorded(self, Receiver receiver, Message message, Target* target, uint8_t qos) except -1:
-        """Deliver what has no record; the receiver may be one that is owed what it gets by records."""
-        cdef bint retain = message.retain and target.retain_as_published
-        cdef int reason
-        if qos and receiver.peer:
-            if receiver.refuses(message) >= 0:
-                self.ledger.dropped_messages[DROP_PEER_GONE] += 1
-            elif receiver.deliver(message, qos, retain, target.ids, target.ids_length, NULL) != DROPPED:
-                self.effects.await_peer(<Session>receiver)
-        elif qos and receiver.durable and self.recording:
-            # There would be a record if it had room for this.
-            reason = receiver.refuses(message)
-            assert reason >= 0, "a durable session is owed what no record has"
-            receiver.refuse(message, reason)
-        else:
-            receiver.deliver(message, qos, retain, target.ids, target.ids_length, NULL)
-        return 0
-
-    cdef bint _deliver_own(self, Receiver publisher, Message message) except -1:
-        """Deliver to the publisher itself by its subscriptions without No Local [MQTT-3.8.3-3]; returns whether it has any."""
-        cdef Target own
-        if not self.tree.target_for(message.topic, message.topic_length, publisher, True, &own):
-            return False
-        try:
-            self._deliver_unrecorded(publisher, message, &own, min(message.qos, own.qos))
-        finally:
-            free(own.ids)
-        return True
-
-    cdef int _deliver_shared(self, Receiver publisher, Message message, SharedGroup group) except -1:
-        if not group.publish(publisher, message):
-            self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
-        return 0
-
-    cdef bint rests_on_record(self, Receiver publisher, Message message, Route route) except -1:
-        cdef uint32_t index, member
-        cdef Target* target
-        cdef SharedGroup group
-        if message.retain:
-            return True
-        if message.qos == 0:
-            return False
-        if route.archived:
-            return True
-        if publisher is not None and publisher.waiting_records:
-            return True         # behind what its publisher has waiting, or order would be lost [MQTT-4.6.0-5]
-        if message.qos == 2 and publisher is not None and publisher.durable:
-            return True
-        for index in range(route.target_count):
-            target = &route.targets[index]
-            if target.qos and (<Receiver>target.receiver).durable and self._owes(message, target):
-                return True
-        for index in range(route.group_count):
-            group = <SharedGroup>route.groups[index]
-            for member in range(group.member_count):
-                if (<Receiver>group.members[member].partner).durable:
-                    return True
-        return False
-
-    cdef bint _owes(self, Message message, Target* target) except -1:
-        """Return whether a durable receiver is owed a message by a record."""
-        cdef Receiver receiver = <Receiver>target.receiver
-        if receiver.refuses(message) >= 0:
-            return False
-        # What only passes at a peer that is there, is acknowledged when it is there.
-        return not receiver.peer or target.lasting or message.qos == 2 or not receiver.has_room()
-
-    cdef int _publish_recorded(self, Receiver publisher, Message message, Route route, uint16_t packet_identifier,
-                               bint will) except -1:
-        """QoS 0 copies leave at once; the others, and then the publisher's acknowledgement, wait for the record."""
-        cdef Message owned = message.keep()
-        cdef Ledger ledger = self.ledger
-        cdef uint32_t index, ids_length = 0
-        cdef Target* target
-        cdef Target own
-        cdef SharedGroup group
-        cdef Receiver member
-        cdef int reached = 0
-        cdef int64_t time_us = ledger.now_us, time_ms = ledger.now_ms
-        cdef uint8_t[5] ids
-        cdef uint32_t[PEERS_MAX] peers
-        cdef int peer_count = 0
-        cdef uint8_t qos
-        cdef bint retain, retained = owned.retain, kept = retained
-        # What the record alone does not say about who gets it stands before it, so that both are there or neither.
-        cdef list copies = [] if route.group_count and self.peers else None
-        cdef list decided = self._decide(publisher, owned, route, copies) if owned.qos else None
-        if owned.qos and self.peers:
-            peer_count = owed_peers(route, decided, peers)
-        if retained:
-            time_us = self.retaining.next_stamp_us()
-            time_ms = self.retaining.stamp_ms()
-            kept = self.retaining.may_retain(owned)
-            if not kept:
-                ledger.dropped_messages[DROP_RETAINED_FULL] += 1
-                # Its record does not ask for it either: what was kept out is not to be there after a restart.
-                owned.retain = False
-        owned.record = ledger.records.accepted(
-            time_us, time_ms, ledger.records.last_number + 1, owned,
-            (<Session>publisher).client_identifier if isinstance(publisher, Session) else None,
-            packet_identifier, will, peers, peer_count)
-        owned.retain = retained
-        if kept:
-            self.retaining.retain(owned)
-            if owned.qos and self.retaining.is_shared:
-                self.effects.await_number(self.indexing, owned.record)
-        if copies:
-            self.effects.deliver_copies(copies)
-        for index in range(route.target_count):
-            target = &route.targets[index]
-            if target.no_local and target.receiver == <void*>publisher:
-                if not self.tree.target_for(owned.topic, owned.topic_length, publisher, True, &own):
-                    continue
-                reached += 1
-                try:
-                    if decided is None or publisher not in decided:
-                        self._deliver_recorded(publisher, owned, &own)
-                finally:
-                    free(own.ids)
-                continue
-            reached += 1
-            if decided is None or <Receiver>target.receiver not in decided:
-                self._deliver_recorded(<Receiver>target.receiver, owned, target)
-        for index in range(route.group_count):
-            group = <SharedGroup>route.groups[index]
-            reached += 1
-            if owned.qos == 0:
-                if not group.publish(publisher, owned):
-                    ledger.dropped_messages[DROP_NO_MEMBER] += 1
-                continue
-            # decided begins with the groups' members, in order: an index, or -1
-            member_index = decided[index]
-            if member_index < 0:
-                continue
-            member = <Receiver>group.members[<int>member_index].partner
-            group.terms(member_index, owned, &qos, &retain, ids, &ids_length)
-            if qos == 0:
-                member.deliver(owned, 0, retain, ids, ids_length, <void*>group)
-            else:
-                self.effects.deliver(member, owned, qos, retain, ids, ids_length, <void*>group)
-        return reached
-
-    cdef list _decide(self, Receiver publisher, Message message, Route route, list copies):
-        """Decide what an accepted record does not imply, and record it.
-
-        Returns None if there is nothing; else an index of a member per group of the route (-1: none), and who has no room.
-        Picked peers come into `copies`, as Effects.pick_peer() says.
-        """
-        cdef list decided = None
-        cdef uint32_t index
-        cdef int picked, reason
-        cdef Target* target
-        cdef SharedGroup group
-        cdef Receiver receiver
-        if route.group_count:
-            decided = []
-            for index in range(route.group_count):
-                group = <SharedGroup>route.groups[index]
-                picked = group.pick(publisher, None, message)
-                if picked < 0:
-                    self.ledger.dropped_messages[DROP_NO_MEMBER] += 1
-                elif group.members[picked].options & QOS_MASK:
-                    receiver = <Receiver>group.members[picked].partner
-                    reason = receiver.refuses(message)
-                    if reason == DISPLACES:
-                        receiver.push_back(message)
-                    if reason >= 0:
-                        receiver.refuse(message, reason)
-                        picked = -1
-                    elif receiver.peer:
-                        self.effects.pick_peer(group, receiver, message, copies)
-                        picked = -1
-                    elif receiver.durable:
-                        self.ledger.records.add("shared_pick", self.ledger.now_us, group.name,
-                                                (<Session?>receiver).client_identifier)
-                decided.append(picked)
-        for index in range(route.target_count):
-            target = &route.targets[index]
-            receiver = <Receiver>target.receiver
-            if target.qos == 0 or not receiver.durable:
-                continue
-            reason = receiver.refuses(message)
-            if reason == DISPLACES:
-                receiver.push_back(message)
-            if reason >= 0:
-                receiver.refuse(message, reason)
-                if not receiver.peer:        # those are named by the record
-                    self.ledger.records.add(
-                        "skipped", self.ledger.now_us, (<Session?>receiver).client_identifier, DROP_REASONS[reason])
-                if decided is None:
-                    decided = []
-                decided.append(receiver)
-        return decided
-
-    cdef int _deliver_recorded(self, Receiver receiver, Message owned, Target* target) except -1:
-        cdef uint8_t qos = min(owned.qos, target.qos)
-        cdef bint retain = owned.retain and target.retain_as_published
-        if qos == 0:
-            receiver.deliver(owned, 0, retain, target.ids, target.ids_length, NULL)
-        else:
-            self.effects.deliver(receiver, owned, qos, retain, target.ids, target.ids_length, NULL)
-        return 0
-
-    cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
-                         uint8_t reason, bint recorded) except -1:
-        if self.effects.awaited_count or (session.held_first != NULL and packet_type != PUBREL):
-            self.effects.hold_back(session, sink, packet_type, packet_identifier, reason, recorded)
-        elif recorded or session.waiting_records:
-            self.effects.acknowledge(session, sink, packet_type, packet_identifier, reason)
-        else:
-            sink.acknowledge(packet_type, packet_identifier, reason)
-        return 0
-
-    def publish_message(self, Message message not None, Receiver publisher=None) -> int:
+    def publish_message(self, Message message not None, Receiver publisher=None) -> tuple[int, bool]:
         """Publish an owned message that no connection sent: a will, an in-process client's.
 
         Topics under $SYS and $replay are our own: such a message is dropped and counted as not authorized.
+
+        Returns how many receivers it is for, and whether it rests on a record.
         """
+        cdef Publication publication
         if is_own_topic(message.topic, message.topic_length):
             self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
-            return 0
-        reached = self.publish(publisher, message, self.tree.route(message.topic, message.topic_length), 0)
-        self.effects.awaited_count = 0           # nobody is acknowledged
-        return reached
+            return 0, False
+        memset(&publication, 0, sizeof(Publication))
+        reached = self.publish(publisher, message, self.tree.route(message.topic, message.topic_length), &publication)
+        self.effects.awaited_count = 0           # no client is acknowledged
+        return reached, bool(publication.recorded)
 
     def announce(self, Message message not None) -> int:
         """Give a message of $SYS to receivers online now, at QoS 0; returns how many. For others nothing is counted."""
@@ -468,6 +204,7 @@ cdef class Router:
     def _publish_will(self, Session session not None) -> None:
         """Publish a session's will, if it has one; `will.message` returns None for one that its client may not publish."""
         cdef Message message
+        cdef Publication publication
         will, session.will = session.will, None
         if will is None:
             return
@@ -478,8 +215,10 @@ cdef class Router:
                 self.ledger.records.add("will_removed", self.ledger.now_us, session.client_identifier)
         elif session.logged:
             # One record is both: it has been published, and there is no will any more.
-            self._publish_recorded(session, message, self.tree.route(message.topic, message.topic_length), 0, True)
-            self.effects.awaited_count = 0       # nobody is acknowledged
+            memset(&publication, 0, sizeof(Publication))
+            self.publish_recorded(
+                session, message, self.tree.route(message.topic, message.topic_length), &publication, True)
+            self.effects.awaited_count = 0       # no client is acknowledged
         else:
             self.publish_message(message, session)
 
@@ -524,7 +263,7 @@ cdef class Router:
         is_new = self.tree.subscribe(receiver, topic_filter, options, identifier)
         if self.interest is not None:
             self.interest.changes(topic_filter, receiver, before, options)
-        if self.recording and receiver.durable:
+        if self.records_of(receiver):
             self.ledger.records.add("subscribe", self.ledger.now_us, (<Session?>receiver).client_identifier,
                                     topic_filter, options, identifier)
         handling = options & RETAIN_HANDLING_MASK
@@ -534,31 +273,6 @@ cdef class Router:
         if is_sys:
             return self.sys_topics.match(topic_filter) if self.sys_topics is not None else []
         return self.retaining.match_new(receiver, topic_filter) if is_new else self.retaining.match(topic_filter)
-
-    cdef int deliver_retained(self, Session session, Message message, uint8_t qos, const uint8_t* ids,
-                              uint32_t ids_length) except -1:
-        """Give a session a retained message that its SUBSCRIBE asked for, with RETAIN 1 [MQTT3-3.3.1-8]."""
-        cdef int reason
-        if qos == 0 or not self.recording or not session.durable:
-            session.deliver(message, qos, True, ids, ids_length, NULL)
-            return 0
-        reason = session.refuses(message)
-        if reason >= 0:
-            session.refuse(message, reason)
-        else:
-            self.effects.address(session, message, qos, True, ids, ids_length, None, None, 0)
-        return 0
-
-    cdef int deliver_replayed(self, Session session, Message message, uint8_t qos, bint retain, const uint8_t* ids,
-                              uint32_t ids_length) except -1:
-        """Give a session a stored message; a durable one owes its acknowledgement to a record of the delivery."""
-        cdef Message owned
-        if qos == 0 or not self.recording or not session.durable:
-            session.deliver(message, qos, retain, ids, ids_length, NULL)
-            return 0
-        owned = message.keep()
-        self.effects.address(session, owned, qos, retain, ids, ids_length, None, None, 0)
-        return 0
 
     def retained_message(self, bytes topic_name not None) -> Message | None:
         """Return what a new subscriber to a topic name would be sent now, None if it is nothing."""
@@ -579,7 +293,7 @@ cdef class Router:
             self.retaining.fences.take_down(receiver, topic_filter)
             if removed and self.interest is not None:
                 self.interest.changes(topic_filter, receiver, before, -1)
-        if removed and self.recording and receiver.durable:
+        if removed and self.records_of(receiver):
             self.ledger.records.add("unsubscribe", self.ledger.now_us, (<Session?>receiver).client_identifier,
                                     topic_filter)
         return removed

@@ -323,11 +323,10 @@ class InProcess:
     def publish(self, publisher: LocalClient | None, message: Message) -> tuple[int, bool]:
         """Route a message. Returns how many receivers it is for and whether it rests on a record."""
         try:
-            reached = self.router.publish_message(message, publisher)
+            reached, recorded = self.router.publish_message(message, publisher)
         except Exception as error:
             self._fail(error)
             raise
-        recorded = self.router.recorded
         self.after()
         return reached, recorded
 

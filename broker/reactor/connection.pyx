@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memmove
 from broker.wire.codec cimport DISCONNECT, read_varint
 from router.core.message cimport Message
 from router.matching.route_cache cimport write_identifier
-from router.sessions.session cimport Session
+from router.sessions.session cimport UNLIMITED, Session
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* data, size_t size, int flags)
@@ -383,6 +383,7 @@ cdef class Connection(SocketEnd):
         """CONNECT has named the protocol level, 3, 4 or 5, and the client's Maximum Packet Size, 0 for no limit."""
         assert version in (3, 4, 5), version
         self.version = version
+        self.tells_refusals = version == 5
         self.packet_bytes_max = packet_bytes_max or 0xFFFFFFFF
 
     def open(self, Session session not None, receive_maximum: int, alias_max_in: int, alias_max_out: int,
@@ -407,6 +408,7 @@ cdef class Connection(SocketEnd):
         self.session = session
         self.writable = True
         session.attach(self, receive_maximum)
+        session.incoming_max = self.turn.receive_maximum if self.version >= self.turn.receive_maximum_from else UNLIMITED
         self.heard_ms = self.opened_ms = self.turn.now_ms
         if self.keep_alive_ms:
             self.wheel.arm(&self.timer, self.turn.now_ms + self.keep_alive_ms)

@@ -3,6 +3,7 @@
 from broker.wire.output_buffer cimport Output, PointerList
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.core.message cimport Message
+from router.exchanges cimport PublishVerdict
 from router.sessions.outgoing cimport Outgoing
 from router.core.receiver cimport Receiver
 from router.router cimport Router
@@ -60,6 +61,7 @@ cdef struct Turn:
     uint32_t packet_timeout_ms   # from a packet's first byte to its last
     uint32_t messages_per_second_max    # of one client; 0: any number
     uint64_t bytes_per_second_max
+    bint pushes_back             # there are topics for which a queue without room makes publishers wait
     uint64_t throttled_count     # how often a client was over its rate
     uint64_t pushed_back_count   # how often a client had to wait for a queue
     PointerList throttled        # Protocol that is not read from until its rate has come down
@@ -130,8 +132,8 @@ cdef class Protocol(Sink):
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell
     cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1
     cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1
-    cdef int refuse_unlogged(self, Message message, uint16_t packet_identifier) except -1
-    cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1
+    # What the router did not acknowledge (PublishVerdict).
+    cdef int not_acknowledged(self, PublishVerdict verdict, uint16_t packet_identifier) except -1
     cdef int on_acknowledgement(self, Session session, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int cut_off(self) except -1
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
@@ -143,6 +145,6 @@ cdef class Protocol(Sink):
                                const uint8_t* ids, uint32_t ids_length) except? 0
     cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0
     cdef int take_up(self) except -1
-    cdef int wait_for_room(self) except -1
+    cdef int wait_for_room(self, Outgoing full) except -1
     cdef bint still_waits(self) noexcept
     cdef bint may_go_on(self) noexcept

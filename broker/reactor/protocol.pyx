@@ -17,13 +17,15 @@ from broker.wire.codec cimport (
     write_acknowledgement, write_publish,
 )
 from broker.wire.reasons import ClientError, CloseReason, Reason
-from router.sessions.ledger cimport (
-    DROP_LOG_UNAVAILABLE, DROP_NOT_AUTHORIZED, DROP_PAYLOAD_TOO_LARGE, DROP_REFUSED, DROP_RETAINED_FULL,
+from router.exchanges cimport (
+    PUBLISH_IDENTIFIER_IN_USE, PUBLISH_REFUSED, PUBLISH_ROUTED, PUBLISH_TOO_MANY, PUBLISH_UNLOGGED, PublishVerdict,
 )
-from router.sessions.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_UNKNOWN, ANSWER_WRONG, Answer
+from router.publishing cimport NOT_REFUSED, Publication
+from router.sessions.ledger cimport DROP_NOT_AUTHORIZED, DROP_PAYLOAD_TOO_LARGE
+from router.sessions.outgoing cimport ANSWER_FREED, ANSWER_RELEASE, ANSWER_WRONG, Answer, Outgoing
 from router.sessions.sink cimport (
-    PUBACK, PUBCOMP, PUBREC, PUBREL, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult,
-    count_drop,
+    PACKET_IDENTIFIER_IN_USE, PUBACK, PUBCOMP, PUBREC, SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE,
+    SinkResult,
 )
 from router.matching.subscription_tree cimport is_of
 from router.matching.topic_names cimport is_own_topic, valid_topic_name
@@ -40,23 +42,10 @@ cdef extern from *:
     const int SHOAL_POISONED
 
 cdef enum:
-    NO_MATCHING_SUBSCRIBERS = 0x10
-    NOT_AUTHORIZED = 0x87
-    PACKET_IDENTIFIER_IN_USE = 0x91
-    QUOTA_EXCEEDED = 0x97
     ALIAS_BYTES_FULL = 4096      # of topic names behind one client's aliases, while there is no memory
-    PACKET_IDENTIFIER_NOT_FOUND = 0x92
 
 
 HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
-
-
-cdef int end_doubtful(Router router, Session session, uint16_t packet_identifier) except -1:
-    """The client has done with the QoS 2 exchange under this identifier, whose end the log has lost."""
-    session.incoming_remove(packet_identifier)
-    if router.recording and session.durable:
-        router.ledger.records.released(router.ledger.now_us, session.client_identifier, packet_identifier)
-    return 0
 
 
 cdef int call_for_turn(Turn* turn) except -1:
@@ -74,21 +63,25 @@ cdef int count_work(Protocol self, uint64_t work) except -1:
     return 0
 
 
-cdef int publish_to_more(Protocol self, Session session, Message message, Route route,
-                         uint16_t packet_identifier) except -1:
-    """Have a message delivered to more than a few, and count what work it is."""
+cdef int count_delivered(Protocol self, Message message, Route route, int reached) except -1:
+    """A message has been delivered to more than a few: count what work that was."""
     cdef Turn* turn = self.turn
-    cdef int reached
-    if route.cost >= WIDE_TARGETS:
-        turn.touched = &turn.wide
-    reached = self.router.publish(session, message, route, packet_identifier)
-    turn.touched = &turn.dirty
     turn.share_used += 4 * route.cost if message.qos else route.cost
     if message.frame_length >= LARGE_FRAME:
         count_work(self, (reached + 1) * <uint64_t>message.frame_length // LARGE_FRAME)
     if turn.share_used >= turn.share and not self.cut:
         self.cut_off()
-    return reached
+    return 0
+
+
+cdef inline int list_output(Protocol self, PointerList* listed) except -1:
+    """There is output, if there was none: it is listed with that of others, and sent before the turn ends."""
+    if not self.dirty:
+        self.dirty = True
+        list_push(listed, <void*>self)
+        if not self.turn.turning:
+            call_for_turn(self.turn)
+    return 0
 
 
 @cython.no_gc
@@ -234,8 +227,8 @@ cdef class Protocol(Sink):
         cdef Route route = self.route
         cdef uint16_t alias = 0
         cdef uint16_t identifier
-        cdef uint8_t reason = 0
-        cdef int known, reached
+        cdef Publication publication
+        cdef PublishVerdict verdict
         identifier = <uint16_t>parse_publish(message, frame, header_length, body_length, self.version,
                                              turn.now_ms, &alias)
         if alias:
@@ -248,74 +241,51 @@ cdef class Protocol(Sink):
         self.messages_in += 1
         turn.publishes_in[message.qos] += 1
         turn.payload_bytes_in += message.payload_length
-        if message.qos:
-            if message.qos == 2:
-                known = session.incoming_state(identifier)
-                if known == 2 and session.incoming_is_new(identifier, frame[0] & 0x08, message):
-                    # A log that was not synced has lost the PUBREL of the one before.
-                    end_doubtful(self.router, session, identifier)
-                    known = 0
-                if known:
-                    # The same message again [MQTT-4.3.3-10]: no second delivery; no answer before the first has settled.
-                    # That one's answer is for the connection that it came on, which may be another.
-                    if known == 2:
-                        self.acknowledge(PUBREC, identifier, 0)
-                    else:
-                        turn.in_router = True
-                        self.router.acknowledge(session, self, PUBREC, identifier, 0, False)
-                        turn.in_router = False
-                    return 0
-            elif session.incoming_count and session.incoming_state(identifier):
-                if session.incoming_doubtful(identifier):
-                    end_doubtful(self.router, session, identifier)
-                elif self.version < 5:
-                    raise ClientError(Reason.PACKET_IDENTIFIER_IN_USE, "MQTT3-2.3.1-2",
-                                      f"packet identifier {identifier} belongs to a QoS 2 message under way")
-                else:
-                    self.acknowledge(PUBACK, identifier, PACKET_IDENTIFIER_IN_USE)
-                    return 0
-            if self.version >= turn.receive_maximum_from:
-                # A QoS 2 message counts once, whether its PUBREC waits for a record or has left.
-                if session.incoming_count + session.waiting_answers >= turn.receive_maximum:
-                    raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
-                                      f"more than {turn.receive_maximum} messages without their acknowledgement")
+        publication.can_wait = turn.pushes_back
+        publication.refusal = NOT_REFUSED
         if not self.route_allowed:
-            return self.refuse_publish(message, identifier, NOT_AUTHORIZED, DROP_NOT_AUTHORIZED)
-        if message.payload_length > turn.payload_bytes_max:
-            # PUBACK and PUBREC know no 0x95 (tables 3-4 and 3-5).
-            return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_PAYLOAD_TOO_LARGE)
-        if message.retain and not self.router.retaining.may_retain(message):
-            return self.refuse_publish(message, identifier, QUOTA_EXCEEDED, DROP_RETAINED_FULL)
-        if not self.router.accepting and self.router.rests_on_record(session, message, route):
-            return self.refuse_unlogged(message, identifier)
+            publication.refusal = DROP_NOT_AUTHORIZED
+        elif message.payload_length > turn.payload_bytes_max:
+            publication.refusal = DROP_PAYLOAD_TOO_LARGE
         turn.in_router = True
-        self.router.ledger.publisher = <void*>session.outgoing
-        if route.cost:
-            reached = publish_to_more(self, session, message, route, identifier if message.qos == 2 else 0)
-        else:
-            reached = self.router.publish(session, message, route, identifier if message.qos == 2 else 0)
-        self.router.ledger.publisher = NULL
-        if self.router.ledger.pushed_by is not None:
-            self.wait_for_room()
         if message.qos:
-            if reached == 0 and self.version == 5:
-                reason = NO_MATCHING_SUBSCRIBERS
-            if message.qos == 2:
-                session.incoming_add(identifier, not self.router.recorded and session.held_first == NULL)
-                self.router.acknowledge(session, self, PUBREC, identifier, reason, self.router.recorded)
-            else:
-                self.router.acknowledge(session, self, PUBACK, identifier, reason, self.router.recorded)
-            if (self.version < turn.receive_maximum_from
+            publication.packet_identifier = identifier
+            publication.dup = frame[0] & 0x08 != 0
+        if route.cost >= WIDE_TARGETS:
+            turn.touched = &turn.wide
+        verdict = self.router.on_publish(session, self, message, route, &publication)
+        turn.in_router = False
+        if route.cost:
+            turn.touched = &turn.dirty
+        if verdict == PUBLISH_ROUTED:
+            if route.cost:
+                count_delivered(self, message, route, publication.reached)
+            if (message.qos and self.version < turn.receive_maximum_from
                     and session.waiting_records + session.held_count >= turn.receive_maximum):
                 self.held = True         # no error, so: not read from until its publishes have settled
-        turn.in_router = False
+            if turn.pushes_back and publication.pushed_by != NULL:
+                self.wait_for_room((<Session>publication.pushed_by).outgoing)
+        elif verdict > PUBLISH_REFUSED:
+            self.not_acknowledged(verdict, identifier)
         return 0
 
-    cdef int wait_for_room(self) except -1:
+    cdef int not_acknowledged(self, PublishVerdict verdict, uint16_t packet_identifier) except -1:
+        """The router has not acknowledged a PUBLISH: that ends the connection, where its version has no answer to it."""
+        if verdict == PUBLISH_TOO_MANY:
+            raise ClientError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-7",
+                              f"more than {self.session.incoming_max} messages without their acknowledgement")
+        if verdict == PUBLISH_UNLOGGED:
+            raise ClientError(Reason.QUOTA_EXCEEDED, "MQTT3-4.8.0-2", "the log of the server takes no more")
+        assert verdict == PUBLISH_IDENTIFIER_IN_USE, verdict
+        if self.version < 5:
+            raise ClientError(Reason.PACKET_IDENTIFIER_IN_USE, "MQTT3-2.3.1-2",
+                              f"packet identifier {packet_identifier} belongs to a QoS 2 message under way")
+        return self.acknowledge(PUBACK, packet_identifier, PACKET_IDENTIFIER_IN_USE)
+
+    cdef int wait_for_room(self, Outgoing full) except -1:
         """A queue took the message beyond its limits: the client is not read from until there is room, or time is up."""
-        self.waits_for = self.router.ledger.pushed_by
-        self.waits_until_ms = self.waits_for.push_back_until_ms
-        self.router.ledger.pushed_by = None
+        self.waits_for = full
+        self.waits_until_ms = full.push_back_until_ms
         self.held = True
         self.turn.pushed_back_count += 1
         list_push(&self.turn.pushed_back, <void*>self)
@@ -401,74 +371,29 @@ cdef class Protocol(Sink):
             raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "a PUBLISH with RETAIN 1")
         raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"a PUBLISH of QoS {message.qos}")
 
-    cdef int refuse_publish(self, Message message, uint16_t packet_identifier, uint8_t reason, int drop) except -1:
-        """The message goes nowhere: 5.0 is told why, 3.x is acknowledged; both are counted."""
-        count_drop(self.router.ledger, self, drop)
-        if self.router.ledger.refusals is not None:
-            self.router.ledger.refusals.refused(self.session.client_identifier, message.topic_name, message.qos, drop)
-        if message.qos == 1:
-            self.acknowledge(PUBACK, packet_identifier, reason if self.version == 5 else 0)
-        elif message.qos == 2:
-            if self.version < 5:
-                self.session.incoming_add(packet_identifier, True)
-            self.acknowledge(PUBREC, packet_identifier, reason if self.version == 5 else 0)
-        return 0
-
-    cdef int refuse_unlogged(self, Message message, uint16_t packet_identifier) except -1:
-        """It would have to be logged, and the disk takes no more: 5.0 is told, 3.x comes again with what it keeps."""
-        if message.qos and self.version < 5:
-            count_drop(self.router.ledger, self, DROP_LOG_UNAVAILABLE)
-            raise ClientError(Reason.QUOTA_EXCEEDED, "MQTT3-4.8.0-2", "the log of the server takes no more")
-        return self.refuse_publish(message, packet_identifier, QUOTA_EXCEEDED, DROP_LOG_UNAVAILABLE)
-
     # Acknowledgements in --------------------------------------------------------------------------------------------
 
     cdef int on_acknowledgement(self, Session session, uint8_t first, const uint8_t* body, uint32_t length) except -1:
         cdef uint8_t packet_type = first >> 4
         cdef uint16_t identifier = 0
         cdef Answer answer
-        cdef int reason
-        cdef bint recorded = False
-        reason = parse_acknowledgement(body, length, first, self.version, &identifier)
+        cdef int reason = parse_acknowledgement(body, length, first, self.version, &identifier)
         self.turn.in_router = True
-        if packet_type == PUBREL:
-            if session.incoming_state(identifier) == 2:
-                session.incoming_remove(identifier)
-                if self.router.recording and session.durable:
-                    self.router.ledger.records.released(self.router.ledger.now_us, session.client_identifier, identifier)
-                    recorded = True
-                self.router.acknowledge(session, self, PUBCOMP, identifier, 0, recorded)
-            else:
-                self.acknowledge(PUBCOMP, identifier, PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0)
-            self.turn.in_router = False
-            return 0
-        answer = ANSWER_UNKNOWN
-        if session.outgoing is not None:
-            if packet_type == PUBACK:
-                answer = session.outgoing.on_puback(identifier)
-            elif packet_type == PUBREC:
-                answer = session.outgoing.on_pubrec(identifier, reason >= 0x80)
-            else:
-                answer = session.outgoing.on_pubcomp(identifier)
+        if packet_type == PUBACK:
+            answer = self.router.on_puback(session, self, identifier, <uint8_t>reason)
+        elif packet_type == PUBREC:
+            answer = self.router.on_pubrec(session, self, identifier, <uint8_t>reason)
+        elif packet_type == PUBCOMP:
+            answer = self.router.on_pubcomp(session, self, identifier, <uint8_t>reason)
+        else:
+            self.router.on_pubrel(session, self, identifier)
+            answer = ANSWER_RELEASE
         self.turn.in_router = False
         if answer == ANSWER_WRONG:
             raise ClientError(Reason.PROTOCOL_ERROR, "section 4.3.2" if packet_type == PUBACK else "section 4.3.3",
                               f"an acknowledgement of type {packet_type} that does not fit delivery {identifier}")
-        if answer != ANSWER_UNKNOWN and self.router.recording and session.durable:
-            self.router.ledger.records.acknowledged(
-                self.router.ledger.now_us, session.client_identifier, packet_type, identifier, <uint8_t>reason)
-            recorded = True
-        if answer == ANSWER_FREED and reason >= 0x80 and packet_type != PUBCOMP:
-            count_drop(self.router.ledger, self, DROP_REFUSED)
-        if answer == ANSWER_RELEASE:
-            self.router.acknowledge(session, self, PUBREL, identifier, 0, recorded)
-        elif packet_type == PUBREC and answer == ANSWER_UNKNOWN and reason < 0x80:
-            self.acknowledge(PUBREL, identifier, PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0)
-        elif answer == ANSWER_FREED:
-            if session.outgoing.waiting():
-                session.drain()
-            if self.backlog is not None or self.replays_wait:
-                list_push(&self.turn.waiting, <void*>self)
+        if answer == ANSWER_FREED and (self.backlog is not None or self.replays_wait):
+            list_push(&self.turn.waiting, <void*>self)
         return 0
 
     def go_on_later(self) -> None:
@@ -481,12 +406,7 @@ cdef class Protocol(Sink):
     # Packets out: the sink of the session ---------------------------------------------------------------------------
 
     cdef int touch(self) except -1:
-        if not self.dirty:
-            self.dirty = True
-            list_push(self.turn.touched, <void*>self)
-            if not self.turn.turning:
-                call_for_turn(self.turn)
-        return 0
+        return list_output(self, self.turn.touched)
 
     cdef int flush(self) except -1:
         return 0
@@ -584,7 +504,8 @@ cdef class Protocol(Sink):
         self.bytes_out += write_acknowledgement(&self.out, packet_type, packet_identifier, reason, self.version)
         self.turn.packets_out[packet_type] += 1
         if not self.dirty:
-            self.touch()
+            # Behind no message to many, which may be under way: `touched` is where their receivers are listed.
+            list_output(self, &self.turn.dirty)
         if self.held:
             self.take_up()
         return 0

@@ -106,6 +106,7 @@ cdef class Hub(Shares):
         self.turn.topic_bytes_max = topic_bytes_max
         self.turn.publish_bits_refused = (0x06, 0x04, 0x00)[maximum_qos] | (0x00 if retain_available else 0x01)
         self.turn.packet_timeout_ms = packet_timeout_ms
+        self.turn.pushes_back = router.ledger.overflow.pushes_back
         self.turn.messages_per_second_max = messages_per_second_max
         self.turn.bytes_per_second_max = bytes_per_second_max
         self.turn.now_ms = self.started_ms = now_ms

@@ -61,8 +61,8 @@ cdef class Receiver:
     cdef int refuses(self, Message message) except -3
     # The message is dropped, for the reason that refuses() gave.
     cdef int refuse(self, Message message, int reason) except -1
-    # refuses() said DISPLACES, and the message is about to be recorded: its publisher waits, if that is the policy.
-    cdef int push_back(self, Message message) except -1
+    # refuses() said DISPLACES, and the message is about to be recorded, or delivered: whether its publisher is to wait.
+    cdef bint push_back(self, Message message, uint8_t qos) except -1
     cdef bint online(self) noexcept        # has a live connection
     cdef bint has_room(self) noexcept      # online and a QoS 1/2 message would be sent at once, not queued
 

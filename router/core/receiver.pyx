@@ -21,8 +21,8 @@ cdef class Receiver:
     cdef int refuse(self, Message message, int reason) except -1:
         raise TypeError(f"{type(self).__name__} has no queue")
 
-    cdef int push_back(self, Message message) except -1:
-        return 0
+    cdef bint push_back(self, Message message, uint8_t qos) except -1:
+        return False
 
     cdef bint online(self) noexcept:
         return False

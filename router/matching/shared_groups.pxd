@@ -28,6 +28,8 @@ cdef class SharedGroup:
     # Pick a member and deliver; members offline or without room are skipped while another one is there. The publisher
     # may be None. Returns 1 delivered or queued, 0 nobody.
     cpdef int publish(self, Receiver publisher, Message message) except -1
+    # The same, with a member that pick() has picked.
+    cdef int give(self, int index, Receiver publisher, Message message) except -1
     # Deliver an owned message, which `gone` will not settle any more, to another member (4.8.2); same result.
     # The caller does this for unsent messages and sent QoS 1, never for sent QoS 2 [MQTT-4.8.2-5].
     cpdef int redispatch(self, Receiver gone, Message message) except -1

@@ -206,15 +206,13 @@ cdef class SharedGroup:
         return (<Receiver>self.members[index].partner).deliver(message, qos, retain, ids, ids_length, <void*>self)
 
     cpdef int publish(self, Receiver publisher, Message message) except -1:
-        """Deliver to one member; 1 delivered or queued, 0 no member took it. The publisher may be None.
-
-        If it is too large for the first, another member may get it (3.1.2.11.4).
-        """
+        """Deliver to one member; 1 delivered or queued, 0 no member took it. The publisher may be None."""
         cdef int index = self.pick(publisher, None, message)
-        cdef Verdict verdict
-        if index < 0:
-            return 0
-        verdict = self.hand_over(index, message)
+        return index >= 0 and self.give(index, publisher, message)
+
+    cdef int give(self, int index, Receiver publisher, Message message) except -1:
+        """Deliver to a member; if it is too large for that one, another member may get it (3.1.2.11.4)."""
+        cdef Verdict verdict = self.hand_over(index, message)
         if verdict == TOO_LARGE:
             index = self.pick(publisher, <Receiver>self.members[index].partner, message)
             if index >= 0:

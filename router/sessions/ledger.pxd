@@ -38,11 +38,9 @@ cdef class Ledger:
     cdef public list starved             # sessions that wait for a message which cannot be read back yet
     cdef public uint32_t queue_messages_max
     cdef public uint64_t queue_bytes_max
-    cdef public OverflowRules overflow   # what a full queue does
+    cdef readonly OverflowRules overflow   # what a full queue does
     cdef public uint32_t gap_min         # numbers of dropped deliveries that are given again at once, at least
     cdef public uint32_t push_back_ms    # how long a publisher waits for a queue at most
-    cdef void* publisher                 # Outgoing, or None, of the client whose PUBLISH is at hand; NULL: nobody can wait
-    cdef object pushed_by                # the Outgoing that has no room for that PUBLISH and wants its client to wait
     cdef public int inflight_max         # outgoing QoS 1/2 under way per session, also below a larger Receive Maximum
     cdef public bint queue_qos0          # QoS 0 waits for a session that is away, as QoS 1 and 2 do
     cdef public bint memory_full         # at the limit of memory: nothing more is stored

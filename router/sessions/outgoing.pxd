@@ -101,7 +101,7 @@ cdef class Outgoing:
     cdef int note_drop(self, uint64_t number, int reason) except -1
     cdef int _use_up(self, uint64_t number) except -1
     cdef Message _read(self, Delivery* delivery, Sink sink, uint64_t number, bint logged)
-    cdef int push_back(self, Sink sink, Message message) except -1     # the publisher at hand waits, if that is the policy
+    cdef bint push_back(self, Message message) except -1     # for which there is no room: its publisher waits, by the policy
     cdef bint pushes_back(self) noexcept                     # whoever was made to wait goes on doing so
     cdef int end_push_back(self) noexcept
     cdef Message body(self, Delivery* delivery)              # None: it cannot be read back yet; raises LookupError

@@ -18,7 +18,7 @@ from router.sessions.ledger cimport (
 from router.sessions.packet_identifiers cimport PACKET_IDENTIFIERS, ShiftedIdentifiers
 from router.core.message cimport message_size
 from router.sessions.queue_policy cimport PUSH_BACK
-from router.core.receiver cimport DELIVERED, DISPLACES, DROPPED, QUEUED, TOO_LARGE
+from router.core.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
 from router.matching.shared_groups cimport SharedGroup
 from router.sessions.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
 
@@ -154,8 +154,6 @@ cdef class Outgoing:
             if reason >= 0:
                 refuse(self.ledger, sink, message, reason)
                 return DROPPED
-            if reason == DISPLACES:
-                self.push_back(sink, message)
         self.queued_count += 1
         self.queued_bytes += size
         self.ledger.queued_messages += 1
@@ -175,20 +173,17 @@ cdef class Outgoing:
             self.end_number = number + 1
         return QUEUED                    # whoever called makes room, if that is too many (router.sessions.queue_eviction)
 
-    cdef int push_back(self, Sink sink, Message message) except -1:
-        """The queue has no room: let the message in, and its publisher wait, if that is the policy. It never waits for
-        itself, or for a session without a connection."""
-        if (self.ledger.publisher == NULL or self.ledger.publisher == <void*>self or sink is None
-                or self.ledger.policy_of(message) != PUSH_BACK):
-            return 0
+    cdef bint push_back(self, Message message) except -1:
+        """The queue has no room: let the message in, and return whether its publisher waits, as the policy says."""
+        if self.ledger.policy_of(message) != PUSH_BACK:
+            return False
         if self.push_back_until_ms == 0:
             self.push_back_until_ms = self.ledger.now_ms + self.ledger.push_back_ms
         elif self.push_back_until_ms <= self.ledger.now_ms:      # it has had its time
-            return 0
+            return False
         self.pushed_count += 1
         self.pushed_bytes += message_size(message)
-        self.ledger.pushed_by = self
-        return 0
+        return True
 
     cdef bint pushes_back(self) noexcept:
         return self.push_back_until_ms > self.ledger.now_ms and (

@@ -14,4 +14,5 @@ cdef class OverflowRules:
     cdef FilterTree tree
     cdef uint8_t* policies               # of each rule, in their order, then the one of all other topics
     cdef readonly uint32_t count         # of rules
+    cdef readonly bint pushes_back       # one of the policies is PUSH_BACK
     cdef int policy_of(self, const uint8_t* topic, uint32_t topic_length) except -1      # an Overflow

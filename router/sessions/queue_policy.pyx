@@ -37,6 +37,7 @@ cdef class OverflowRules:
             if node.entry_count == 0:
                 node.entry_count = index + 1     # nobody's: it says which rule ends here
         self.count = len(names) - 1
+        self.pushes_back = POLICIES[PUSH_BACK] in names
 
     def __dealloc__(self):
         free(self.policies)

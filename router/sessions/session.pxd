@@ -9,6 +9,7 @@ from router.sessions.sink cimport Sink, SinkResult
 
 cdef enum:
     EXPIRY_NEVER = 0xFFFFFFFF    # session expiry interval of a session that does not expire
+    UNLIMITED = 0xFFFFFFFF       # incoming_max where no Receive Maximum is held against the client
 
 
 # 14 bits that tell a message from another one under the same packet identifier (docs/formats.md); never 0.
@@ -33,6 +34,7 @@ cdef class Session(Receiver):
     cdef void* held_first                 # router.peers.deferred_acks.Held: acknowledgements that wait for peers, in order; NULL: none
     cdef void* held_last
     cdef uint32_t held_count
+    cdef uint32_t incoming_max            # messages of QoS 1 and 2 that the client may have under way [MQTT-3.3.4-7]
     cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
     cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
     cdef int64_t will_due_ms              # monotonic ms at which its will is published while offline, if it has one

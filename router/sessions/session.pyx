@@ -45,6 +45,7 @@ cdef class Session(Receiver):
         self.client_identifier = client_identifier
         self.ledger = ledger
         self.set_expiry_interval(expiry_interval_s)
+        self.incoming_max = UNLIMITED
         self.key = topic_hash(<const uint8_t*>PyBytes_AS_STRING(client_identifier), len(client_identifier))
 
     def __dealloc__(self):
@@ -141,9 +142,12 @@ cdef class Session(Receiver):
             self.watch.refused_delivery(message.topic_name, message.qos, DROP_REASONS[reason])
         return refuse(self.ledger, self.sink, message, reason)
 
-    cdef int push_back(self, Message message) except -1:
+    cdef bint push_back(self, Message message, uint8_t qos) except -1:
+        # QoS 0 waits only behind QoS 0 that has waited for a connection. Without one nothing makes room.
+        if self.sink is None or (qos == 0 and (self.outgoing is None or self.outgoing.waiting_qos0 is None)):
+            return False
         self.make_outgoing()
-        return self.outgoing.push_back(self.sink, message)
+        return self.outgoing.push_back(message)
 
     cdef bint online(self) noexcept:
         return self.sink is not None

@@ -17,13 +17,22 @@ cdef enum:                       # packet types of acknowledgements, as in the f
     PUBREL = 6
     PUBCOMP = 7
 
+cdef enum:                       # reason codes of acknowledgements
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NOT_AUTHORIZED = 0x87
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    QUOTA_EXCEEDED = 0x97
+
 
 cdef class Sink:
     cdef uint64_t* drops         # messages that did not reach this connection, by drop reason; NULL until the first
+    cdef bint tells_refusals     # an acknowledgement there can say that a message was refused: MQTT 5.0
     cdef bint writable           # false while the output is over its limit: QoS 1/2 then waits in the session's queue
 
     cdef SinkResult publish(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
                             const uint8_t* ids, uint32_t ids_length) except? SINK_FULL
+    # Its version of MQTT may know no reason codes: then it is left out.
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1
     cdef int queue_full(self) except -1  # the session's queue had no room, and the policy is that its connection ends
 

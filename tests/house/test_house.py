@@ -232,6 +232,13 @@ def test_every_folder_of_tests_says_what_is_in_it() -> None:
     assert set(re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE)) == folders
 
 
+def test_the_protocol_leaves_a_session_and_the_log_to_the_router() -> None:
+    text = without_strings_and_comments((ROOT / "broker/reactor/protocol.pyx").read_text(encoding="utf-8"))
+    for name in (r"\.incoming_(?!max)", r"\.outgoing\.on_", r"\.records\b", r"\.held_first", r"\.rests_on_record"):
+        found = re.search(name, text)
+        assert found is None, f"broker/reactor/protocol.pyx decides what is the router's: {found}"
+
+
 def test_every_term_is_in_the_glossary_once_and_in_order() -> None:
     terms = re.findall(r"^\*\*(.+?)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(terms) >= 50

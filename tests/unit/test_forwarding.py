@@ -48,7 +48,7 @@ class Host:
             self.router.settle(self.log.durable)
 
     def publish(self, payload: bytes, qos: int = 1, topic: bytes = b"t") -> int:
-        return int(self.router.publish_message(message(topic, payload, qos, False, b"", -1, NOW_MS, 0)))
+        return int(self.router.publish_message(message(topic, payload, qos, False, b"", -1, NOW_MS, 0))[0])
 
     def owed(self) -> list[bytes]:
         """Return the payloads that the peer is owed, in order."""

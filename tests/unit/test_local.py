@@ -91,11 +91,8 @@ def test_a_publisher_holds_its_later_messages_behind_one_that_waits_for_its_reco
     router = Router(Ledger())
     router.record_into(RecordBuffer())
     publisher = LocalClient(b"p")
-    router.publish_message(message(b"t", b"x", 1), publisher)
-    assert not router.recorded
+    assert router.publish_message(message(b"t", b"x", 1), publisher) == (0, False)
     publisher.hold()
-    router.publish_message(message(b"t", b"x", 1), publisher)
-    assert router.recorded
+    assert router.publish_message(message(b"t", b"x", 1), publisher) == (0, True)
     publisher.release()
-    router.publish_message(message(b"t", b"x", 1), publisher)
-    assert not router.recorded
+    assert router.publish_message(message(b"t", b"x", 1), publisher) == (0, False)
