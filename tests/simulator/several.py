@@ -44,7 +44,8 @@ class SeveralWorld(Promises):
         # Long ones put a turn's records into several sectors; some close a window after a handful, when nothing moves.
         self.digits = draw.choice((1, 1, 1, 150, 60_000))
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
-        self.unsure: dict[str, set[int]] = {}           # client -> workers that were not told when it subscribed
+        # Client -> workers that were not told when it subscribed -> what they have to know: process and version.
+        self.unsure: dict[str, dict[int, tuple[int, int]]] = {}
         self.group_got: dict[bytes, int] = {}
         self.deaths_in_adoption = 0
         # In the others each worker retains for itself, as without a data folder.
@@ -120,9 +121,8 @@ class SeveralWorld(Promises):
 
     def subscribed(self, client: Subscriber) -> None:
         """SUBACK came: every worker has installed the filter, but those that were not heard of meanwhile."""
-        silent_steps = self.workers[client.home].silent_steps
-        self.unsure[client.identifier] = {
-            number for number, step in silent_steps.items() if step >= client.asked_step}
+        home, asked = self.workers[client.home], client.asked_step
+        self.unsure[client.identifier] = {n: home.interest for n, step in home.silent_steps.items() if step >= asked}
 
     def is_promised(self, publisher: Client, client: Subscriber) -> bool:
         """Return whether what a client publishes now must come to a subscriber that it matches."""
@@ -135,7 +135,8 @@ class SeveralWorld(Promises):
             return False
         options = here.router.tree.options_of(here.peer_session(home), client.full_filter)
         if options >= 0 and options & 3:
-            self.unsure[client.identifier].discard(here.number)
+            if here.interest_of(home) >= (unsure := self.unsure[client.identifier]).get(here.number, (0, 0)):
+                unsure.pop(here.number, None)       # else it is what was wanted before, and may not be any more
             return True
         self.check(here.number in self.unsure[client.identifier],
                    f"worker {here.number} does not know that {client.identifier} wants {client.topic_filter}")
@@ -320,7 +321,7 @@ class SeveralWorld(Promises):
             reader.forget_live()
         for client in self.clients:
             client.home = homes[client.identifier.encode()]
-        self.unsure = {identifier: set() for identifier in self.unsure}
+        self.unsure = {identifier: {} for identifier in self.unsure}
         for worker in self.workers:
             worker.silent_steps.clear()
         self.now_ms += draw.choice((0, 3000))
@@ -421,7 +422,7 @@ class SeveralWorld(Promises):
         if worker.machine.forgot:
             self.forgive([client for client in self.clients if client.home == worker.number])
             for missed in self.unsure.values():
-                missed.add(worker.number)
+                missed.setdefault(worker.number, (0, 0))
 
     def start(self, worker: Worker) -> None:
         """Start a worker that has died; it may die of that."""

@@ -140,6 +140,16 @@ class Worker:
         return self.mesh.neighbours[other.name].peer.session
 
     @property
+    def interest(self) -> tuple[int, int]:
+        """Return this process, and the version of what is wanted here."""
+        return self.opened.log.incarnation, self.mesh.interest.version
+
+    def interest_of(self, other: Worker) -> tuple[int, int]:
+        """Return another worker's newest process that was heard, and which version of its interest is known here."""
+        neighbour = self.mesh.neighbours[other.name]
+        return neighbour.link.peer_incarnation, neighbour.wants
+
+    @property
     def owes_nothing(self) -> bool:
         """Whether nothing waits here: for a record, for a peer, or on its way."""
         if self.index is not None and self.index.pending:
