@@ -6,8 +6,9 @@ tick() say. docs/mesh.md tells the rules and why they are so.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from mesh.frames cimport FRAME_ACK, FRAME_DATA, FRAME_GAP, FRAME_HEARTBEAT, HEADER_ROOM, header
+from router.core.rings cimport grown
 from router.sessions.ledger cimport DROP_OUTPUT_FULL
 from router.sessions.outgoing cimport ANSWER_FREED, DELIVERY_SENT, Outgoing
 from router.sessions.sink cimport SINK_EXPIRED, SINK_FULL, SINK_SENT, count_drop
@@ -158,19 +159,9 @@ cdef class PeerLink(Sink):
     cdef int push(self, size_t length) except -1:
         """Note a frame that leaves, until the peer answers for it."""
         cdef uint64_t count = self.index - self.oldest_index
-        cdef uint32_t* ring
-        cdef uint64_t number
-        cdef uint32_t capacity
         if count == self.ring_capacity:
-            capacity = self.ring_capacity * 2 if self.ring_capacity else RING_MIN
-            ring = <uint32_t*>calloc(capacity, sizeof(uint32_t))
-            if ring == NULL:
-                raise MemoryError()
-            for number in range(self.oldest_index, self.index):
-                ring[number & (capacity - 1)] = self.ring[number & (self.ring_capacity - 1)]
-            free(self.ring)
-            self.ring = ring
-            self.ring_capacity = capacity
+            self.ring = <uint32_t*>grown(
+                self.ring, &self.ring_capacity, RING_MIN, sizeof(uint32_t), self.oldest_index, self.index)
         if count == 0:
             self.stalled_ms = 0
         self.ring[self.index & (self.ring_capacity - 1)] = <uint32_t>length

@@ -71,7 +71,6 @@ cdef class Effects:
     cdef int hold(self, Held* held) except -1      # it waits for the newest record, beside what else it waits for
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,
                          uint8_t reason) except -1
-    cdef int _grow(self) except -1
     cdef Effect* push(self, uint8_t kind) except NULL
     cdef int settle(self, uint64_t durable, int effects_max) except -1
     cdef int _release(self, Effect* effect) noexcept

@@ -6,7 +6,7 @@ in the order in which they were pushed, so one publisher's acknowledgements keep
 
 cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from router.peers.deferred_acks cimport forget, hold, let_go
@@ -14,6 +14,7 @@ from router.sessions.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
 from router.core.message cimport message_size
 from router.peers.peer cimport Peer
 from router.core.receiver cimport TOO_LARGE
+from router.core.rings cimport grown
 from router.sessions.sink cimport PUBACK, PUBCOMP, PUBREC
 
 cdef enum:
@@ -49,22 +50,9 @@ cdef class Effects:
         free(effect.ids)
         return 0
 
-    cdef int _grow(self) except -1:
-        cdef uint32_t capacity = self.capacity * 2 if self.capacity else RING_MIN
-        cdef Effect* ring = <Effect*>calloc(capacity, sizeof(Effect))
-        cdef uint64_t number
-        if ring == NULL:
-            raise MemoryError()
-        for number in range(self.head, self.tail):
-            ring[number & (capacity - 1)] = self.ring[number & (self.capacity - 1)]
-        free(self.ring)
-        self.ring = ring
-        self.capacity = capacity
-        return 0
-
     cdef Effect* push(self, uint8_t kind) except NULL:
         if self.tail - self.head == self.capacity:
-            self._grow()
+            self.ring = <Effect*>grown(self.ring, &self.capacity, RING_MIN, sizeof(Effect), self.head, self.tail)
         cdef Effect* effect = &self.ring[self.tail & (self.capacity - 1)]
         memset(effect, 0, sizeof(Effect))
         effect.kind = kind

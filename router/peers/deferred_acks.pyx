@@ -8,8 +8,9 @@ behind one that waits, waits too; another session's do not.
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memset
+from router.core.rings cimport grown
 from router.sessions.sink cimport PUBACK, PUBCOMP, PUBREC
 
 cdef enum:
@@ -90,19 +91,8 @@ cdef class Waiters:
         return self.tail - self.head
 
     cdef int add(self, uint64_t sequence, Held* held) except -1:
-        cdef Waiter* ring
-        cdef uint32_t capacity
-        cdef uint64_t number
         if self.tail - self.head == self.capacity:
-            capacity = self.capacity * 2 if self.capacity else RING_MIN
-            ring = <Waiter*>calloc(capacity, sizeof(Waiter))
-            if ring == NULL:
-                raise MemoryError()
-            for number in range(self.head, self.tail):
-                ring[number & (capacity - 1)] = self.ring[number & (self.capacity - 1)]
-            free(self.ring)
-            self.ring = ring
-            self.capacity = capacity
+            self.ring = <Waiter*>grown(self.ring, &self.capacity, RING_MIN, sizeof(Waiter), self.head, self.tail)
         self.ring[self.tail & (self.capacity - 1)].sequence = sequence
         self.ring[self.tail & (self.capacity - 1)].held = held
         self.tail += 1

@@ -10,7 +10,7 @@ from collections import deque
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from router.sessions.ledger cimport (
     DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
@@ -19,6 +19,7 @@ from router.sessions.packet_identifiers cimport PACKET_IDENTIFIERS, ShiftedIdent
 from router.core.message cimport message_size
 from router.sessions.queue_policy cimport PUSH_BACK
 from router.core.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
+from router.core.rings cimport grown
 from router.matching.shared_groups cimport SharedGroup
 from router.sessions.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
 
@@ -70,16 +71,8 @@ cdef class Outgoing:
         return self._grow() if self.end_number - self.oldest_open == self.capacity else 0
 
     cdef int _grow(self) except -1:
-        cdef uint32_t capacity = self.capacity * 2 if self.capacity else RING_MIN
-        cdef Delivery* ring = <Delivery*>calloc(capacity, sizeof(Delivery))
-        cdef uint64_t number
-        if ring == NULL:
-            raise MemoryError()
-        for number in range(self.oldest_open, self.end_number):
-            ring[number & (capacity - 1)] = self.ring[number & (self.capacity - 1)]
-        free(self.ring)
-        self.ring = ring
-        self.capacity = capacity
+        self.ring = <Delivery*>grown(
+            self.ring, &self.capacity, RING_MIN, sizeof(Delivery), self.oldest_open, self.end_number)
         return 0
 
     cdef inline Delivery* _fill(self, uint64_t number, uint64_t record, uint64_t size, uint8_t qos,
