@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from hashlib import blake2b
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+
+from router.log.disk import replace_file
 
 NAME: Final = "node"
 VERSION: Final = 1
@@ -116,17 +117,4 @@ def read_node(folder: Path) -> Node | None:
 
 
 def _write(folder: Path, data: bytes) -> None:
-    beside = folder / f"{NAME}.new"
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    beside.rename(folder / NAME)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    replace_file(folder, NAME, data, 0o600)

@@ -10,7 +10,7 @@ import uuid
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from router.log.disk import Disk, FileLock
+from router.log.disk import FileLock, sync_folder
 
 if TYPE_CHECKING:
     pass
@@ -136,7 +136,7 @@ class LocalFiles(Files):
         finally:
             if os.path.exists(unfinished):
                 os.unlink(unfinished)
-        Disk(folder).sync_folder()
+        sync_folder(folder)
         return True
 
     def rename(self, name: str, new_name: str) -> None:
@@ -151,7 +151,7 @@ class LocalFiles(Files):
         finally:
             os.close(file)
         os.rename(path, new_path)
-        Disk(os.path.dirname(new_path)).sync_folder()
+        sync_folder(os.path.dirname(new_path))
 
     def link(self, name: str, new_name: str) -> bool:
         new_path = self._path(new_name)
@@ -172,7 +172,7 @@ class LocalFiles(Files):
         if rename(_AT_FDCWD, one, _AT_FDCWD, two, _RENAME_EXCHANGE):
             return False
         for each in (folder, other):
-            Disk(os.path.dirname(self._path(each))).sync_folder()
+            sync_folder(os.path.dirname(self._path(each)))
         return True
 
     def remove(self, name: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from broker.storage.worker_folders import WORKER, worker_folder, workers_of
 from broker.version import VERSION
 from router.log.crc32c import checksum
-from router.log.disk import Disk
+from router.log.disk import Disk, sync_folder
 from router.log.last_run import INCARNATION
 from router.log.reader import open_segments
 from router.log.replay_position import format_time
@@ -151,8 +151,8 @@ def back_up(data_folder: Path, target: Path, now_us: int, progress: Progress = l
         else:
             raise BackupError(f"the broker removed files faster than they were copied, {ATTEMPTS} times over")
         _write(target / MANIFEST, manifest.encode())
-        _sync_folder(target)
-        _sync_folder(target.parent)
+        sync_folder(target)
+        sync_folder(target.parent)
     except BaseException:
         for path in list(target.iterdir()):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -211,7 +211,7 @@ def _copy_retained(source: Path, target: Path, manifest: Manifest, progress: Pro
     except (lmdb.Error, PagesError) as error:
         raise DamagedError(f"the retained messages in {source} cannot be copied: {error}") from error
     _sync(target / RETAINED_FILE)
-    _sync_folder(target)
+    sync_folder(target)
     manifest.files[name] = _checked(target / RETAINED_FILE, progress)
 
 
@@ -241,7 +241,7 @@ def _copy_log(worker: int, source: Path, target: Path, manifest: Manifest, progr
         manifest.files[f"{target.name}/{INCARNATION}"] = _checked(target / INCARNATION)
     headers = _cut_to_records(worker, target, manifest)
     manifest.workers[worker]["incarnation"] = max([incarnation or 0, *(header.incarnation for header in headers)])
-    _sync_folder(target)
+    sync_folder(target)
 
 
 def _cut_to_records(worker: int, target: Path, manifest: Manifest) -> list[Header]:
@@ -316,14 +316,14 @@ def restore(source: Path, folder: Path, progress: Progress = lambda done: None) 
             _write(path / INCARNATION, b"%d restored\n" % raised)
         parts = sorted(unfinished.iterdir())
         for part in parts:
-            _sync_folder(part)
+            _sync(part)
         # Nothing that can fail for want of room or of bytes comes after this.
         for part in parts:
             part.rename(folder / part.name)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    _sync_folder(folder)
-    _sync_folder(folder.parent)
+    sync_folder(folder)
+    sync_folder(folder.parent)
     return manifest
 
 
@@ -395,7 +395,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync_folder(path: Path) -> None:
-    _sync(path)

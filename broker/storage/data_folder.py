@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.config.start_error import StartError
+from router.log.disk import replace_file
 
 ORPHANS_S = 10.0  # for the workers of a killed broker to end
 SPREAD = "workers"  # file in the data folder: over how many workers its sessions are spread
@@ -117,14 +118,4 @@ def spread_of(folder: Path) -> int | None:
 
 def note_spread(folder: Path, count: int) -> None:
     """Write down, durably, what spread_of() returns from now on."""
-    beside = folder / f"{SPREAD}.new"
-    with beside.open("w", encoding="ascii") as file:
-        file.write(f"{count}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(folder / SPREAD)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    replace_file(folder, SPREAD, b"%d\n" % count)

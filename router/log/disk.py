@@ -3,6 +3,7 @@
 Everything may raise OSError. A simulated disk with the same methods stands in for it in tests.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -154,11 +155,7 @@ class Disk:
 
     def sync_folder(self) -> None:
         """Make durable which files there are and what they are called."""
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.folder)
 
 
 def make_folder(path: str) -> None:
@@ -167,7 +164,30 @@ def make_folder(path: str) -> None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return
-    Disk(os.path.dirname(path) or ".").sync_folder()
+    sync_folder(os.path.dirname(path) or ".")
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make durable which files are in a folder and what they are called."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def replace_file(folder: str | os.PathLike[str], name: str, data: bytes, mode: int = 0o666) -> None:
+    """Make a file of a folder be this, durably: a reader finds all that it was before, or all of this."""
+    path = os.path.join(folder, name)
+    beside = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)                    # of one that did not come to its end
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(beside, path)
+    sync_folder(folder)
 
 
 def set_aside(path: str) -> str:
@@ -176,7 +196,7 @@ def set_aside(path: str) -> str:
     while os.path.lexists(f"{path}.bad-{number}"):
         number += 1
     os.rename(path, f"{path}.bad-{number}")
-    Disk(os.path.dirname(path) or ".").sync_folder()
+    sync_folder(os.path.dirname(path) or ".")
     return f"{path}.bad-{number}"
 
 
