@@ -153,6 +153,9 @@ cdef class Forwarding:
             # Those that a log has told of stand where nothing is shared, too: while sessions are spread anew.
             if n and len(router.retaining.fences):
                 behind = router.retaining.fences.behind(peer.worker, n, message.topic_name, router.tree) or None
+                if behind is not None and message.payload_length == 0 and router.retaining.is_cleared_by(
+                        message, peer.worker, n):
+                    behind = None       # they were given nothing of the topic, but may have been sent an older one live
             if n and router.retaining.is_shared:
                 if qos:
                     router.retaining.fences.brought(peer.worker, n)

@@ -7,6 +7,8 @@ from router.sessions.ledger cimport DROP_RETAINED_FULL
 from router.core.message cimport message_size
 
 from router.retained.fences import Fences
+from router.retained.keys import key_of
+from router.retained.values import is_tombstone, origin_of, record_of
 
 
 @cython.final
@@ -153,6 +155,11 @@ cdef class Retaining:
     def fence(self, receiver, bytes topic_filter not None, keep: bool = False) -> None:
         """A new subscription is given what LMDB has now; keep: really, and not only if its SUBACK leaves."""
         self.fences.put(receiver, topic_filter, self.index.written(), keep=keep)
+
+    def is_cleared_by(self, Message message not None, origin: int, record: int) -> bool:
+        """Return whether nothing is retained under a topic since this message of another worker, which is empty."""
+        value = self.index.newest(key_of(message.topic_name)) if self.is_shared else None
+        return value is not None and is_tombstone(value) and origin_of(value) == origin and record_of(value) == record
 
     def record_fence(self, receiver, bytes topic_filter not None, dict reached not None) -> None:
         """Have the log tell how a fence of a kept session stands, before that is sent what is retained."""

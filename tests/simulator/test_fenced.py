@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulator.two_workers import TwoWorkers
+from broker.wire.packets import Unsubscribe, encode
+from tests.simulator.two_workers import TOPIC, TwoWorkers
 
 SEEDS = (8, 14, 32)
 
@@ -72,3 +73,37 @@ def test_what_is_delivered_while_sessions_are_spread_anew_does_not_follow_either
     assert two.seen == [(newer, True), (later, False)]
     for worker in world.workers:
         assert len(worker.router.retaining.fences) == 0
+
+
+def test_who_was_sent_a_message_before_its_suback_hears_that_the_topic_was_cleared(two: TwoWorkers) -> None:
+    reader = two.reader
+    reader.send(encode(Unsubscribe(2, (reader.topic_filter.encode(),)), reader.version))
+    for _ in range(20):
+        two.step(synced=True)
+    two.holds_answers, reader.topic_filter = True, TOPIC.decode()
+    reader.subscribe(renewed=False)
+    for _ in range(20):
+        two.step(synced=True)
+    message = two.retain(synced=True, qos=1)
+    assert not reader.subscribed, "the other worker has not said yet that it knows"
+    assert two.seen == [(message, False)]
+    two.is_held = True
+    two.retain(synced=True, qos=1, empty=True)
+    two.holds_answers = False
+    for _ in range(20):
+        two.step(synced=True)
+    assert reader.subscribed, "and the index has it that nothing is retained"
+    two.is_held = False
+    for _ in range(20):
+        two.step(synced=True)
+    assert two.seen == [(message, False), (b"", False)]
+
+
+def test_who_is_given_a_newer_message_does_not_hear_that_the_topic_was_cleared_before(two: TwoWorkers) -> None:
+    two.is_held = True
+    two.retain(synced=True, qos=1)
+    two.retain(synced=True, qos=1, empty=True)
+    newer = two.retain(synced=True, qos=1)
+    assert two.ask(synced=True) == [newer]
+    let_go(two)
+    assert two.seen == [(newer, True)]

@@ -16,6 +16,7 @@ class TwoWorkers:
     Attributes:
         seen: what the reader was sent of TOPIC since it asked last: payload, RETAIN.
         is_held: nothing moves from worker 0 to worker 1, but answers.
+        holds_answers: nor do these.
     """
 
     def __init__(self, seed: int, *, durable: bool | None = None) -> None:
@@ -29,7 +30,7 @@ class TwoWorkers:
         self.reader: Reader = next(
             reader for reader in world.retaining.readers if reader.home == 1 and reader.topic_filter in ("#", "r/#"))
         self.seen: list[tuple[bytes, bool]] = []
-        self.is_held = False
+        self.is_held = self.holds_answers = False
         self.reader.saw = self.saw          # type: ignore[method-assign]
         for _ in range(20):
             self.step(synced=True)
@@ -39,10 +40,10 @@ class TwoWorkers:
         if packet.topic == TOPIC:
             self.seen.append((packet.payload, packet.retain))
 
-    def retain(self, *, synced: bool, qos: int = 0) -> bytes:
-        """Have a message retained, and brought to worker 1 unless the link is held."""
+    def retain(self, *, synced: bool, qos: int = 0, empty: bool = False) -> bytes:
+        """Have a message retained, or the topic cleared; it is brought to worker 1 unless the link is held."""
         self.publisher.number += 1
-        payload = self.publisher.send_message(TOPIC, qos, True, False)
+        payload = self.publisher.send_message(TOPIC, qos, True, empty)
         for _ in range(20):
             self.step(synced=synced)
         return payload
@@ -76,9 +77,15 @@ class TwoWorkers:
         for lane, _ in held:
             lane.under_way.clear()
             lane.waiting.clear()
+        answers = [(lane, list(lane.answers)) for lane in network.lanes()
+                   if self.holds_answers and lane.carrier.number == 1 and lane.target == 0]
+        for lane, _ in answers:
+            lane.answers.clear()
         network.step(False)
         for lane, frames in held:
             lane.waiting.extend(frames)
+        for lane, frames in answers:
+            lane.answers.extendleft(reversed(frames))
 
     def ask(self, *, synced: bool, steps: int = 20) -> list[bytes]:
         """Subscribe anew; return what comes with RETAIN meanwhile."""
