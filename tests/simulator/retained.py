@@ -8,14 +8,18 @@ followed by a message that was sent after its acknowledgement, and is acknowledg
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.wire.packets import Publish, Suback, Subscribe, Unsuback, Unsubscribe, encode, subscription
 from router.matching.topic_names import matches
 from tests.simulator.clients import Client, Publisher
 from tests.simulator.promises import DIGITS_READ, Promises
+
+if TYPE_CHECKING:
+    from tests.simulator.worker import Worker
 
 READER_FILTERS = ("r/#", "r/#", "#", "r/all", "r/p0/1")
 SHARED_TOPIC = b"r/all"
@@ -24,12 +28,20 @@ SUBSCRIBES_LIKELY = (0.05, 0.3)         # of a reader that could do something
 
 @dataclass
 class Sent:
-    """A retained message of a publisher, and when things happened to it, by the count of all that happens."""
+    """A retained message of a publisher, and when things happened to it, by the count of all that happens.
+
+    Attributes:
+        doubtful: its worker has lost what it had acknowledged, and this perhaps with it; others may show it until they
+            hear of that worker's next process, and then what the log has kept.
+        unaware: readers that it is not promised to, live: its worker may not have heard of their subscriptions.
+    """
 
     packet: Publish
     number: int
     sent: int
     acknowledged: int | None = None
+    doubtful: bool = False
+    unaware: Collection[str] = ()
 
 
 class History:
@@ -44,22 +56,33 @@ class History:
         self.now += 1
         return self.now
 
-    def published(self, packet: Publish, number: int) -> None:
+    def published(self, packet: Publish, number: int, unaware: Collection[str]) -> None:
         """A message is on its way. Before the first one there was nothing."""
         nothing = [Sent(Publish(packet.topic, b"", 1), 0, 0, 0)]
-        self.topics.setdefault(packet.topic, nothing).append(Sent(packet, number, self.tick()))
+        self.topics.setdefault(packet.topic, nothing).append(
+            Sent(packet, number, self.tick(), unaware=unaware))
 
     def acknowledged(self, packet: Publish) -> None:
         """Its publisher knows that it stands."""
         for entry in self.topics.get(packet.topic, ()):
             if entry.packet is packet:
                 entry.acknowledged = self.tick()
+                entry.doubtful = False          # it was sent since, or the log has kept it
 
-    def forget(self) -> None:
-        """A worker has lost what it had acknowledged."""
-        for entries in self.topics.values():
+    def forget(self, publishers: Collection[str]) -> None:
+        """A worker has lost what it had acknowledged; these publishers are its own."""
+        for topic, entries in self.topics.items():
             for entry in entries:
                 entry.acknowledged = None
+                entry.doubtful |= topic.split(b"/")[1].decode() in publishers
+
+    def is_missed(self, topic: bytes, payload: bytes, reader: str) -> bool:
+        """Return whether a message may have been published where a reader's subscription had not been heard of."""
+        return any(entry.packet.payload == payload and reader in entry.unaware for entry in self.topics[topic])
+
+    def is_doubtful(self, topic: bytes, number: int) -> bool:
+        """Return whether a message may be shown, and then an older one again."""
+        return any(entry.number == number and entry.doubtful for entry in self.topics[topic])
 
     def is_superseded(self, topic: bytes, payload: bytes, before: int) -> bool:
         """Return whether a message could not stand any more at some time."""
@@ -89,6 +112,8 @@ class Reader(Client):
     asked_steps: tuple[int, int] = (0, 0)       # of the world, the last two times
     is_standing: bool = False                   # it asked by a subscription that was there already
     asked_on: int = 0                           # number of the connection
+    # When it subscribed in this session, and which delivery came next; from the first on of which something is left.
+    asks: list[tuple[int, int]] = field(default_factory=list)
     bound: int = 0                              # what it is shown was not superseded then
     highest: dict[bytes, int] = field(default_factory=dict)     # topic -> number, of what was seen
     shown: dict[bytes, int] = field(default_factory=dict)       # ... with RETAIN, which is durable
@@ -98,6 +123,7 @@ class Reader(Client):
         """Subscribe, unless a kept session is subscribed."""
         if not session_present:
             self.asked = 0
+            self.asks.clear()
         if not (self.subscribed and session_present):
             self.subscribe(renewed=False)
 
@@ -106,6 +132,7 @@ class Reader(Client):
         history: History = self.world.history       # type: ignore[attr-defined]
         self.asked_before = self.asked
         self.asked, self.asked_on = history.tick(), self.connections
+        self.asks.append((self.asked, self.waiting()[1]))
         self.asked_steps = self.asked_steps[1], self.world.steps
         self.is_standing = not renewed and self.asked_before > 0
         self.subscribed = False
@@ -113,6 +140,21 @@ class Reader(Client):
         if renewed:
             self.send(encode(Unsubscribe(2, (self.topic_filter.encode(),)), self.version))
         self.send(encode(Subscribe(1, (subscription(self.topic_filter.encode(), self.qos),)), self.version))
+
+    @property
+    def full_filter(self) -> bytes:
+        """The topic filter as it is subscribed to."""
+        return self.topic_filter.encode()
+
+    @property
+    def asked_step(self) -> int:
+        """The step of the world at which it subscribed last."""
+        return self.asked_steps[1]
+
+    def waiting(self) -> tuple[int, int]:
+        """Return the number of the first retained message that waits for it, and that of its next delivery."""
+        worker: Worker = self.world.workers[self.home]      # type: ignore[attr-defined]
+        return worker.retained_of(self.identifier)
 
     def on_packet(self, packet: Any) -> None:
         """Take note of the SUBACK."""
@@ -122,7 +164,12 @@ class Reader(Client):
                 return
             self.world.check(packet.reasons == (self.qos,), f"{self.identifier}: {packet}")
             self.subscribed = True
-            self.bound = self.asked_before or self.asked
+            self.world.subscribed(self)         # type: ignore[arg-type]
+            # What it has asked for comes into its queue before it asks again, or as it does, and waits there for ever.
+            first, _ = self.waiting()
+            while len(self.asks) > 2 and self.asks[2][1] <= first:
+                del self.asks[0]
+            self.bound = self.asks[0][0]
         elif not isinstance(packet, Unsuback):
             super().on_packet(packet)
 
@@ -168,6 +215,8 @@ class Reader(Client):
         world.check(repeated or number >= highest, f"{said}, behind {highest}")
         if not packet.qos and self.qos and not topic.endswith(b"/0"):
             return                              # it came before its worker knew at what QoS: ahead of what is queued
+        if history.is_doubtful(topic, number):
+            return
         self.highest[topic] = max(self.highest.get(topic, 0), number)
         if packet.retain:
             self.shown[topic] = max(self.shown.get(topic, 0), number)
@@ -220,7 +269,7 @@ class Retaining:
             qos, topic = 1, SHARED_TOPIC
         payload = publisher.send_message(topic, qos, True, draw.random() < 0.15)
         if not qos:
-            self.history.published(Publish(topic, payload, 0, True), publisher.number)
+            self.history.published(Publish(topic, payload, 0, True), publisher.number, ())
 
     def check_the_end(self, stands: list[dict[bytes, bytes]]) -> None:
         """All workers have the same, and it may stand; who was subscribed has seen it last.
@@ -241,6 +290,8 @@ class Retaining:
                     continue
                 if reader.asked_on != reader.connections or (not value and reader.asked_before):
                     # It has lost the connection that it asked on; or that was cleared before it asked.
+                    continue
+                if self.history.is_missed(topic, value, reader.identifier):
                     continue
                 seen = reader.current.get(topic, b"")
                 check(seen == value, f"{reader.identifier} was sent {seen[-20:]!r} last of {topic!r}, and there is"

@@ -12,6 +12,7 @@ from broker.reactor.turn import Hub
 from broker.wire.packets import Disconnect, Publish, encode
 from router.matching.topic_names import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
+from tests.simulator.heard import Heard
 from tests.simulator.index import SharedEnvironment
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.network import Network
@@ -44,8 +45,7 @@ class SeveralWorld(Promises):
         # Long ones put a turn's records into several sectors; some close a window after a handful, when nothing moves.
         self.digits = draw.choice((1, 1, 1, 150, 60_000))
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
-        # Client -> workers that were not told when it subscribed -> what they have to know: process and version.
-        self.unsure: dict[str, dict[int, tuple[int, int]]] = {}
+        self.heard = Heard()
         self.group_got: dict[bytes, int] = {}
         self.deaths_in_adoption = 0
         # In the others each worker retains for itself, as without a data folder.
@@ -119,28 +119,23 @@ class SeveralWorld(Promises):
         """Return whether a worker may refuse what it cannot log now."""
         return any(worker.machine.had_trouble for worker in self.workers)
 
-    def subscribed(self, client: Subscriber) -> None:
+    def subscribed(self, client: Subscriber | Reader) -> None:
         """SUBACK came: every worker has installed the filter, but those that were not heard of meanwhile."""
-        home, asked = self.workers[client.home], client.asked_step
-        self.unsure[client.identifier] = {n: home.interest for n, step in home.silent_steps.items() if step >= asked}
+        self.heard.subscribed(client, self.workers[client.home])
 
-    def is_promised(self, publisher: Client, client: Subscriber) -> bool:
+    def is_promised(self, publisher: Client, client: Subscriber | Reader) -> bool:
         """Return whether what a client publishes now must come to a subscriber that it matches."""
         if not client.subscribed or not client.qos:
             return False
         here, home = self.workers[publisher.home], self.workers[client.home]
         if here is home:
             return True
-        if here.router is None:
+        if here.router is None or not self.heard.has(here, home, client):
             return False
         options = here.router.tree.options_of(here.peer_session(home), client.full_filter)
-        if options >= 0 and options & 3:
-            if here.interest_of(home) >= (unsure := self.unsure[client.identifier]).get(here.number, (0, 0)):
-                unsure.pop(here.number, None)       # else it is what was wanted before, and may not be any more
-            return True
-        self.check(here.number in self.unsure[client.identifier],
+        self.check(options >= 0 and options & 3 > 0,
                    f"worker {here.number} does not know that {client.identifier} wants {client.topic_filter}")
-        return False
+        return True
 
     def will_owed(self, client: Client, payload: bytes) -> None:
         """A worker that comes back hears of everybody before it publishes the wills of those that it had lost."""
@@ -157,7 +152,9 @@ class SeveralWorld(Promises):
                 # Its worker may not know that it is wanted, but when it is sent again it does, and that comes late.
                 self.before.setdefault(client.identifier, set()).add(message.payload)
         if message.retain:
-            self.history.published(message, number)
+            self.history.published(message, number, {
+                reader.identifier for reader in self.retaining.readers if reader.connected and reader.subscribed
+                and not self.is_promised(publisher, reader)} if self.retaining is not None else set())
 
     def acknowledged(self, message: Publish, number: int) -> None:
         """A publisher got PUBACK or PUBREC."""
@@ -167,7 +164,7 @@ class SeveralWorld(Promises):
     def forgive(self, clients: Collection[Client]) -> None:
         """A worker has lost what it had acknowledged."""
         super().forgive(clients)
-        self.history.forget()
+        self.history.forget({client.identifier for client in clients})
         for reader in self.retaining.readers if self.retaining is not None else ():
             reader.forget_all()
 
@@ -321,7 +318,7 @@ class SeveralWorld(Promises):
             reader.forget_live()
         for client in self.clients:
             client.home = homes[client.identifier.encode()]
-        self.unsure = {identifier: {} for identifier in self.unsure}
+        self.heard.all_over()
         for worker in self.workers:
             worker.silent_steps.clear()
         self.now_ms += draw.choice((0, 3000))
@@ -421,8 +418,8 @@ class SeveralWorld(Promises):
         """A worker that died may have lost what it had acknowledged."""
         if worker.machine.forgot:
             self.forgive([client for client in self.clients if client.home == worker.number])
-            for missed in self.unsure.values():
-                missed.setdefault(worker.number, (0, 0))
+            self.heard.forgot(worker, [(client, self.workers[client.home]) for client in self.clients
+                                       if isinstance(client, Subscriber | Reader)])
 
     def start(self, worker: Worker) -> None:
         """Start a worker that has died; it may die of that."""

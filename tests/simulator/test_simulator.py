@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Seeds that once failed stay here with the fix, as (seed, steps).
 FOUND = ((8, 1500), (37, 1500), (55, 1500), (60, 1500), (68, 1500), (162, 1500), (168, 1500), (208, 800), (425, 800),
          (583, 1500), (801, 1500))
-FOUND_OF_SEVERAL = (17, 22, 52, 346, 368, 442, 470, 527, 579, 624, 884, 2168, 3080, 4028, 4102, 5221)
+FOUND_OF_SEVERAL = (17, 22, 52, 346, 368, 442, 470, 527, 579, 624, 884, 2168, 3080, 4028, 4102, 5221,
+                    20426, 60150, 60468, 60618)
 START, SEEDS = "1", "100"
 SEEDS_OF_SEVERAL = "60"
 DISK_STEPS = ("create", "write", "sync", "sync_folder", "torn write", "torn sync")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.simulator.several import SeveralWorld
 
 SILENCE_MS = 2000
+NEVER = 1 << 64
 NODE = b"node"
 
 
@@ -145,9 +146,19 @@ class Worker:
         return self.opened.log.incarnation, self.mesh.interest.version
 
     def interest_of(self, other: Worker) -> tuple[int, int]:
-        """Return another worker's newest process that was heard, and which version of its interest is known here."""
+        """Return another worker's process, and the version of its interest, that was heard last; (0, 0): none was."""
         neighbour = self.mesh.neighbours[other.name]
-        return neighbour.link.peer_incarnation, neighbour.wants
+        return (neighbour.link.peer_incarnation, neighbour.wants) if neighbour.wants else (0, 0)
+
+    def retained_of(self, identifier: str) -> tuple[int, int]:
+        """Return the number of the first retained message that a session is owed, and that of its next delivery."""
+        session = None if self.router is None else self.router.sessions.get(identifier.encode())
+        if session is None:
+            return 0, NEVER                     # nobody can say
+        if session.owed is None:
+            return NEVER, 0
+        return next((number for number, *_, retain, _, _ in session.owed.deliveries() if retain), NEVER), (
+            session.owed.numbers[1])
 
     @property
     def owes_nothing(self) -> bool:
