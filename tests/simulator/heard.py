@@ -28,6 +28,10 @@ class Heard:
         self._unsure[client.identifier] = {
             number: home.interest for number, step in home.silent_steps.items() if step >= client.asked_step}
 
+    def lacked_by(self, client: Subscriber | Reader) -> set[int]:
+        """Return the numbers of the workers that may not have heard of a subscription."""
+        return set(self._unsure[client.identifier])
+
     def has(self, here: Worker, home: Worker, client: Subscriber | Reader) -> bool:
         """Return whether a worker has heard of a subscription on another one."""
         unsure = self._unsure[client.identifier]

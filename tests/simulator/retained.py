@@ -76,6 +76,16 @@ class History:
                 entry.acknowledged = None
                 entry.doubtful |= topic.split(b"/")[1].decode() in publishers
 
+    def missed(self, reader: str, publishers: Collection[str]) -> None:
+        """A reader's SUBACK came, and the worker of these publishers had not heard of the subscription.
+
+        What nobody has acknowledged may be published there yet, or have been published before, for others.
+        """
+        for topic, entries in self.topics.items():
+            for entry in entries:
+                if entry.acknowledged is None and topic.split(b"/")[1].decode() in publishers:
+                    entry.unaware = {*entry.unaware, reader}
+
     def is_missed(self, topic: bytes, payload: bytes, reader: str) -> bool:
         """Return whether a message may have been published where a reader's subscription had not been heard of."""
         return any(entry.packet.payload == payload and reader in entry.unaware for entry in self.topics[topic])

@@ -122,6 +122,9 @@ class SeveralWorld(Promises):
     def subscribed(self, client: Subscriber | Reader) -> None:
         """SUBACK came: every worker has installed the filter, but those that were not heard of meanwhile."""
         self.heard.subscribed(client, self.workers[client.home])
+        if isinstance(client, Reader):
+            late = self.heard.lacked_by(client)
+            self.history.missed(client.identifier, {each.identifier for each in self.publishers if each.home in late})
 
     def is_promised(self, publisher: Client, client: Subscriber | Reader) -> bool:
         """Return whether what a client publishes now must come to a subscriber that it matches."""
