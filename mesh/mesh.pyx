@@ -184,7 +184,7 @@ cdef class Mesh(MeshSeam):
             neighbour.peer = self.forwarding.peer(peer)
             neighbour.peer.shares_node = peer.rpartition(b"/")[0] == name.rpartition(b"/")[0]
             if neighbour.peer.shares_node and router.retaining.is_shared:
-                router.retaining.fences.passed[neighbour.peer.worker] = 0
+                router.retaining.fences.passed[neighbour.peer.worker] = 0, 0
                 router.retaining.fences.waits.hears(neighbour.peer.worker, False)
             neighbour.channel = transport.connect(peer, endpoint, key)
             neighbour.there_ms = router.ledger.now_ms

@@ -151,8 +151,12 @@ cdef class Forwarding:
         if message.retain and peer.shares_node:
             router.retaining.forwarded(message, peer.worker, incarnation, n, router.ledger.now_us)
             # Those that a log has told of stand where nothing is shared, too: while sessions are spread anew.
-            if n and len(router.retaining.fences):
-                behind = router.retaining.fences.behind(peer.worker, n, message.topic_name, router.tree) or None
+            if n and not ids_length and len(router.retaining.fences):
+                route = self.route_of(message)
+                behind = router.retaining.fences.behind(
+                    peer.worker, (incarnation, n), message.topic_name,
+                    [<Receiver>route.targets[index].receiver for index in range(route.target_count)],
+                    router.tree) or None
                 if behind is not None and message.payload_length == 0 and router.retaining.is_cleared_by(
                         message, peer.worker, n):
                     behind = None       # they were given nothing of the topic, but may have been sent an older one live
@@ -408,8 +412,6 @@ cdef class Forwarding:
         cdef Outgoing outgoing = session.outgoing
         cdef Delivery* delivery
         cdef uint64_t number
-        if peer.shares_node and self.router.retaining.is_shared:
-            self.router.retaining.fences.restarted(peer.worker, incarnation)
         if outgoing is not None and outgoing.ring != NULL:
             for number in range(max(outgoing.oldest_open, peer.copied_below), outgoing.end_number):
                 delivery = outgoing.slot(number)

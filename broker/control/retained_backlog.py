@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router.core.message import Message
-    from router.retained.link_waits import Reached
+    from router.retained.link_waits import Ids
     from router.retained.scan import RetainedScan
     from router.router import Router
 
@@ -104,11 +104,11 @@ class Backlog:
         """
         self._begin(None)
 
-    def begin_standing(self, reached: Reached) -> None:
+    def begin_standing(self, reached: Ids) -> None:
         """Begin to read for subscriptions that were there before: what links have brought, up to these records."""
         self._begin(reached)
 
-    def _begin(self, reached: Reached | None) -> None:
+    def _begin(self, reached: Ids | None) -> None:
         for topic_filter, asked in list(self.scans.items()):
             assert asked.scan is not None
             if asked.scan.is_standing == (reached is not None):

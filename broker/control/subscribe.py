@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.config.loader import Mqtt
     from broker.reactor.connection import Connection
     from broker.reactor.replay_seam import ReplaySeam
-    from router.retained.link_waits import Reached
+    from router.retained.link_waits import Ids
     from router.router import Router
     from router.sessions.session import Session
 
@@ -210,7 +210,7 @@ class Subscribing:
     def _when_sure(self) -> None:
         self._when_brought(None)
 
-    def _when_brought(self, reached: Reached | None) -> None:
+    def _when_brought(self, reached: Ids | None) -> None:
         waiting = self._controller.awaiting_links
         waiting[self._connection] -= 1
         if not waiting[self._connection]:

@@ -231,7 +231,9 @@ def open_log(
     # Before anything is written: on a full disk it is room.
     remove_snapshots(disk, first_segment)
     segments.repair()
-    incarnation = 1 + max([last_run.incarnation, *(header.incarnation for header in segments.headers)])
+    incarnation = 1 + max([
+        last_run.incarnation, index.applied_incarnation if index is not None else 0,
+        *(header.incarnation for header in segments.headers)])
     run = LastRun(
         incarnation, options.get("durability", "fsync"), segments.begins,
         segments.headers[-1].segment if segments.headers else 0)  # fmt: skip
@@ -244,8 +246,8 @@ def open_log(
     log.snapshot = first_segment
     router.ledger.incarnation = incarnation
     if index is not None:
-        index.rewind(log.appended)
         index.incarnation = incarnation
+        index.rewind(log.appended)
     return Opened(
         log, recovery.fed, segments.damages, recovery.problems, recovery.problem_count, lost_connections,
         durability_before != "fsync", recovery.detached_us,

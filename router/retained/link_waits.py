@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Reached = dict[int, int]  # worker -> number of a record of its log
-Id = tuple[int, int]  # incarnation and number of a record
+Id = tuple[int, int]  # number of a record as a process has it, behind that one's incarnation
 Ids = dict[int, Id]  # worker -> a record of its log
+UNKNOWN: Final = 0  # incarnation: those of processes count from 1
+NOWHERE: Final[Id] = (UNKNOWN, 0)
 
 
 class Wait:
@@ -40,13 +41,13 @@ class Shelf:
     """
 
     def __init__(self) -> None:
-        self.heaps: dict[int, list[tuple[int, int, Wait]]] = {}
+        self.heaps: dict[int, list[tuple[Id, int, Wait]]] = {}
 
-    def put(self, worker: int, record: int, wait: Wait) -> None:
+    def put(self, worker: int, record: Id, wait: Wait) -> None:
         """It lacks this record of a worker. Cost: O(log waits)."""
         heappush(self.heaps.setdefault(worker, []), (record, wait.number, wait))
 
-    def take(self, worker: int, record: int | None = None) -> list[Wait]:
+    def take(self, worker: int, record: Id | None = None) -> list[Wait]:
         """Take what lacks no more than this record, or all that is for a worker. Cost: O(log waits) for each."""
         heap = self.heaps.get(worker)
         found = []
@@ -65,9 +66,11 @@ class LinkWaits:
     Args:
         passed: worker -> up to which record of its log its link has brought whatever is wanted here; the caller's.
         written: returns up to which record of each other worker's log the index has what was retained.
+
+    A process that is not heard yet has passed nothing, whatever numbers its worker had before.
     """
 
-    def __init__(self, passed: Reached, written: Callable[[], Reached]) -> None:
+    def __init__(self, passed: Ids, written: Callable[[], Ids]) -> None:
         self.passed = passed
         self.away: set[int] = set()  # workers of which nothing is heard
         self._written = written
@@ -81,7 +84,10 @@ class LinkWaits:
         return bool(self._for_either.heaps)
 
     def add(self, reached: Ids, early: Ids, action: Callable[[], object]) -> None:
-        """Call something when it lacks nothing, which may be now."""
+        """Call something when it lacks nothing, which may be now.
+
+        `reached` follows what is heard of new processes.
+        """
         self._count += 1
         self._settle([Wait(self._count, reached, early, action)])
 
@@ -96,7 +102,8 @@ class LinkWaits:
         """The index may have got further."""
         written = self._written()
         shelf = self._for_either
-        self._settle([wait for worker in list(shelf.heaps) for wait in shelf.take(worker, written.get(worker, 0))])
+        self._settle([
+            wait for worker in list(shelf.heaps) for wait in shelf.take(worker, written.get(worker, NOWHERE))])
 
     def hears(self, worker: int, is_up: bool) -> None:
         """A worker is there, or nothing is heard of it: what waits does not wait for that one."""
@@ -126,13 +133,15 @@ class LinkWaits:
             if not self._is_put(wait, written):
                 wait.action()
 
-    def _is_put(self, wait: Wait, written: Reached) -> bool:
-        for worker, (_, record) in wait.reached.items():
+    def _is_put(self, wait: Wait, written: Ids) -> bool:
+        for worker, record in wait.reached.items():
             if worker not in self.away and record > self.passed.get(worker, record):
                 self._for_link.put(worker, record, wait)
                 return True
-        for worker, (_, record) in wait.early.items():
-            if worker not in self.away and record > max(self.passed.get(worker, record), written.get(worker, 0)):
+        for worker, record in wait.early.items():
+            if worker not in self.away and record > max(
+                self.passed.get(worker, record), written.get(worker, NOWHERE)
+            ):
                 self._for_either.put(worker, record, wait)
                 return True
         return False
@@ -141,3 +150,16 @@ class LinkWaits:
 def lowered(found: Id, incarnation: int, after: int) -> Id:
     """Return a record as it counts for a process of its worker; a later one gives the numbers behind `after` anew."""
     return found if found[0] >= incarnation else (incarnation, min(found[1], after))
+
+
+def covers(reached: Id, found: Id) -> bool:
+    """Return whether what is told up to one record has another one, of the same worker, or knows that it is lost.
+
+    What a process says later than its first record has all that its log kept of those before.
+    """
+    return found[0] < reached[0] or found[1] <= reached[1]
+
+
+def is_reached(found: Id, reached: Id) -> bool:
+    """Return whether a record is there that some log or LMDB has; of an earlier process it may be on its way, too."""
+    return found[1] <= reached[1] and (found[0] <= reached[0] or reached[0] == UNKNOWN)

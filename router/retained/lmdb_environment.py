@@ -15,14 +15,16 @@ import lmdb
 
 from router.log.disk import Disk, FileLock, exists, make_folder, make_private, set_aside
 from router.log.segments import FOREIGN, MissingSegmentError, NewerVersionError
+from router.retained.link_waits import UNKNOWN
 from router.retained.page_check import DATABASES, PageCheck, PagesError, meta_value
 from router.retained.resident_pages import MappedPages
 from router.retained.second_copy import CopyError, Manifest, RetainedCopy
 from router.retained.values import due_of, is_tombstone, size_of, stamp_of
 
-FORMAT_VERSION: Final = 2  # 1 had no check sums but those of the records in it
+FORMAT_VERSION: Final = 3  # 1 had no check sums but those of the records in it, 2 no incarnation in APPLIED
 TOTALS: Final = struct.Struct("<QQq")  # messages, their size in bytes, the highest stamp there ever was
-APPLIED: Final = struct.Struct("<QQ")  # applied up to this record; none here is higher than that one
+APPLIED: Final = struct.Struct("<QQI")  # applied up to this record; none here is higher than that one; incarnation
+APPLIED_2: Final = struct.Struct("<QQ")  # until format 2
 FORMAT_KEY: Final = b"format"
 TOTALS_KEY: Final = b"totals"
 APPLIED_KEY: Final = b"applied"  # and the worker's number, big-endian
@@ -157,7 +159,7 @@ class RetainedEnvironment:
         node = meta.get(NODE_KEY, b"").hex()
         if self.node and node not in ("", self.node):
             raise DamagedError(f"it {FOREIGN}")
-        return {int.from_bytes(key[len(APPLIED_KEY) :], "big"): APPLIED.unpack(value)[0]
+        return {int.from_bytes(key[len(APPLIED_KEY) :], "big"): APPLIED_2.unpack_from(value)[0]
                 for key, value in meta.items() if key.startswith(APPLIED_KEY)}
 
     def _mend(self, damage: DamagedError) -> None:
@@ -217,7 +219,7 @@ class RetainedEnvironment:
             self.put_meta(transaction, TOTALS_KEY, TOTALS.pack(count, size, stamp_us))
             for worker, number in covered.items():
                 key = APPLIED_KEY + worker.to_bytes(4, "big")
-                self.put_meta(transaction, key, APPLIED.pack(number, number))
+                self.put_meta(transaction, key, APPLIED.pack(number, number, UNKNOWN))
 
     def _put(self, transaction: "lmdb.Transaction[bytes]", some: list[tuple[bytes, bytes]]) -> None:
         for key, value in some:
@@ -279,7 +281,7 @@ class RetainedEnvironment:
             node = transaction.get(NODE_KEY)
         if found is not None and FORMAT.unpack_from(found)[0] == FORMAT_VERSION and (node or not self.node):
             return
-        # What was there in format 1 is read as it is, and has its check sums when it is written again.
+        # What was there in format 1 or 2 is read as it is, and is as in this one when it is written again.
         with self._environment.begin(write=True, db=self.meta) as transaction:
             self.put_meta(transaction, FORMAT_KEY, FORMAT.pack(FORMAT_VERSION))
             if self.node:
@@ -360,6 +362,19 @@ class RetainedEnvironment:
         with self.lock:
             self._close()
             self._users.close()
+
+
+def applied_in(value: bytes | None) -> tuple[int, int, int]:
+    """Return what stands under APPLIED_KEY in `meta`: up to where, the highest record, and whose process wrote it.
+
+    What was written in an earlier format, or is from the copy, does not know the last: it is of a process before all
+    that are there.
+    """
+    if value is None:
+        return 0, 0, UNKNOWN
+    if len(value) > APPLIED.size:
+        return APPLIED.unpack_from(value)
+    return *APPLIED_2.unpack_from(value), UNKNOWN
 
 
 def totals(transaction: "lmdb.Transaction[bytes]", meta: Any) -> tuple[int, int, int]:

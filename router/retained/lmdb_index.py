@@ -20,6 +20,7 @@ import lmdb
 from router.core.message import Message
 from router.retained.change_table import ChangeTable
 from router.retained.keys import key_of
+from router.retained.link_waits import Ids
 from router.retained.lmdb_environment import (
     APPLIED,
     APPLIED_KEY,
@@ -27,9 +28,10 @@ from router.retained.lmdb_environment import (
     TOTALS,
     TOTALS_KEY,
     RetainedEnvironment,
+    applied_in,
     totals,
 )
-from router.retained.lmdb_writer import anything_to_forget, forget, write_change
+from router.retained.lmdb_writer import anything_to_forget, forget, forget_records, write_change
 from router.retained.scan import RetainedScan
 from router.retained.unapplied_remote import Forwarded
 from router.retained.values import (
@@ -41,12 +43,9 @@ from router.retained.values import (
     is_newer,
     is_tombstone,
     newest_of,
-    origin_of,
-    record_of,
     size_of,
     stamp_of,
     tombstone,
-    without_record,
 )
 
 MAP_SIZE: Final = 1 << 30
@@ -60,7 +59,7 @@ BEHIND_CHANGES: Final = 32_768  # with more than that in the front table, some 1
 BREATH_BEHIND: Final = 256  # so that the reactor stores no faster than the thread writes
 APPLY_CHANGES: Final = 8192  # of recovery, gathered before they are written
 LOOK_COMMITS: Final = 64  # between two looks for readers that were killed
-NOTHING: Final[dict[int, int]] = {}
+NOTHING: Final[Ids] = {}
 
 
 class RetainedIndex:
@@ -119,7 +118,7 @@ class RetainedIndex:
             self._count, self._size, self.last_stamp_us = totals(transaction, self._environment.meta)
             transaction.abort()
         # In LMDB up to the first one, and nothing is of a higher record than the second one.
-        self.applied, self._highest = APPLIED.unpack_from(applied) if applied is not None else (0, 0)
+        self.applied, self._highest, self.applied_incarnation = applied_in(applied)
         self._durable = 0
         self.is_shared = workers > 1
         self._forwarded = Forwarded(worker)
@@ -173,7 +172,7 @@ class RetainedIndex:
                 self.last_stamp_us = max(self.last_stamp_us, stamp_us)
 
     def forwarded(self, message: Message, *, stamp_us: int, origin: int, incarnation: int, record: int,
-                  sure: dict[int, int] = NOTHING) -> None:  # fmt: skip
+                  sure: Ids = NOTHING) -> None:  # fmt: skip
         """Take notice of a retained message that has come from another worker, before any receiver here gets it.
 
         It is that worker who stores it, perhaps later; until then it is what readers here find. Messages of one origin
@@ -184,7 +183,7 @@ class RetainedIndex:
             message: owned; an empty payload clears its topic.
             stamp_us: its stamp, or any later time of its origin's clock.
             origin, incarnation, record: its id.
-            sure: by worker, up to which record its log is synced.
+            sure: by worker, up to which record its log is synced, as which of its processes has it.
         """
         self.look()
         self.last_stamp_us = max(self.last_stamp_us, stamp_us)
@@ -245,7 +244,7 @@ class RetainedIndex:
         """
         with self._lock:
             if record > max(self._front.last, self._back.last, self.applied):
-                self._front.last = record
+                self._front.last, self._front.incarnation = record, self.incarnation
                 self._wake.notify_all()
 
     def rewind(self, last_number: int) -> None:
@@ -254,20 +253,21 @@ class RetainedIndex:
         Where a loss of power has taken records that were applied already (durability `os`), their numbers are given
         again: what gets them must not be taken for applied, and messages that had them have record 0 from now on.
         Waits for LMDB then. Cost: nothing, or 1 µs for each message there is.
+
+        `incarnation` is that of the process that gives them again.
         """
         if self._highest <= last_number:
             return
         environment = self._environment
         try:
             with environment.write() as transaction:
-                cursor = transaction.cursor(db=environment.topics)
-                lost = [(key, value) for key, value in cursor if record_of(value) > last_number
-                        and origin_of(value) == self.worker]  # fmt: skip
-                for key, value in lost:
-                    transaction.put(key, without_record(value), db=environment.topics)
-                self.applied = min(self.applied, last_number)
+                forget_records(environment, transaction, self.worker, last_number)
+                if self.applied > last_number:
+                    # All that is left of earlier processes' records is in here.
+                    self.applied, self.applied_incarnation = last_number, self.incarnation
                 self._highest = last_number
-                environment.put_meta(transaction, self._applied_key, APPLIED.pack(self.applied, last_number))
+                value = APPLIED.pack(self.applied, last_number, self.applied_incarnation)
+                environment.put_meta(transaction, self._applied_key, value)
             with environment.lock:
                 environment.touched(self._count)
         except lmdb.Error as error:
@@ -323,23 +323,22 @@ class RetainedIndex:
         # A message is expired when a whole millisecond has passed.
         end = due_key(DUE_MESSAGE, now_us - 999)
         expired: list[tuple[bytes, bytes]] = []
-        environment = self._environment
-        with environment.lock:
-            transaction = environment.read()
-            try:
-                cursor = transaction.cursor(db=environment.due)
-                more = cursor.first()
-                while more and limit > 0 and cursor.key() < end:
-                    limit -= 1
-                    key = cursor.value()
-                    if self.change(key) is None:
-                        value = transaction.get(key, None, environment.topics)
-                        assert value is not None, key
-                        expired.append((key, value))
-                    more = cursor.next()
-                environment.touched(len(expired))
-            finally:
-                transaction.abort()
+
+        def find(transaction: "lmdb.Transaction[bytes]") -> None:
+            cursor = transaction.cursor(db=self._environment.due)
+            more = cursor.first()
+            for _ in range(limit):
+                if not more or cursor.key() >= end:
+                    break
+                key = cursor.value()
+                if self.change(key) is None:
+                    value = transaction.get(key, None, self.topics)
+                    assert value is not None, key
+                    expired.append((key, value))
+                more = cursor.next()
+            self.touched(len(expired))
+
+        self.read(find)
         removed = sum(self._add(key, cleared(key, value))[0] for key, value in expired)
         if now_us >= self._forget_from_us:
             with self._lock:
@@ -439,7 +438,7 @@ class RetainedIndex:
         with self._lock:
             front = self._front
             if record:
-                front.last = record
+                front.last, front.incarnation = record, self.incarnation
                 self.last_stamp_us = max(self.last_stamp_us, stamp_of(value))
             if counts:
                 if key not in front.changes:
@@ -582,9 +581,10 @@ class RetainedIndex:
             stamp_us = max(stamp_us, self.last_stamp_us)
             environment.put_meta(transaction, TOTALS_KEY, TOTALS.pack(count, size, stamp_us))
             if table.last:
-                applied = table.last if is_last else self.applied
+                applied, incarnation = (
+                    (table.last, table.incarnation) if is_last else (self.applied, self.applied_incarnation))
                 highest = max(self._highest, table.last)  # until rewind() was told, it may be higher than the log is
-                environment.put_meta(transaction, self._applied_key, APPLIED.pack(applied, highest))
+                environment.put_meta(transaction, self._applied_key, APPLIED.pack(applied, highest, incarnation))
         with self._lock:
             self._count, self._size = count, size
             table.written = end
@@ -592,7 +592,8 @@ class RetainedIndex:
             table.size -= size - size_before
             self._highest = max(self._highest, table.last)
             if is_last and table is self._back:
-                self.applied = max(self.applied, table.last)
+                if table.last > self.applied:
+                    self.applied, self.applied_incarnation = table.last, table.incarnation
                 self._back = ChangeTable()
                 self._wake.notify_all()
         if is_last and table.last:

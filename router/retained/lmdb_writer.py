@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from router.retained.values import DUE_TOMBSTONE, due_key, due_of, is_newer, is_tombstone, size_of
+from router.retained.values import (
+    DUE_TOMBSTONE,
+    due_key,
+    due_of,
+    is_newer,
+    is_tombstone,
+    origin_of,
+    record_of,
+    size_of,
+    without_record,
+)
 
 if TYPE_CHECKING:
     import lmdb
@@ -77,3 +87,13 @@ def forget(
         transaction.delete(cursor.value(), db=environment.tombstones)
         cursor.delete()
         too_many -= 1
+
+
+def forget_records(
+    environment: RetainedEnvironment, transaction: lmdb.Transaction[bytes], worker: int, last_number: int
+) -> None:
+    """Note of a worker's messages with a higher number that no log has them any more. Cost: 1 µs for each of all."""
+    lost = [(key, value) for key, value in transaction.cursor(db=environment.topics)
+            if record_of(value) > last_number and origin_of(value) == worker]  # fmt: skip
+    for key, value in lost:
+        transaction.put(key, without_record(value), db=environment.topics)

@@ -51,9 +51,10 @@ cdef enum:                       # what is walked; from TOPICS on as in DATABASE
     DUPLICATES = 6               # the topics that are due at once, where they have a tree of their own
 
 DATABASES = (b"topics", b"tombstones", b"due", b"meta")
-CHECKED = {b"format": 4, b"totals": 24, b"node": 8, b"applied": 16}      # bytes of these values, without their check sum
+CHECKED = {b"format": 4, b"totals": 24, b"node": 8, b"applied": 20}      # bytes of these values, without their check sum
+APPLIED_2 = 16                 # ... until format 2
 
-FORMAT_MAX = 2                 # of what is checked here; a newer one is left alone
+FORMAT_MAX = 3                 # of what is checked here; a newer one is left alone
 
 cdef uint64_t MAP_MAX = <uint64_t>1 << 46
 cdef uint64_t NO_PAGE = <uint64_t>-1
@@ -418,6 +419,8 @@ cdef class PageCheck:
     cdef int note_meta(self, uint64_t page, bytes key, bytes data) except -1:
         """Take a value of `meta`: as it was in format 1, or with its check sum."""
         size = CHECKED.get(key[:7] if key.startswith(b"applied") and len(key) == 11 else key)
+        if len(key) == 11 and len(data) in (APPLIED_2, APPLIED_2 + 4):
+            size = APPLIED_2
         if size is None or len(data) not in (size, size + 4):
             self.foreign = self.foreign or f"page {page}: {key!r} is not ours"
             return 0

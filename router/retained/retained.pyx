@@ -168,8 +168,8 @@ cdef class Retaining:
                        for number in (worker, incarnation, record)]
             self.ledger.records.add("fenced", self.ledger.now_us, receiver.client_identifier, topic_filter, numbers)
 
-    def written(self) -> dict[int, int]:
-        """Return up to which record of each other worker's log LMDB has what was retained."""
+    def written(self) -> dict[int, tuple[int, int]]:
+        """Return up to which record (with its incarnation) of each other worker's log LMDB has what was retained."""
         self.index.look()
         return self.index.written()
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from router.core.message import Message
 from router.retained.keys import KeyFilter, is_cut, key_of
-from router.retained.values import decode, id_of, is_tombstone, name_in, origin_of, record_of, stamp_of
+from router.retained.link_waits import Id, Ids, is_reached
+from router.retained.values import decode, id_of, is_tombstone, name_in, origin_of, stamp_of
 
-if TYPE_CHECKING:
-    from router.retained.link_waits import Id, Reached
-
-NEVER: Final = 1 << 64
+NEVER: Final[Id] = (1 << 64, 1 << 64)
 STEPS_PER_MESSAGE: Final = 2  # topics that a slice looks at, for each message it may return
 STEPS_MIN: Final = 16
 SLICE_BYTES_MAX: Final = 1 << 20
@@ -24,7 +22,7 @@ class Index(Protocol):
 
     worker: int
     is_shared: bool
-    reached: Callable[[], dict[int, int]]
+    reached: Callable[[], Ids]
 
     @property
     def has_changes(self) -> bool:
@@ -86,15 +84,15 @@ class RetainedScan:
     def __init__(self, index: Index, topic_filter: bytes) -> None:
         self.done = self.is_standing = False
         self.on_begin: Callable[[], None] = lambda: None
-        self.early: dict[int, Id] = {}
-        self.sure: Callable[[], Reached] = dict
+        self.early: Ids = {}
+        self.sure: Callable[[], Ids] = dict
         self.is_exact = b"+" not in topic_filter and b"#" not in topic_filter
         self._index = index
         self._filter: KeyFilter | bytes = key_of(topic_filter) if self.is_exact else KeyFilter(topic_filter)
         self._own_stamp_us = index.look()  # what is newer has come live: of this worker
         self.begin()
 
-    def begin(self, reached: Reached | None = None) -> None:
+    def begin(self, reached: Ids | None = None) -> None:
         """Begin now, nothing having been read: what other workers publish comes live from here on.
 
         That it does takes some time after a new subscription; what this worker publishes came live since the scan was
@@ -108,7 +106,7 @@ class RetainedScan:
         self._sure = self.sure()
         self._reached = (index.reached() | self._sure if reached is None else reached) if index.is_shared else {}
         self._early = {
-            worker: found for worker, found in self.early.items() if found[1] > self._reached.get(worker, NEVER)}
+            worker: found for worker, found in self.early.items() if found > self._reached.get(worker, NEVER)}
         self.on_begin()
         self._tables = index.tables()  # those that are gone through yet
         self._older, self._newer, *self._forwarded = (changes for changes, _, _ in self._tables)
@@ -240,7 +238,7 @@ class RetainedScan:
         """Return the value of a key, but what came before the scan and may be lost."""
         value = self._index.newest(key)
         if self._early and value is not None and self._is_early(value) and (
-                record_of(value) > self._sure.get(origin_of(value), NEVER)):
+                id_of(value) > self._sure.get(origin_of(value), NEVER)):
             return self._index.newest_written(key)
         return value
 
@@ -255,4 +253,4 @@ class RetainedScan:
             return bool(stamp_of(value) <= self._own_stamp_us)
         # By its record, too: the clocks of two workers are not that exact.
         return bool(stamp_of(value) <= self._stamp_us) and (
-            record_of(value) <= self._reached.get(origin, NEVER) or self._is_early(value))
+            is_reached(id_of(value), self._reached.get(origin, NEVER)) or self._is_early(value))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from router.retained.keys import key_of
-from router.retained.lmdb_environment import APPLIED, APPLIED_KEY, totals
-from router.retained.values import encode, id_of, is_newer, origin_of, record_of, tombstone
+from router.retained.link_waits import NOWHERE, Id, Ids, covers, lowered
+from router.retained.lmdb_environment import APPLIED_KEY, applied_in, totals
+from router.retained.values import encode, id_of, is_newer, origin_of, tombstone
 
 if TYPE_CHECKING:
     import lmdb
@@ -25,7 +26,7 @@ class _Table:
         self.changes: dict[bytes, bytes] = {}  # key to value, which may be a tombstone
         self.before: dict[bytes, bytes] = {}  # key to what changes had before, the newest that cannot be lost
         self.keys: list[bytes] = []  # of changes, in the order in which they came first
-        self.last: dict[int, tuple[int, int]] = {}  # origin to incarnation and record of its newest message in here
+        self.last: Ids = {}  # origin to the record of its newest message in here
 
 
 class Forwarded:
@@ -42,9 +43,10 @@ class Forwarded:
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
-        self.applied: dict[int, int] = {}  # worker to the number of the record up to which LMDB has its log
-        self.came: dict[int, int] = {}  # worker to the number of the newest record that came of it
+        self.applied: Ids = {}  # worker to the record up to which LMDB has its log
+        self.came: Ids = {}  # worker to the newest record that came of it
         self._incarnations: dict[int, int] = {}  # of origins, the highest
+        self._starts: Ids = {}  # worker to its newest process that is heard, and after which record that began
         # Origin to its incarnations that began since something came, and after which record of its log each did.
         self._began: dict[int, list[tuple[int, int]]] = {}
         self._seen = -1  # id of the transaction that was looked at last
@@ -61,15 +63,30 @@ class Forwarded:
         more = cursor.set_range(APPLIED_KEY)
         while more and cursor.key().startswith(APPLIED_KEY):
             worker = int.from_bytes(cursor.key()[len(APPLIED_KEY) :], "big")
-            self.applied[worker] = APPLIED.unpack_from(cursor.value())[0]
+            number, _, incarnation = applied_in(cursor.value())
+            self._note_applied(worker, (incarnation, number))
             more = cursor.next()
         self._settle()
         return totals(transaction, meta)
 
+    def _note_applied(self, worker: int, applied: Id) -> None:
+        if worker in self._starts:
+            applied = lowered(applied, *self._starts[worker])
+        self.applied[worker] = applied
+        incarnation = applied[0]
+        if any(worker in table.last and table.last[worker][0] < incarnation for table in (self._back, self._front)):
+            # What came of an earlier process is in LMDB as far as it is in a log, whether the new one is heard or not.
+            began = self._began.setdefault(worker, [])
+            if (incarnation, 0) not in began:
+                began.append((incarnation, 0))
+
     def began(self, origin: int, incarnation: int, after: int) -> None:
         """A worker has come back, and what came of it before with a higher record is in no log."""
         self._incarnations[origin] = incarnation
-        self.came[origin] = min(self.came.get(origin, 0), after)
+        self._starts[origin] = incarnation, after
+        if origin in self.applied:
+            self.applied[origin] = lowered(self.applied[origin], incarnation, after)
+        self.came[origin] = lowered(self.came.get(origin, NOWHERE), incarnation, after)
         for table in (self._back, self._front):
             if origin in table.last:
                 # What it has kept may not be in LMDB yet.
@@ -78,28 +95,28 @@ class Forwarded:
         self._settle()
 
     def add(
-        self, message: Message, stamp_us: int, origin: int, incarnation: int, record: int, sure: dict[int, int]
+        self, message: Message, stamp_us: int, origin: int, incarnation: int, record: int, sure: Ids
     ) -> None:
         """Remember what came, unless LMDB has it or something newer came before it.
 
         Args:
             message, stamp_us, origin, incarnation, record: as of RetainedIndex.forwarded().
-            sure: origin to the number of the record up to which its log is synced: what is there is kept behind what
-                comes, which may be lost.
+            sure: origin to the record up to which its log is synced: what is there is kept behind what comes, which may
+                be lost.
         """
         if incarnation > self._incarnations.get(origin, 0):
             # It has recovered, and with that given LMDB whatever its log had kept.
             self._incarnations[origin] = incarnation
-            self.came[origin] = 0
+            self.came[origin] = incarnation, 0
             self._settle()
-        self.came[origin] = max(self.came.get(origin, 0), record)
+        self.came[origin] = max(self.came.get(origin, NOWHERE), (incarnation, record))
         key = key_of(message.topic_name)
         if message.body:
             value = encode(message, stamp_us, 0, record, origin, incarnation)
         else:
             value = tombstone(key, stamp_us, record, origin, incarnation)
         older = self.get(key)
-        if record <= self.applied.get(origin, 0):
+        if covers(self.applied.get(origin, NOWHERE), (incarnation, record)):
             return
         if older is not None:
             # Stamps are of when it came: of one worker the numbers say what was first.
@@ -109,22 +126,22 @@ class Forwarded:
         front = self._front
         if key not in front.changes:
             front.keys.append(key)
-        if older is not None and record_of(older) <= sure.get(origin_of(older), 0):
+        if older is not None and covers(sure.get(origin_of(older), NOWHERE), id_of(older)):
             front.before[key] = older
         front.changes[key] = value
         # What comes at QoS 0 comes ahead of what has a lower number and waits for its record.
-        front.last[origin] = max(front.last.get(origin, (0, 0)), (incarnation, record))
+        front.last[origin] = max(front.last.get(origin, NOWHERE), (incarnation, record))
         if len(front.keys) >= TABLE_MAX:
             self._back, self._front = front, _Table()
 
-    def written(self) -> dict[int, int]:
+    def written(self) -> Ids:
         """Return up to which record of each other worker's log LMDB has what was retained, as it was seen last."""
         return {origin: record for origin, record in self.applied.items() if origin != self.worker}
 
-    def reached(self) -> dict[int, int]:
+    def reached(self) -> Ids:
         """Return the same, or up to which record something has come, if that is further."""
         return self.written() | {
-            origin: max(record, self.applied.get(origin, 0)) for origin, record in self.came.items()
+            origin: max(record, self.applied.get(origin, NOWHERE)) for origin, record in self.came.items()
         }
 
     def get(self, key: bytes) -> bytes | None:
@@ -158,6 +175,6 @@ class Forwarded:
 
     def _is_settled(self, table: _Table) -> bool:
         return all(
-            record <= self.applied.get(origin, 0) or incarnation < self._incarnations.get(origin, 0)
-            for origin, (incarnation, record) in table.last.items()
+            covers(self.applied.get(origin, NOWHERE), last) or last[0] < self._incarnations.get(origin, 0)
+            for origin, last in table.last.items()
         )

@@ -36,7 +36,7 @@ def given_the_newer(two: TwoWorkers) -> bytes:
 
 def let_go(two: TwoWorkers) -> None:
     """The link brings what it holds."""
-    two.is_held = False
+    two.is_held = two.is_cut = False
     for _ in range(200):
         two.step(synced=True)
 
@@ -107,3 +107,59 @@ def test_who_is_given_a_newer_message_does_not_hear_that_the_topic_was_cleared_b
     assert two.ask(synced=True) == [newer]
     let_go(two)
     assert two.seen == [(newer, True)]
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_what_a_process_published_that_was_not_heard_yet_does_not_follow(two: TwoWorkers, deaths: int) -> None:
+    two.retain(synced=True, qos=1)
+    two.is_stopped = True
+    for _ in range(deaths):
+        restart(two, 0)
+        two.retain(synced=True, qos=1)
+    newer = two.retain(synced=True, qos=1)
+    two.is_stopped, two.is_cut = False, True
+    assert two.ask(synced=True) == [newer]
+    let_go(two)
+    assert two.seen == [(newer, True)], "what its new process said before was older"
+    later = two.retain(synced=True, qos=1)
+    assert two.seen == [(newer, True), (later, False)]
+    assert len(two.world.workers[1].router.retaining.fences) == 0
+
+
+def test_nor_does_it_when_who_is_given_it_dies_before_it_is_heard(two: TwoWorkers) -> None:
+    two.is_stopped = True
+    restart(two, 0)
+    two.retain(synced=True, qos=1)
+    newer = two.retain(synced=True, qos=1)
+    two.is_stopped, two.is_cut = False, True
+    assert two.ask(synced=True) == [newer]
+    restart(two, 1)
+    let_go(two)
+    later = two.retain(synced=True, qos=1)
+    assert two.seen == [(newer, True), (later, False)]
+
+
+def test_what_a_process_sent_at_qos_0_and_took_along_does_not_follow_what_the_next_one_said(two: TwoWorkers) -> None:
+    two.retain(synced=True)
+    two.is_held = True
+    for _ in range(50):                         # with numbers that the next one gives again
+        two.publisher.number += 1
+        two.publisher.send_message(TOPIC, 0, True, False)
+    for _ in range(5):
+        two.step(synced=False)
+    worker = two.world.workers[0]
+    on_the_way = [frame for lane in two.world.network.lanes() if lane.carrier.number == 0 and lane.target == 1
+                  for frame in (*lane.under_way, *lane.waiting)]
+    identity = worker.carrier.identity
+    two.is_stopped = True
+    restart(two, 0)
+    newer = two.retain(synced=True, qos=1)
+    two.is_stopped, two.is_held, two.is_cut = False, False, True
+    assert two.ask(synced=True) == [newer]
+    for frame in on_the_way:                    # they were in its socket all the time
+        two.world.workers[1].carrier.inbox.append((identity, False, frame))
+    for _ in range(5):
+        two.step(synced=True)
+    assert two.seen == [(newer, True)]
+    let_go(two)
+    assert two.ask(synced=True) == [newer]

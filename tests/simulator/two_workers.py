@@ -17,6 +17,8 @@ class TwoWorkers:
         seen: what the reader was sent of TOPIC since it asked last: payload, RETAIN.
         is_held: nothing moves from worker 0 to worker 1, but answers.
         holds_answers: nor do these.
+        is_cut: nothing moves between them at all.
+        is_stopped: worker 1 has no turn, and hears nothing (SIGSTOP).
     """
 
     def __init__(self, seed: int, *, durable: bool | None = None) -> None:
@@ -30,11 +32,13 @@ class TwoWorkers:
         self.reader: Reader = next(
             reader for reader in world.retaining.readers if reader.home == 1 and reader.topic_filter in ("#", "r/#"))
         self.seen: list[tuple[bytes, bool]] = []
-        self.is_held = self.holds_answers = False
+        self.is_held = self.holds_answers = self.is_cut = self.is_stopped = False
+        for worker in world.workers:
+            worker.patience_ms = 1000
         self.reader.saw = self.saw          # type: ignore[method-assign]
         for _ in range(20):
             self.step(synced=True)
-        assert all(world.workers[1].router.retaining.fences.passed.values())
+        assert all(record for _, record in world.workers[1].router.retaining.fences.passed.values())
 
     def saw(self, packet: Publish) -> None:
         if packet.topic == TOPIC:
@@ -57,7 +61,7 @@ class TwoWorkers:
                 client.connect()
             client.carry()
         for worker in world.workers:
-            if worker.is_up:
+            if worker.is_up and not (self.is_stopped and worker.number == 1):
                 worker.turn()
                 if synced or worker.number:
                     worker.machine.commit()
@@ -71,6 +75,8 @@ class TwoWorkers:
 
     def carry(self) -> None:
         """Let what is between the workers move."""
+        if self.is_cut or self.is_stopped:
+            return
         network = self.world.network
         held = [(lane, [*lane.under_way, *lane.waiting]) for lane in network.lanes()
                 if self.is_held and lane.carrier.number == 0 and lane.target == 1]

@@ -54,6 +54,8 @@ class Worker:
         self.down_steps = 0
         self.stopped_steps = 0          # it is there, and has no turn (SIGSTOP)
         self.index: Any = None
+        self.patience_ms = 1 << 40      # so long it waits at its start for peers that do not answer
+        self.started_ms = 0
         self.dropped_before: Counter[str] = Counter()       # by processes that are gone
         self.silent_steps: dict[int, int] = {}      # other worker -> step at which its link was last not up
 
@@ -81,6 +83,7 @@ class Worker:
                               silence_ms=SILENCE_MS, window_bytes=1 << 20)
         self.hub.mesh = self.controller.mesh = self.mesh
         world.network.enter(self.carrier)
+        self.started_ms = world.now_ms
         self.is_up = True
 
     def apply_retained(self) -> None:
@@ -113,7 +116,7 @@ class Worker:
         """One turn, at whose beginning and end it may die."""
         self.machine.death.at("match")
         self.hub.run_turn(self.world.now_ms)
-        if not self.is_ready and self.mesh.ready:
+        if not self.is_ready and (self.mesh.ready or self.world.now_ms >= self.started_ms + self.patience_ms):
             start_deadlines(self.router, self.opened)
             self.router.expire()
             self.is_ready = True

@@ -106,6 +106,19 @@ def memory_body(router: Router, topic_name: bytes) -> bytes | None:
     return kept.body if kept else None
 
 
+def test_a_process_has_a_higher_incarnation_than_any_that_the_index_knows(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    with running(disk, tmp_path) as run:
+        run.publish(b"a", b"1")
+        run.commit()
+        run.index.incarnation = 9               # of a process after which the file `incarnation` was lost
+        run.index.pass_over(run.log.durable + 1)
+        assert run.index.commit(run.log.durable + 1)
+    with running(disk, tmp_path) as run:
+        assert run.log.incarnation == 10
+        assert (run.index.applied, run.index.applied_incarnation) == (1, 10), "the numbers behind it are given again"
+
+
 @pytest.mark.parametrize("applied", [0, 2, 4])
 def test_recovery_gives_the_index_what_it_has_not_got(tmp_path: Path, applied: int) -> None:
     disk = SimulatedDisk()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import stat
 from pathlib import Path
 
@@ -9,12 +10,17 @@ import lmdb
 import pytest
 
 from router.log.segments import MissingSegmentError, NewerVersionError
+from router.retained.link_waits import UNKNOWN
+from router.retained.lmdb_environment import applied_in
 from router.retained.lmdb_index import RetainedIndex
 from router.retained.page_check import PageCheck
 from router.retained.second_copy import RetainedCopy
 from tests.support.index_process import IndexProcess
 from tests.unit.test_retained_copy import gather
 from tests.unit.test_retained_index import commit, data_file, fill, names
+
+# What an earlier version wrote; it is never made again.
+FORMAT_2 = Path(__file__).resolve().parents[1] / "data" / "retained-v2.mdb.gz"
 
 
 @pytest.fixture
@@ -34,14 +40,14 @@ def test_an_environment_of_a_newer_version_is_left_alone(folder: str) -> None:
     index.close()
     with lmdb.open(folder, max_dbs=4) as environment, environment.begin(write=True) as transaction:
         meta = environment.open_db(b"meta", transaction)
-        transaction.put(b"format", b"\3\0\0\0 and more", db=meta)
+        transaction.put(b"format", b"\4\0\0\0 and more", db=meta)
         transaction.put(b"something", b"new", db=meta)
         environment.open_db(b"another", transaction)
     with lmdb.open(folder, max_dbs=4) as environment, environment.begin(write=True) as transaction:
-        transaction.put(b"format", b"\3\0\0\0", db=environment.open_db(b"meta", transaction))
+        transaction.put(b"format", b"\4\0\0\0", db=environment.open_db(b"meta", transaction))
     before = data_file(folder).read_bytes()
     for accept_loss in (False, True):
-        with pytest.raises(NewerVersionError, match="format 3; this version of Shoal reads up to 2"):
+        with pytest.raises(NewerVersionError, match="format 4; this version of Shoal reads up to 3"):
             RetainedIndex(folder, accept_loss=accept_loss)
         assert data_file(folder).read_bytes() == before
 
@@ -149,3 +155,54 @@ def test_one_that_came_back_while_others_went_on_looks_first_and_all_begin_anew(
     finally:
         one.kill()
         other.kill()
+
+
+def test_what_format_2_wrote_is_read_and_knows_the_process_when_it_is_written_again(folder: str) -> None:
+    Path(folder).mkdir()
+    data_file(folder).write_bytes(gzip.decompress(FORMAT_2.read_bytes()))
+    index = RetainedIndex(folder, worker=0, workers=2, incarnation=6, node="0011223344556677")
+    assert index.report is None
+    assert (index.applied, index.applied_incarnation) == (5, UNKNOWN)
+    assert names(index, b"#") == [b"t/0/2", b"t/0/3", b"t/0/4", b"t/1/2"]
+    assert index.written() == {1: (UNKNOWN, 3)}
+    index.began(1, 7, 2)
+    assert index.written() == {1: (7, 2)}, "it is of a process before all that are there"
+    index.pass_over(8)
+    assert index.commit(8)
+    index.close()
+    meta = PageCheck(str(data_file(folder))).meta
+    assert meta[b"format"] == b"\3\0\0\0"
+    assert meta[b"applied\0\0\0\0"] == b"\x08" + bytes(7) + b"\x08" + bytes(7) + b"\6\0\0\0"
+    assert meta[b"applied\0\0\0\1"] == (b"\3" + bytes(7)) * 2, "the other worker has its own"
+    again = RetainedIndex(folder, worker=1, workers=2, node="0011223344556677")
+    again.look()
+    assert again.written() == {0: (6, 8)}
+    again.close()
+
+
+def test_up_to_where_a_log_was_applied_is_told_as_the_process_has_it_that_gave_the_numbers(folder: str) -> None:
+    def told() -> tuple[int, int]:
+        meta = index._environment.meta
+        number, _, incarnation = applied_in(
+            index.read(lambda transaction: transaction.get(b"applied\0\0\0\0", db=meta)))
+        return incarnation, number
+
+    index = RetainedIndex(folder, incarnation=5)
+    fill(index, 9)
+    commit(index, 9)
+    assert told() == (5, 9)
+    index.close()
+    index = RetainedIndex(folder)
+    assert (index.applied, index.applied_incarnation) == (9, 5)
+    index.incarnation = 6
+    index.rewind(20)
+    fill(index, 5000, first=21)
+    index.commit(5020)                              # a piece
+    assert told() == (5, 9), "not before all of it is there"
+    commit(index, 5020)
+    assert told() == (6, 5020)
+    index.close()
+    index = RetainedIndex(folder, incarnation=7)
+    index.rewind(3000)
+    assert told() == (7, 3000), "it gives the numbers behind it again"
+    index.close()

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
 from broker.wire.properties import PacketType
 from router.core.message import message
 from router.forwarding import Forwarding
-from router.retained.fences import Fences
+from router.matching.topic_names import matches
+from router.retained.fences import PASSED_MAX, Fences, filters_of
 from tests.simulator.index import SharedEnvironment, index_of
 from tests.support.doubles import FakeLog
 from tests.support.turned_hub import NOW_MS, TurnedHub
@@ -27,21 +30,28 @@ class Tree:
     def subscriptions_of(self, receiver: str) -> list[tuple[bytes, int, int]]:
         return [(topic_filter, 0, 0) for topic_filter in self.filters[receiver]]
 
+    def options_of(self, receiver: str, topic_filter: bytes) -> int:
+        return 0 if topic_filter in self.filters[receiver] else -1
+
 
 def fences(**passed: int) -> Any:
     made: Any = Fences()
-    made.passed.update({int(worker[1:]): record for worker, record in passed.items()})
+    made.passed.update({int(worker[1:]): (6, record) for worker, record in passed.items()})
     return made
+
+
+def behind(found: Any, record: int, tree: Tree, *, worker: int = 1, incarnation: int = 6, topic: bytes = b"t") -> Any:
+    return found.behind(worker, (incarnation, record), topic, list(tree.filters), tree)
 
 
 def test_what_a_link_has_brought_already_needs_no_fence() -> None:
     found = fences(w1=7)
-    found.put("a", b"t", {1: 7, 5: 100})         # nothing comes from 5: it has no link
+    found.put("a", b"t", {1: (6, 7), 5: (6, 100)})         # nothing comes from 5: it has no link
     assert len(found) == 0
-    found.put("a", b"t", {1: 8})
-    assert found.behind(1, 8, b"t", Tree(a=[b"t"])) == ["a"]
-    assert found.behind(1, 9, b"t", Tree(a=[b"t"])) == []
-    assert found.behind(2, 8, b"t", Tree(a=[b"t"])) == []
+    found.put("a", b"t", {1: (6, 8)})
+    assert behind(found, 8, Tree(a=[b"t"])) == ["a"]
+    assert behind(found, 9, Tree(a=[b"t"])) == []
+    assert behind(found, 8, Tree(a=[b"t"]), worker=2) == []
     found.brought(1, 7)
     assert len(found) == 1
     found.brought(1, 8)
@@ -50,51 +60,52 @@ def test_what_a_link_has_brought_already_needs_no_fence() -> None:
 
 def test_who_wanted_it_before_by_any_subscription_gets_it() -> None:
     found = fences(w1=0)
-    found.put("a", b"t", {1: 8})
-    found.put("b", b"t", {1: 8})
+    found.put("a", b"t", {1: (6, 8)})
+    found.put("b", b"t", {1: (6, 8)})
     tree = Tree(a=[b"t", b"+", b"$share/g/t"], b=[b"t", b"u", b"$share/g/t"])
-    assert found.behind(1, 3, b"t", tree) == ["b"]
-    found.put("a", b"+", {1: 2})
-    assert found.behind(1, 3, b"t", tree) == ["b"]
-    assert found.behind(1, 2, b"t", tree) == ["a", "b"]
+    assert behind(found, 3, tree) == ["b"]
+    found.put("a", b"+", {1: (6, 2)})
+    assert behind(found, 3, tree) == ["b"]
+    assert behind(found, 2, tree) == ["a", "b"]
     found.take_down("a", b"t")
     found.forget("b")
-    assert found.behind(1, 2, b"t", Tree(a=[b"+"])) == ["a"]
+    assert behind(found, 2, Tree(a=[b"+"])) == ["a"]
 
 
 def test_numbers_that_a_worker_gives_anew_are_behind_no_fence() -> None:
     found = fences(w1=5)
-    found.put("a", b"t", {1: 20})
-    found.restarted(1, 7)
+    found.put("a", b"t", {1: (6, 20)})
     found.began(1, 7, 10)
-    assert found.behind(1, 11, b"t", Tree(a=[b"t"])) == []
-    assert found.behind(1, 10, b"t", Tree(a=[b"t"])) == ["a"]
+    assert behind(found, 11, Tree(a=[b"t"]), incarnation=7) == []
+    assert behind(found, 10, Tree(a=[b"t"]), incarnation=7) == ["a"]
     found.brought(1, 10)
     assert len(found) == 0
 
 
-def test_who_subscribed_after_a_process_was_heard_has_its_numbers_whenever_its_first_messages_come() -> None:
-    found = fences(w1=0)
-    found.put("a", b"t", {1: 20})
-    found.put("b", b"t", {1: 20})
-    found.restarted(1, 7)                           # by a heartbeat; a busy or a stopped link brings messages later
-    found.put("b", b"t", {1: 20})
-    found.put("c", b"t", {1: 20})
-    found.began(1, 7, 10)
+def test_who_was_given_what_a_process_said_has_its_numbers_whenever_that_is_heard() -> None:
+    found = fences(w1=15)
+    found.put("a", b"t", {1: (6, 20)})
+    found.put("b", b"t", {1: (6, 20)})
+    found.put("b", b"t", {1: (7, 20)})              # the index has it already
+    found.put("c", b"t", {1: (7, 12)})
     tree = Tree(a=[b"t"], b=[b"t"], c=[b"t"])
-    assert found.behind(1, 11, b"t", tree) == ["b", "c"]
-    assert found.behind(1, 10, b"t", tree) == ["a", "b", "c"]
+    assert behind(found, 21, tree) == ["b", "c"], "it was lost, or is older than what the next process said"
+    found.brought(1, 21)
+    assert len(found) == 2
+    found.put("a", b"t", {1: (6, 22)})
+    found.began(1, 7, 10)
+    assert behind(found, 11, tree, incarnation=7) == ["b", "c"]
+    assert behind(found, 13, tree, incarnation=7) == ["b"]
     found.brought(1, 20)
     assert len(found) == 0
 
 
 def test_a_worker_that_has_lost_all_that_it_had_takes_down_its_own_fences_only() -> None:
     found = fences(w1=0, w2=0)
-    found.put("a", b"t", {1: 20})
-    found.put("b", b"t", {2: 20})
-    found.restarted(2, 7)
+    found.put("a", b"t", {1: (6, 20)})
+    found.put("b", b"t", {2: (6, 20)})
     found.began(2, 7, 0)
-    assert found.behind(1, 20, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a"]
+    assert behind(found, 20, Tree(a=[b"t"], b=[b"t"])) == ["a"]
     assert len(found) == 1
 
 
@@ -118,7 +129,7 @@ def test_a_link_that_brings_one_record_after_another_does_not_go_through_all_fen
     number = 300
     found = fences(w1=0)
     for record in range(1, number + 1):
-        found.put(record, b"t", {1: record})
+        found.put(record, b"t", {1: (6, record)})
 
     def bring() -> None:
         for record in range(1, number + 1):
@@ -131,22 +142,61 @@ def test_a_link_that_brings_one_record_after_another_does_not_go_through_all_fen
 def test_what_no_fence_reaches_is_known_without_looking_at_them() -> None:
     found = fences(w1=0)
     for record in range(1, 301):
-        found.put(record, b"t", {1: record})
-    assert calls_in(lambda: found.behind(1, 301, b"t", Tree())) < 10
+        found.put(record, b"t", {1: (6, record)})
+    assert calls_in(lambda: behind(found, 301, Tree())) < 10
+
+
+def test_a_message_costs_what_it_costs_to_deliver_however_many_fences_stand() -> None:
+    found = fences(w1=0)
+    for receiver in range(3000):
+        found.put(receiver, b"other", {1: (6, 20)})
+    filters = [b"t/%d" % number for number in range(3000)]
+    for topic_filter in filters:
+        found.put("a", topic_filter, {1: (6, 20)})
+    tree = Tree(a=filters)
+    there: list[list[str]] = []
+    assert calls_in(lambda: there.append(behind(found, 20, tree, topic=b"t/7"))) < 60
+    assert there == [["a"]]
+    deep = b"/".join([b"t"] * 9)
+    found.put("a", deep, {1: (6, 20)})
+    tree.filters["a"] = [deep]
+    assert behind(found, 20, tree, topic=deep) == ["a"]
+
+
+def test_what_a_link_has_brought_takes_down_some_fences_at_a_time() -> None:
+    number = 10 * PASSED_MAX
+    found = fences(w1=0)
+    for receiver in range(number):
+        found.put(receiver, b"t", {1: (6, 20)})
+    assert calls_in(lambda: found.brought(1, 20)) < 10 * PASSED_MAX
+    assert len(found) == number - PASSED_MAX
+    assert behind(found, 21, Tree(a=[])) == []
+    for _ in range(9):
+        found.brought(1, 20)                        # by each heartbeat
+    assert len(found) == 0
+    assert not found._ahead
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from((b"a", b"b", b"", b"$s")), min_size=1, max_size=4),
+       st.lists(st.sampled_from((b"a", b"b", b"", b"$s", b"+")), min_size=1, max_size=5), st.booleans())
+def test_the_filters_of_a_topic_are_those_that_match_it(levels: list[bytes], parts: list[bytes], ends: bool) -> None:
+    topic_name, topic_filter = b"/".join(levels), b"/".join([*parts, b"#"] if ends else parts)
+    assert (topic_filter in filters_of(topic_name)) == matches(topic_filter, topic_name)
+    assert len(set(filters_of(topic_name))) == len(filters_of(topic_name))
 
 
 def test_a_fence_that_was_put_up_anew_stands_where_it_stands_now() -> None:
     found = fences(w1=0)
-    found.put("a", b"t", {1: 5})
-    found.put("a", b"t", {1: 9})
-    found.put("b", b"t", {1: 7})
+    found.put("a", b"t", {1: (6, 5)})
+    found.put("a", b"t", {1: (6, 9)})
+    found.put("b", b"t", {1: (6, 7)})
     found.forget("b")
     found.brought(1, 6)
-    assert found.behind(1, 7, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a"]
-    found.restarted(1, 7)
+    assert behind(found, 7, Tree(a=[b"t"], b=[b"t"])) == ["a"]
     found.began(1, 7, 4)
-    found.put("c", b"t", {1: 6})
-    assert found.behind(1, 6, b"t", Tree(a=[b"t"], c=[b"t"])) == ["c"]
+    found.put("c", b"t", {1: (7, 6)})
+    assert behind(found, 6, Tree(a=[b"t"], c=[b"t"]), incarnation=7) == ["c"]
     found.brought(1, 5)
     assert len(found) == 1
     found.brought(1, 6)
@@ -156,9 +206,9 @@ def test_a_fence_that_was_put_up_anew_stands_where_it_stands_now() -> None:
 def test_who_subscribes_again_and_again_while_a_link_stands_still_leaves_nothing() -> None:
     found = fences(w1=0)
     for _ in range(1000):
-        found.put("a", b"t", {1: 5})
+        found.put("a", b"t", {1: (6, 5)})
         found.take_down("a", b"t")
-    found.put("b", b"t", {1: 5})
+    found.put("b", b"t", {1: (6, 5)})
     assert len(found._ahead[1]) <= 100
     found.brought(1, 5)
     assert len(found) == 0
@@ -172,7 +222,7 @@ def test_what_is_published_elsewhere_after_the_suback_comes_though_retained_mess
     forwarding: Any = Forwarding(here.router)
     peer = forwarding.peer(b"node/1")
     peer.shares_node = True
-    here.router.retaining.fences.passed[1] = 0
+    here.router.retaining.fences.passed[1] = 0, 0
     client, other = (here.connect(name, properties={"session_expiry_interval": 1000}) for name in (b"client", b"other"))
     client.send(Subscribe(1, (subscription(b"r/#", 1),)))
     here.turn()
@@ -197,12 +247,12 @@ def test_who_asks_again_before_he_was_given_all_is_given_what_came_before_he_sub
     peer = forwarding.peer(b"node/1")
     peer.shares_node = True
     fences_here = here.router.retaining.fences
-    fences_here.passed[1] = 0
+    fences_here.passed[1] = 0, 0
     fences_here.waits.hears(1, False)
     client = here.connect(b"client", properties={"receive_maximum": 1})
     for record, topic in enumerate((b"r/1", b"r/2"), 1):
         forwarding.receive_message(peer, message(topic, b"x", 1, True, b"", -1, NOW_MS, 0), record, 1, record)
-    here.router.retaining.index._forwarded.applied[1] = 0           # and is in no index yet
+    here.router.retaining.index._forwarded.applied[1] = 0, 0           # and is in no index yet
     for identifier in (1, 2):
         client.send(Subscribe(identifier, (subscription(b"r/#", 1),)))
         here.turn(4)
@@ -216,9 +266,9 @@ def test_who_asks_again_before_he_was_given_all_is_given_what_came_before_he_sub
 
 
 def test_what_came_ahead_of_its_record_is_waited_for_until_a_log_or_the_index_has_it() -> None:
-    written: dict[int, int] = {}
+    written: dict[int, tuple[int, int]] = {}
     found: Any = Fences(lambda: written)
-    found.passed.update({1: 5, 2: 5, 3: 5, 4: 5})
+    found.passed.update(dict.fromkeys((1, 2, 3, 4, 5), (1, 5)))
     done: list[str] = []
     found.came_early(1, 1, 7)
     found.when_sure(lambda: done.append("brought"))
@@ -226,10 +276,15 @@ def test_what_came_ahead_of_its_record_is_waited_for_until_a_log_or_the_index_ha
     found.brought(1, 7)
     assert done == ["brought"], "what came since is live for whoever waits"
     found.when_sure(lambda: done.append("written"))
-    written[2] = 8
+    written[2] = 1, 8
     assert found.waits.waits_for_index
     found.waits.look()
     assert done == ["brought", "written"]
+    found.came_early(5, 1, 9)
+    found.when_sure(lambda: done.append("known of the next process"))
+    written[5] = 2, 6
+    found.waits.look()
+    assert done.pop() == "known of the next process", "which has said something behind it: it was lost, or is there"
     assert not found.waits.waits_for_index
     found.came_early(3, 1, 9)
     found.when_sure(lambda: done.append("began"))
@@ -242,10 +297,10 @@ def test_what_came_ahead_of_its_record_is_waited_for_until_a_log_or_the_index_ha
 
 
 def test_a_link_that_is_owed_much_is_waited_for_by_whoever_has_it_live_although_the_index_is_further() -> None:
-    found: Any = Fences(lambda: {1: 9})
-    found.passed.update({1: 5})
+    found: Any = Fences(lambda: {1: (1, 9)})
+    found.passed.update({1: (1, 5)})
     done: list[str] = []
-    found.when_passed({1: 9}, lambda: done.append("brought"))
+    found.when_passed({1: (1, 9)}, lambda: done.append("brought"))
     found.waits.look()
     assert done == []
     found.began(1, 7, 7)
@@ -256,16 +311,15 @@ def test_a_link_that_is_owed_much_is_waited_for_by_whoever_has_it_live_although_
 def test_a_fence_that_a_log_has_told_of_stands_until_a_link_has_brought_what_is_older() -> None:
     kept: list[tuple[str, bytes, Any]] = []
     found: Any = Fences(dict, lambda *fence: kept.append(fence))
-    found.passed.update({1: 5, 2: 5})
-    found.restarted(1, 7)
-    found.put("a", b"t", {1: 20, 2: 5})
+    found.passed.update({1: (7, 5), 2: (3, 5)})
+    found.put("a", b"t", {1: (7, 20), 2: (3, 5)})
     assert kept == [], "nobody has been given anything yet"
-    found.put("a", b"t", {1: 20, 2: 5}, keep=True)
+    found.put("a", b"t", {1: (7, 20), 2: (3, 5)}, keep=True)
     assert kept == [("a", b"t", {1: (7, 20)})]
     found.restore("b", b"t", [1, 7, 20, 2, 3, 9])
     found.restore("c", b"t", [1, 7, 20])
     found.restore("c", b"t", [])
-    assert found.behind(1, 20, b"t", Tree(a=[b"t"], b=[b"t"])) == ["a", "b"]
+    assert behind(found, 20, Tree(a=[b"t"], b=[b"t"]), incarnation=7) == ["a", "b"]
     assert found.standing("b") == [(b"t", {1: (7, 20), 2: (3, 9)})]
     found.brought(1, 20)
     assert found.standing("b") == [(b"t", {2: (3, 9)})]
@@ -279,16 +333,15 @@ def test_a_fence_that_a_log_has_told_of_stands_until_a_link_has_brought_what_is_
 def test_a_fence_that_a_log_has_told_of_is_lowered_by_processes_that_begin_later_only() -> None:
     kept: list[tuple[str, bytes, Any]] = []
     found: Any = Fences(dict, lambda *fence: kept.append(fence))
-    found.passed.update({1: 0})
+    found.passed.update({1: (7, 0)})
     found.restore("a", b"t", [1, 7, 20])
     found.restore("b", b"t", [1, 8, 20])
     found.restore("c", b"t", [1, 7, 10])
-    found.restarted(1, 8)
     assert found.is_new(1, 8)
     found.began(1, 8, 10)
     assert not found.is_new(1, 8)
-    assert found.behind(1, 11, b"t", Tree(b=[b"t"])) == ["b"]
-    assert found.behind(1, 10, b"t", Tree(a=[b"t"], b=[b"t"], c=[b"t"])) == ["a", "b", "c"]
+    assert behind(found, 11, Tree(b=[b"t"]), incarnation=8) == ["b"]
+    assert behind(found, 10, Tree(a=[b"t"], b=[b"t"], c=[b"t"]), incarnation=8) == ["a", "b", "c"]
     assert kept == [("a", b"t", {1: (8, 10)})], "a log that has it as it was would take what is new for old"
     found.began(1, 9, 0)
     assert len(found) == 0
@@ -297,18 +350,18 @@ def test_a_fence_that_a_log_has_told_of_is_lowered_by_processes_that_begin_later
 
 def test_who_waits_is_looked_at_when_it_may_be_due_and_in_the_order_of_asking() -> None:
     number = 300
-    written: dict[int, int] = {}
+    written: dict[int, tuple[int, int]] = {}
     found: Any = Fences(lambda: written)
-    found.passed.update({1: 0, 2: 0, 3: 0})
+    found.passed.update(dict.fromkeys((1, 2, 3), (1, 0)))
     done: list[int] = []
     for record in range(1, number + 1):
         found.came_early(2, 1, record)
-        found.when_passed({1: record, 3: 1}, lambda record=record: done.append(record))
+        found.when_passed({1: (1, record), 3: (1, 1)}, lambda record=record: done.append(record))
     found.waits.hears(3, False)
 
     def bring() -> None:
         for record in range(1, number + 1):
-            written[2] = record - 1
+            written[2] = 1, record - 1
             found.brought(1, record)
             found.waits.look()
 
