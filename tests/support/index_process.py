@@ -52,6 +52,9 @@ class IndexCalls:
         self.index.forwarded(message(topic_name, payload, retain=True), stamp_us=stamp_us, origin=origin,
                              incarnation=incarnation, record=record)
 
+    def began(self, origin: int, incarnation: int, after: int) -> None:
+        self.index.began(origin, incarnation, after)
+
     def look(self) -> int:
         return self.index.look()
 

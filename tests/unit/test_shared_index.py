@@ -41,6 +41,8 @@ class SharedIndexMachine(RuleBasedStateMachine):
         self.sent = [0, 0]  # entries of the log that the other worker has got
         self.got: list[dict[bytes, tuple[int, int]]] = [{}, {}]  # at least this stamp, origin is known there
         self.incarnations = [1, 1]
+        self.began = [0, 0]  # the number behind which each process began
+        self.heard = [0, 0]  # the process of each worker that the other one has heard of
         self.clock_us = 100
         for worker in (0, 1):
             assert self.call[worker]("open", f"{self.folder}/retained", worker) is None
@@ -83,9 +85,12 @@ class SharedIndexMachine(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def forward(self, worker: int) -> None:
-        """A link brings the other worker what is durable, in order."""
+        """A link brings the other worker what is durable, in order; of a new process it says where that one began."""
         if self.sent[worker] == self.durable[worker]:
             return
+        if self.heard[worker] < self.incarnations[worker]:
+            self.heard[worker] = self.incarnations[worker]
+            self.call[1 - worker]("began", worker, self.incarnations[worker], self.began[worker])
         record, topic_name, payload, stamp_us = self.logs[worker][self.sent[worker]]
         self.sent[worker] += 1
         self.call[1 - worker]("forwarded", topic_name, payload, stamp_us, worker, self.incarnations[worker], record)
@@ -100,6 +105,8 @@ class SharedIndexMachine(RuleBasedStateMachine):
         assert call("open", f"{self.folder}/retained", worker, 2, self.incarnations[worker]) is None
         lost = [entry[1] for entry in self.logs[worker][self.durable[worker]:]]
         del self.logs[worker][self.durable[worker]:]
+        self.began[worker] = self.durable[worker]
+        self.heard[1 - worker] = 0
         call("rewind", self.durable[worker])
         for entry in self.logs[worker]:
             call("apply", *entry)
