@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from mesh.frames cimport FRAME_GOSSIP, FRAME_INTEREST, FRAME_INTEREST_INSTALLED, FRAME_VERSION
 from router.sessions.ledger cimport DROP_PEER_GONE, Ledger
 from router.core.message cimport topic_hash
-from router.peers.peer cimport Peer
+from router.peers.peer cimport EVERY_DELIVERY, Peer
 from router.router cimport Router
 
 import msgpack
@@ -481,8 +481,8 @@ cdef class Mesh(MeshSeam):
             neighbour.wants = 0          # said when it is back, so that it says again what it wants
         if peer.session.outgoing is not None:
             peer.session.outgoing.done_with(0xFFFFFFFFFFFFFFFF)
-            if self.router.recording:
-                ledger.records.add("peer_acknowledged", ledger.now_us, peer.number, self.router.last_record)
+            peer.session.outgoing.passed_record = self.router.last_record
+        peer.settle(EVERY_DELIVERY)
         owed -= ledger.queued_messages + ledger.inflight_messages
         ledger.dropped_messages[DROP_PEER_GONE] += owed
         self.log.warning("peer_forgotten", peer=name.decode(errors="replace"), messages_dropped=owed)

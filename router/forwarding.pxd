@@ -28,6 +28,5 @@ cdef class Forwarding:
                               list behind) except -1
     cdef int receive_picked(self, Peer peer, Message message, uint8_t qos, uint32_t incarnation, uint64_t n,
                             const uint8_t* ids, uint32_t ids_length, uint64_t publisher_key) except -1
-    cdef uint64_t copies_done(self, Peer peer) noexcept
     cdef int pick_members(self, Message message, uint8_t qos, const uint8_t* ids, uint32_t ids_length,
                           uint64_t publisher_key, list picked) except -1

@@ -10,6 +10,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.string cimport memset
 from router.peers.deferred_acks cimport Held
+from router.peers.peer cimport EVERY_DELIVERY
 from router.publishing cimport Publication
 from router.sessions.ledger cimport DROP_NO_MEMBER, Ledger
 from router.core.message cimport message_size, topic_hash
@@ -333,16 +334,9 @@ cdef class Forwarding:
 
     cdef int acknowledged(self, Peer peer, uint64_t sequence) except -1:
         cdef Session session = peer.session
-        cdef Router router = self.router
-        cdef uint64_t record = 0
         if session.outgoing is not None:
-            record = session.outgoing.acknowledged_below(sequence + 1)
-            if peer.last_copy:
-                record = max(record, self.copies_done(peer))
-        if record and router.recording:
-            # Lazily: if this is lost, the peer knows the repeat by its number.
-            router.ledger.records.add("peer_acknowledged", router.ledger.now_us, peer.number, record)
-        peer.waiters.acknowledged(sequence)
+            session.outgoing.acknowledged_below(sequence + 1)
+        peer.settle(sequence)
         if session.outgoing is not None and session.outgoing.waiting():
             session.drain()
         return 0
@@ -382,23 +376,7 @@ cdef class Forwarding:
 
     def copied(self, Peer peer not None, record: int) -> None:
         """Copies up to this record are durable, and so is what was recorded before them: all of it has its number now."""
-        peer.last_copy = record
-        peer.copies_end = (<Session>peer.session).outgoing.end_number
-        record = self.copies_done(peer)
-        if record:
-            self.router.ledger.records.add("peer_acknowledged", self.router.ledger.now_us, peer.number, record)
-
-    cdef uint64_t copies_done(self, Peer peer) noexcept:
-        """Return the record of the last copy if now, and not before, it may be said that the peer has it; else 0.
-
-        The log is told of an acknowledgement by the highest record, so whatever has a lower one must have been
-        acknowledged, too.
-        """
-        cdef uint64_t record = peer.last_copy
-        if record == 0 or peer.session.outgoing.oldest_open < peer.copies_end:
-            return 0
-        peer.last_copy = 0
-        return record
+        peer.copied(record)
 
     def restarted(self, Peer peer not None, incarnation: int) -> None:
         """A peer has come with a new process: its ephemeral sessions are gone, and what only they wanted.
@@ -425,7 +403,7 @@ cdef class Forwarding:
         for group, message in unsent:
             if not group.redispatch(session, <Message?>message):
                 self.router.ledger.dropped_messages[DROP_NO_MEMBER] += 1
-        peer.waiters.acknowledged(0xFFFFFFFFFFFFFFFF)
+        peer.settle(EVERY_DELIVERY)
         for topic_filter, options, _ in self.router.tree.subscriptions_of(session):
             if options & PASSING:
                 self.router.tree.unsubscribe(session, topic_filter)

@@ -6,6 +6,10 @@ from router.matching.route_cache cimport Route
 from router.sessions.session cimport Session
 
 
+cdef enum:
+    EVERY_DELIVERY = 0xFFFFFFFFFFFFFFFE   # as a number: it, and all before
+
+
 cdef class Peer:
     cdef readonly Session session        # its interest are its subscriptions, what it is owed is its queue
     cdef readonly bytes router_identifier    # "node/worker"
@@ -24,6 +28,11 @@ cdef class Peer:
     cdef readonly uint64_t heard         # the highest record of its log that came here, of those that it still has
     cdef readonly uint64_t repeats       # that came and were dropped, since the start
 
+    # It has all deliveries up to this number, or they were dropped: the log is told, and who waits for them is answered.
+    cdef int settle(self, uint64_t number) except -1
+    # All copies up to this record are durable, and so is what was recorded before them.
+    cdef int copied(self, uint64_t record) except -1
+    cdef int tell_done(self) except -1
     # A process of it says after which record it began: later numbers, which the one before may have given, are given anew.
     cdef int began(self, uint32_t incarnation, uint64_t after) noexcept
     # The log says that a message of a process came, with its record there.

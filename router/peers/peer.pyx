@@ -7,6 +7,7 @@ what it is owed waits in its queue and in the log like any session's, and its si
 cimport cython
 from router.log.record_cursor cimport PEERS_MAX
 from router.sessions.ledger cimport Ledger
+from router.sessions.outgoing cimport Outgoing
 from router.core.receiver cimport Receiver
 from router.sessions.session cimport EXPIRY_NEVER
 
@@ -31,6 +32,40 @@ cdef class Peer:
         self.waiters = Waiters()
         self.session = Session(PEER_PREFIX + router_identifier, ledger, <uint32_t>EXPIRY_NEVER)
         self.session.stand_for_peer(self)
+
+    cdef int settle(self, uint64_t number) except -1:
+        cdef Outgoing outgoing = self.session.outgoing
+        if outgoing is not None:
+            self.tell_done()
+            number = max(number + 1, outgoing.oldest_open) - 1       # behind it something may have been dropped
+        self.waiters.acknowledged(number)
+        return 0
+
+    cdef int tell_done(self) except -1:
+        """Tell the log the highest record that, with all below, is owed no more, if it has not been told.
+
+        If that is lost, the peer knows the repeat of what it has by its number, and what was dropped is sent to it.
+        """
+        cdef Outgoing outgoing = self.session.outgoing
+        cdef Ledger ledger = self.session.ledger
+        cdef uint64_t record = outgoing.passed_record
+        if self.last_copy and outgoing.oldest_open >= self.copies_end:
+            record = max(record, self.last_copy)
+            self.last_copy = 0
+        outgoing.passed_record = 0
+        if record and ledger.records is not None:
+            ledger.records.add("peer_acknowledged", ledger.now_us, self.number, record)
+        return 0
+
+    cdef int copied(self, uint64_t record) except -1:
+        self.last_copy = record
+        self.copies_end = self.session.outgoing.end_number       # all of it has its number now
+        return self.tell_done()
+
+    def settle_missed(self) -> None:
+        """Something that it was owed was dropped on the way to its link."""
+        if self.session.outgoing.oldest_open:
+            self.settle(self.session.outgoing.oldest_open - 1)
 
     cdef int began(self, uint32_t incarnation, uint64_t after) noexcept:
         if incarnation > self.heard_incarnation:

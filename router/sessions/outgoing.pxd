@@ -58,6 +58,8 @@ cdef class Outgoing:
     cdef Ledger ledger
     cdef bytes client_identifier
     cdef bint peer                        # of a peer: limits are its own, and its numbers are in no record
+    cdef bint peer_missed                 # of a peer: something was dropped, and its Peer has not settled that yet
+    cdef uint64_t passed_record           # of a peer: the highest record below oldest_open; 0: none since it was told
 
     cdef Verdict deliver(self, Sink sink, bint durable, Message message, uint8_t qos, bint retain,
                          const uint8_t* ids, uint32_t ids_length, void* group) except? DROPPED
@@ -99,13 +101,13 @@ cdef class Outgoing:
 
     cdef int _drop(self, SinkResult result, Sink sink, uint64_t number, bint logged) except -1
     cdef int note_drop(self, uint64_t number, int reason) except -1
-    cdef int _use_up(self, uint64_t number) except -1
+    cdef int _use_up(self, uint64_t number, uint64_t record) except -1
     cdef Message _read(self, Delivery* delivery, Sink sink, uint64_t number, bint logged)
     cdef bint push_back(self, Message message) except -1     # for which there is no room: its publisher waits, by the policy
     cdef bint pushes_back(self) noexcept                     # whoever was made to wait goes on doing so
     cdef int end_push_back(self) noexcept
     cdef Message body(self, Delivery* delivery)              # None: it cannot be read back yet; raises LookupError
-    cdef uint64_t acknowledged_below(self, uint64_t number) except? 0  # frees what was sent; the highest record among it
+    cdef int acknowledged_below(self, uint64_t number) except -1   # frees what was sent
     cdef int done_with(self, uint64_t record) except -1        # recovery, of a peer: it has all up to this record
     cdef int let_go(self) noexcept                           # of the bodies that can be read back
     # Recovery: what the records say has become of deliveries.

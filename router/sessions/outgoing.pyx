@@ -124,6 +124,8 @@ cdef class Outgoing:
             result = sink.publish(message, self.identifier_of(number), qos, retain, False, ids, ids_length)
             if result != SINK_SENT:
                 self._drop(result, sink, number, self._is_logged(durable))
+                if self.peer:
+                    self._use_up(number, message.record)     # what is open below may have lower ones
                 return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
             delivery = self._fill(number, message.record, message_size(message), qos, retain)
             if durable or group != NULL:
@@ -187,10 +189,11 @@ cdef class Outgoing:
         self.push_back_until_ms = self.pushed_count = self.pushed_bytes = 0
         return 0
 
-    cdef int _use_up(self, uint64_t number) except -1:
+    cdef int _use_up(self, uint64_t number, uint64_t record) except -1:
         """Use up the next delivery number without a delivery, as recovery does when it counts the numbers again."""
         self.append()
         memset(self.slot(number), 0, sizeof(Delivery))
+        self.slot(number).record = record
         self.end_number = number + 1
         if self.next_number == number:
             if self.resend_number == number:
@@ -206,7 +209,8 @@ cdef class Outgoing:
         if logged:
             self.note_drop(number, reason)
             if number == self.end_number:
-                self._use_up(number)
+                self._use_up(number, 0)
+        self.peer_missed = self.peer
         return 0
 
     cdef int note_drop(self, uint64_t number, int reason) except -1:
@@ -354,6 +358,7 @@ cdef class Outgoing:
             count_drop(self.ledger, sink, DROP_UNREADABLE)
             if logged:
                 self.note_drop(number, DROP_UNREADABLE)
+            self.peer_missed = self.peer
             return None
         self.starved = message is None
         return message
@@ -407,6 +412,8 @@ cdef class Outgoing:
         self._release(delivery)
         delivery.state = DELIVERY_FREE
         while oldest_open < self.end_number and self.slot(oldest_open).state == DELIVERY_FREE:
+            if self.peer:
+                self.passed_record = max(self.passed_record, self.slot(oldest_open).record)
             oldest_open += 1
         self.oldest_open = oldest_open
         self.next_number = max(self.next_number, oldest_open)
@@ -434,16 +441,12 @@ cdef class Outgoing:
         self.free_slot(number)
         return ANSWER_FREED
 
-    cdef uint64_t acknowledged_below(self, uint64_t number) except? 0:
-        cdef uint64_t record = 0
-        cdef Delivery* delivery
+    cdef int acknowledged_below(self, uint64_t number) except -1:
         number = min(number, self.next_number)
         while self.ring != NULL and self.oldest_open < number:
-            delivery = self.slot(self.oldest_open)
-            record = max(record, delivery.record)
-            self.give_back_quota(delivery)
+            self.give_back_quota(self.slot(self.oldest_open))
             self.free_slot(self.oldest_open)
-        return record
+        return 0
 
     cdef Answer on_pubrec(self, uint16_t packet_identifier, bint refused) except? ANSWER_UNKNOWN:
         """PUBREC: below 0x80 the payload is let go and PUBREL is due; else the exchange is over [MQTT-4.4.0-2]."""
@@ -509,6 +512,7 @@ cdef class Outgoing:
             if self.slot(self.oldest_open).state == DELIVERY_QUEUED:
                 self._unqueue(self.slot(self.oldest_open))
             self.free_slot(self.oldest_open)
+        self.passed_record = 0               # a record says so already
         return self._pass_free()
 
     cdef int _pass_free(self) noexcept:
@@ -525,7 +529,7 @@ cdef class Outgoing:
     cdef int assume_dropped(self, uint64_t number) except -1:
         """A delivery was dropped; one that is not there yet only took the number."""
         while self.end_number <= number:
-            self._use_up(self.end_number)
+            self._use_up(self.end_number, 0)
         if number >= self.oldest_open:
             if self.slot(number).state == DELIVERY_QUEUED:
                 self._unqueue(self.slot(number))
@@ -542,7 +546,7 @@ cdef class Outgoing:
         if self.oldest_open == self.end_number and number > self.end_number:
             self.oldest_open = self.next_number = self.resend_number = self.end_number = number
         while self.end_number < number:
-            self._use_up(self.end_number)
+            self._use_up(self.end_number, 0)
         return 0
 
     cdef int restore_state(self, uint64_t number, uint8_t state) except -1:

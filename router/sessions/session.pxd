@@ -60,6 +60,7 @@ cdef class Session(Receiver):
     cdef int make_outgoing(self) except -1
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED
+    cdef int settle_missed(self) except -1
     cdef Verdict untaken(self, SinkResult result) noexcept
     # Recovery: it is owed a message that is in the log.
     cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,

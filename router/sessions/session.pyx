@@ -102,13 +102,23 @@ cdef class Session(Receiver):
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED:
         """deliver(), of a peer: the link acknowledges once, and the other router knows what a receiver there is granted."""
+        cdef Verdict verdict
         if qos == 0:
             if self.sink is not None and self.sink.publish(message, 0, 0, retain, False, ids, ids_length) == SINK_SENT:
                 return DELIVERED
             count_drop(self.ledger, self.sink, DROP_PEER_AWAY)
             return DROPPED
         self.make_outgoing()
-        return self.outgoing.deliver(self.sink, True, message, 1, retain, ids, ids_length, group)
+        verdict = self.outgoing.deliver(self.sink, True, message, 1, retain, ids, ids_length, group)
+        if self.outgoing.peer_missed:
+            self.settle_missed()
+        return verdict
+
+    cdef int settle_missed(self) except -1:
+        """Something was dropped on its way to the peer: no publisher waits for that, and no restart brings it back."""
+        self.outgoing.peer_missed = False
+        self.stands_for.settle_missed()
+        return 0
 
     cdef int make_outgoing(self) except -1:
         """From the first delivery on, a session has state for what it is owed."""
@@ -198,6 +208,8 @@ cdef class Session(Receiver):
         if self.watch is not None:
             return self.drain_watched()
         self.outgoing.drain(self.sink, self.durable)
+        if self.outgoing.peer_missed:
+            self.settle_missed()
         if self.outgoing.starved and not self.starved:
             self.starved = True
             self.ledger.starved.append(self)
