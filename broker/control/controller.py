@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from broker.auth.acl import FailClosed
 from broker.control.connect import Handshake
 from broker.control.presence import Presence
+from broker.control.retained_backlog import Backlog, HeldBacklogs
 from broker.control.subscribe import Slices, Subscribing, Unsubscribing
 from broker.control.tracing import Taps
 from broker.logs import Late, get
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from broker.auth.acl import Acl
     from broker.auth.authenticator import Admission, Authenticator
     from broker.config.loader import Config
-    from broker.control.retained_backlog import Backlog
     from broker.reactor.connection import Connection
     from broker.reactor.replay_seam import ReplaySeam
     from broker.wire.packets import Subscription
@@ -88,6 +88,7 @@ class Controller:
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
         self.slow_turns = 0
         self.awaiting_links: Counter[Connection] = Counter()     # how many SUBSCRIBE of it wait for links
+        self.held = HeldBacklogs()
         self._errors: dict[Connection, ClientError] = {}         # of connections whose end is under way
 
     # Packets -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from broker.reactor.connection import Connection
     from router.core.message import Message
     from router.retained.link_waits import Ids
     from router.retained.scan import RetainedScan
@@ -90,6 +91,12 @@ class Backlog:
         for asked in (self.scans.get(topic_filter), self._here.get(topic_filter)):
             if asked is not None:
                 asked.qos, asked.identifier = qos, identifier
+
+    def asked_for(self) -> list[tuple[bytes, bool]]:
+        """Return each topic filter that is yet to be given something, and whether its subscription was there before."""
+        return [(topic_filter, False) for topic_filter in self._here if topic_filter not in self.scans] + [
+            (topic_filter, asked.scan is not None and asked.scan.is_standing)
+            for topic_filter, asked in self.scans.items()]
 
     @property
     def is_standing(self) -> bool:
@@ -184,3 +191,47 @@ class Backlog:
                 self._here[topic_filter] = kept
                 self.pending += len(messages)
         self._ended = True
+
+
+class HeldBacklogs:
+    """The backlogs that wait for links or records, by connection: what a subscription has asked for ends with it.
+
+    That a subscription stands when the wait is over does not say that it is the one that asked: its client may have
+    ended it and have subscribed again meanwhile. What it was to get then may be older than what came live since.
+    """
+
+    def __init__(self) -> None:
+        # By topic filter, and whether it is for a subscription that was there before: the one that asked last.
+        self._of: dict[Connection, dict[tuple[bytes, bool], Backlog]] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def hold(self, connection: Connection, backlog: Backlog) -> list[tuple[bytes, bool]]:
+        """A backlog begins to wait. Returns what release() is to be given."""
+        found = backlog.asked_for()
+        for topic_filter, is_standing in found:
+            self._drop(connection, topic_filter, is_standing)
+            if not is_standing:
+                self._drop(connection, topic_filter, True)       # of the subscription that this one came after
+            self._of.setdefault(connection, {})[topic_filter, is_standing] = backlog
+        return found
+
+    def end(self, connection: Connection, topic_filter: bytes) -> None:
+        """A subscription ends: what it was to get is not sent any more."""
+        self._drop(connection, topic_filter, False)
+        self._drop(connection, topic_filter, True)
+
+    def _drop(self, connection: Connection, topic_filter: bytes, is_standing: bool) -> None:
+        backlog = self._of.get(connection, {}).pop((topic_filter, is_standing), None)
+        if backlog is not None:
+            backlog.drop(topic_filter)
+
+    def release(self, connection: Connection, backlog: Backlog, held: list[tuple[bytes, bool]]) -> None:
+        """A backlog waits no more."""
+        others = self._of.get(connection, {})
+        for key in held:
+            if others.get(key) is backlog:
+                del others[key]
+        if not others:
+            self._of.pop(connection, None)

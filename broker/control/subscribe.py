@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.control.retained_backlog import Backlog
+from broker.control.retained_backlog import Backlog, HeldBacklogs
 from broker.wire.packet_parts import decode_head, decode_options, encode_codes, take_subscription, take_topic_filter
 from broker.wire.packets import Suback, Subscription, encode
 from broker.wire.properties import PacketType
@@ -42,6 +42,7 @@ class Subscriptions(Protocol):
     replays: ReplaySeam | None
     refused_subscriptions: Counter[str]
     awaiting_links: Counter[Connection]
+    held: HeldBacklogs
 
     def refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
         """Return why a subscription is refused, or None. Raises ClientError for what 3.x or 5.0 call an error."""
@@ -90,7 +91,7 @@ def _filters_of(packet_type: PacketType, body: bytes, position: int, version: in
 class Subscribing:
     """A SUBSCRIBE. Nothing of it is done before all of it is known to be well-formed."""
 
-    __slots__ = ("_asked", "_backlog", "_codes", "_connection", "_controller", "_explanations", "_filters",
+    __slots__ = ("_asked", "_backlog", "_codes", "_connection", "_controller", "_explanations", "_filters", "_held",
                  "_identifier", "_in_use", "_packet_identifier", "_replays", "_session")  # fmt: skip
 
     def __init__(self, controller: Subscriptions, connection: Connection, body: bytes) -> None:
@@ -107,6 +108,7 @@ class Subscribing:
         self._explanations: list[str] = []       # why replays were refused
         self._asked: set[bytes] = set()          # topic filters that have asked for what is retained
         self._backlog = Backlog(controller.router)
+        self._held: list[tuple[bytes, bool]] = []
         self._replays: list[ReplaySubscription] = []
         self._in_use = self._session.has_incoming(self._packet_identifier)
 
@@ -196,6 +198,7 @@ class Subscribing:
                 controller.replays.start(connection, replay)
         self._drop_what_ended()
         backlog.begin()
+        self._held = controller.held.hold(connection, backlog)
         router = controller.router
         if backlog.is_standing or (backlog and connection in controller.awaiting_links):
             # In the order in which they were asked: the last one counts of a topic filter that asked more than once.
@@ -221,6 +224,8 @@ class Subscribing:
                 self._backlog.begin_standing(reached)
             self._backlog.look()
             self._send_behind_records()
+        else:
+            self._controller.held.release(self._connection, self._backlog, self._held)
 
     def _send_behind_records(self) -> None:
         """Have what is retained sent behind what is on its way to the client at this moment."""
@@ -235,6 +240,7 @@ class Subscribing:
 
     def _send_begun(self) -> None:
         controller, connection, backlog = self._controller, self._connection, self._backlog
+        controller.held.release(connection, backlog, self._held)
         if not connection.is_open:
             return
         self._drop_what_ended()
@@ -293,6 +299,7 @@ class Unsubscribing:
                 raise ClientError(Reason.TOPIC_FILTER_INVALID, "section 4.7", problem)
             return int(Reason.TOPIC_FILTER_INVALID)
         removed = controller.router.unsubscribe(session, topic_filter)
+        controller.held.end(connection, topic_filter)
         if is_replay and controller.replays is not None:
             controller.replays.stop(session, topic_filter)
         if connection.backlog is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.wire.packets import Publish, encode
 from tests.simulator.two_workers import TwoWorkers
 
 SEEDS = (8, 14, 32)
@@ -65,3 +66,30 @@ def test_what_was_shown_is_what_stands_although_the_index_has_yet_to_have_it(two
     for _ in range(200):
         two.step(synced=True)
     assert two.ask(synced=True) == [shown]
+
+
+def test_what_was_asked_for_before_a_subscription_was_renewed_does_not_come_any_more() -> None:
+    two = TwoWorkers(8, durable=False)
+    two.retain(synced=True)
+    early = two.retain(synced=False)
+    assert two.seen[-1] == (early, False)
+    two.is_full = True
+    other = next(client for client in two.world.clients if client.home == 1 and client is not two.reader)
+    other.send(encode(Publish(b"x", b"waits for the disk of worker 1", 0, True), other.version))
+    assert two.ask(synced=False) == []
+    two.is_cut = True
+    for _ in range(600):
+        two.step(synced=False)
+    assert two.seen == [], "of the silent worker it may have what was synced, behind the records of its own worker"
+    two.is_cut = False
+    for _ in range(200):
+        two.step(synced=False)
+    assert two.ask(synced=False) == []
+    two.is_full = False
+    for _ in range(200):
+        two.step(synced=False)
+    assert two.seen == [], "that was asked for by a subscription that has ended, and is older than what came live"
+    for _ in range(200):
+        two.step(synced=True)
+    assert two.seen == [(early, True)]
+    assert len(two.world.workers[1].controller.held) == 0

@@ -19,6 +19,7 @@ class TwoWorkers:
         holds_answers: nor do these.
         is_cut: nothing moves between them at all.
         is_stopped: worker 1 has no turn, and hears nothing (SIGSTOP).
+        is_full: worker 1 writes nothing to its disk.
     """
 
     def __init__(self, seed: int, *, durable: bool | None = None) -> None:
@@ -32,7 +33,7 @@ class TwoWorkers:
         self.reader: Reader = next(
             reader for reader in world.retaining.readers if reader.home == 1 and reader.topic_filter in ("#", "r/#"))
         self.seen: list[tuple[bytes, bool]] = []
-        self.is_held = self.holds_answers = self.is_cut = self.is_stopped = False
+        self.is_held = self.holds_answers = self.is_cut = self.is_stopped = self.is_full = False
         for worker in world.workers:
             worker.patience_ms = 1000
         self.reader.saw = self.saw          # type: ignore[method-assign]
@@ -63,7 +64,7 @@ class TwoWorkers:
         for worker in world.workers:
             if worker.is_up and not (self.is_stopped and worker.number == 1):
                 worker.turn()
-                if synced or worker.number:
+                if synced or (worker.number and not self.is_full):
                     worker.machine.commit()
                     worker.write_index()
                     if worker.machine.follower is not None:
