@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from broker.config.loader import Address, Config, is_loopback
+from broker.config.loader import Address, Config
 from broker.config.start_error import StartError
 from broker.version import VERSION
 
@@ -39,7 +39,7 @@ def check_packages() -> None:
 
 def banner(config: Config, addresses: Sequence[Address], folder: Path) -> str:
     """Return what a person sees once clients can connect: where, what is not protected, and two lines to copy."""
-    only_here = all(is_loopback(address) for address in addresses)
+    only_here = all(address.is_loopback for address in addresses)
     reach = "anyone on this machine" if only_here else "anyone who reaches these addresses"
     command = _command()
     url = _url(addresses[0])

@@ -1,16 +1,17 @@
 """Reading the settings of a broker: four layers, checked as a whole; broker.config.schema says what can be set."""
 
-import ipaddress
 import json
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from broker.config.listener import Address, Listener, parse_address
+from broker.config.listener_check import LISTENER_SETTINGS, listener_problems, listeners_read
 from broker.config.schema import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
+from broker.config.setting import ENVIRONMENT_PREFIX, Problem, Setting, settings_of, shown
 from router.matching.topic_names import check_topic_filter
 from router.sessions.queue_policy import POLICIES
 
@@ -22,19 +23,17 @@ __all__ = [
     "Config",
     "ConfigError",
     "Limits",
+    "Listener",
     "Log",
     "Mqtt",
     "Problem",
     "Setting",
     "Shutdown",
-    "is_loopback",
     "load",
     "parse_address",
     "parse_queue_rule",
     "rendered",
 ]
-
-ENVIRONMENT_PREFIX = "SHOAL_"
 
 # Not settings, though they look like it: the switches of setup.py and of the tests, the password of `shoal pub` and
 # `shoal sub`, and what Kubernetes puts into every container beside a service named "shoal" (SHOAL_SERVICE_HOST,
@@ -50,87 +49,12 @@ FOREIGN_VARIABLES = (
 FOREIGN_PREFIXES = ("SHOAL_SERVICE_", "SHOAL_PORT_")
 
 
-class Setting(Struct, frozen=True):
-    """One setting as it describes itself.
-
-    Attributes:
-        key: dotted, as in a TOML file: `mqtt.receive_maximum`.
-        kind: the annotated type that a value converts to.
-        default: the value if no layer gives one; None means unset.
-        text: one sentence.
-        expected: the range of values in words.
-        unit: "bytes", "seconds", "milliseconds" or "" for a plain number or word.
-    """
-
-    key: str
-    kind: Any
-    default: Any
-    text: str
-    expected: str
-    unit: str
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return ENVIRONMENT_PREFIX + self.key.upper().replace(".", "__")
-
-
-class Problem(Struct, frozen=True):
-    """One thing that is wrong with a configuration: where, which key, what was found and what was expected."""
-
-    where: str
-    key: str
-    found: str
-    expected: str
-
-    def __str__(self) -> str:
-        key = f"{self.key}: " if self.key else ""
-        return f"{self.where}: {key}found {self.found}, expected {self.expected}"
-
-
 class ConfigError(Exception):
     """All problems of a configuration at once."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
-
-
-class Address(Struct, frozen=True):
-    """Where to listen or connect.
-
-    Attributes:
-        host: a name or an IP address, IPv6 without brackets.
-        port: 0..65535.
-    """
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"tcp://{host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """Return the address that `tcp://HOST:PORT` names; ValueError with one sentence if it names none."""
-    scheme, separator, rest = text.partition("://")
-    if not separator or scheme != "tcp":
-        raise ValueError(f"expected tcp://HOST:PORT, found {text!r}")
-    host, separator, port = rest.rpartition(":")
-    if not separator or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise ValueError(f"expected a port from 0 to 65535 at the end of {text!r}")
-    if host.startswith("[") and host.endswith("]"):
-        try:
-            ipaddress.IPv6Address(host[1:-1])
-        except ValueError:
-            raise ValueError(f"expected an IPv6 address between the brackets of {text!r}") from None
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"expected brackets around the IPv6 address in {text!r}")
-    if not host or any(character.isspace() or character in "/@[]?#" for character in host):
-        raise ValueError(f"expected a host name or an IP address in {text!r}")
-    return Address(host, int(port))
 
 
 def parse_queue_rule(text: str) -> tuple[bytes, str]:
@@ -145,16 +69,6 @@ def parse_queue_rule(text: str) -> tuple[bytes, str]:
     if wrong is not None:
         raise ValueError(f"a topic filter before the colon: {wrong}")
     return encoded, policy.strip()
-
-
-def is_loopback(address: Address) -> bool:
-    """Return whether only this machine can reach an address. Any host name but localhost counts as reachable."""
-    if address.host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return False
 
 
 def load(
@@ -174,9 +88,13 @@ def load(
     problems: list[Problem] = []
     values: dict[str, tuple[Any, str]] = {}
     for key, (found, where, strict) in _layers(file, environ, flags, problems):
+        if key == "listener":
+            values[key] = listeners_read(found, where, problems), where
+            values.setdefault("listen", ((), where))
+            continue
         setting = SETTINGS.get(key)
         if key in SECTIONS:
-            problems.append(Problem(where, key, _shown(found), "a table"))
+            problems.append(Problem(where, key, shown(found), "a table"))
             continue
         if key in RENAMED:
             problems.append(Problem(where, key, "a setting of earlier versions", RENAMED[key]))
@@ -187,7 +105,7 @@ def load(
         try:
             values[key] = msgspec.convert(found, setting.kind, strict=strict), where
         except msgspec.ValidationError:
-            problems.append(Problem(where, key, _shown(found), setting.expected))
+            problems.append(Problem(where, key, shown(found), setting.expected))
     config = _built({key: value for key, (value, _) in values.items()})
     origins = {key: where for key, (_, where) in values.items()}
     # An allow_anonymous that could not be read is one problem, not a second one at every address.
@@ -262,11 +180,6 @@ def _suggestion(key: str) -> str:
     return "one of " + ", ".join(known_here if section else known_here + list(SECTIONS))
 
 
-def _shown(found: Any) -> str:
-    text = json.dumps(found, ensure_ascii=False, default=str)
-    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
-
-
 def _built(values: Mapping[str, Any]) -> Config:
     top: dict[str, Any] = {}
     for key, value in values.items():
@@ -281,24 +194,9 @@ def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authentic
     """Yield what is wrong though each value alone is in its range."""
 
     def problem(key: str, found: Any, expected: str) -> Problem:
-        return Problem(origins.get(key, "default"), key, _shown(found), expected)
+        return Problem(origins.get(key, "default"), key, shown(found), expected)
 
-    seen: set[Address] = set()
-    for text in config.listen:
-        try:
-            address = parse_address(text)
-        except ValueError as error:
-            yield problem("listen", text, str(error).partition(" ")[2])
-            continue
-        if address in seen and address.port != 0:
-            yield problem("listen", text, "each address once")
-        seen.add(address)
-        if not authenticator_given and config.allow_anonymous is None and not is_loopback(address):
-            yield problem(
-                "listen",
-                text,
-                "a loopback address, because there is no authentication; allow_anonymous = true lets everybody in",
-            )
+    yield from listener_problems(config, problem, authenticator_given)
     for text in config.mqtt.queue_rules:
         try:
             parse_queue_rule(text)
@@ -313,53 +211,6 @@ def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authentic
             wrong = "what begins with $share, $replay or $SYS is not archived"
         if wrong is not None:
             yield problem("archive.topic_filters", text, f"topic filters: {wrong}")
-    if not authenticator_given and config.allow_anonymous is False:
-        yield problem(
-            "allow_anonymous", False, "true or unset, because there is no authentication and nobody could connect"
-        )
-
-
-def _settings(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
-    for field in msgspec.structs.fields(struct):
-        kind, meta = get_args(field.type)
-        if isinstance(kind, type) and issubclass(kind, Struct):
-            yield from _settings(kind, f"{field.name}.")
-        else:
-            yield Setting(
-                prefix + field.name,
-                field.type,
-                field.default,
-                meta.description,
-                _in_words(kind, meta),
-                _unit(field.name),
-            )
-
-
-def _in_words(kind: Any, meta: Meta) -> str:
-    if get_origin(kind) in (Union, types.UnionType):
-        kind = get_args(kind)[0]
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(get_args(kind))
-    if get_origin(kind) is tuple:
-        return "a list of one or more texts" if meta.min_length else "a list of texts"
-    if kind is bool:
-        return "true or false"
-    if kind is str:
-        if meta.max_length is not None:
-            return f"a text of up to {meta.max_length} characters"
-        return "a text that is not empty"
-    number = "a whole number" if kind is int else "a number"
-    return f"{number} from {meta.ge} to {meta.le}"
-
-
-def _unit(name: str) -> str:
-    if "_bytes" in name or name.startswith("bytes_"):
-        return "bytes"
-    if name.endswith("_ms"):
-        return "milliseconds"
-    return "seconds" if name.endswith("_s") else ""
 
 
 SECTIONS: dict[str, type[Struct]] = {
@@ -367,7 +218,7 @@ SECTIONS: dict[str, type[Struct]] = {
     for field in msgspec.structs.fields(Config)
     if isinstance(get_args(field.type)[0], type) and issubclass(get_args(field.type)[0], Struct)
 }
-SETTINGS: dict[str, Setting] = {setting.key: setting for setting in _settings(Config)}
+SETTINGS: dict[str, Setting] = {setting.key: setting for setting in settings_of(Config)}
 
 
 def rendered(config: Config) -> str:
@@ -392,7 +243,26 @@ def rendered(config: Config) -> str:
             lines.append(f"#{name} = {_toml(get_args(setting.kind)[1].examples[0])}")
         else:
             lines.append(f"{'#' if value == setting.default else ''}{name} = {_toml(value)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_rendered_listeners(config.listener)]) + "\n"
+
+
+def _rendered_listeners(listeners: Sequence[Listener]) -> Iterator[str]:
+    """Yield the tables of listeners; without one, what such a table can have."""
+    yield from ("", "", f"# {(Listener.__doc__ or '').splitlines()[0]}",
+                "# There may be any number of these tables; where there is one, `listen` has no default.")
+    for setting in LISTENER_SETTINGS.values():
+        unit = f" {setting.unit}" if setting.unit else ""
+        default = "" if setting.default is msgspec.NODEFAULT else f" Default: {_default(setting)}."
+        yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}.{default}"
+    for listener in listeners:
+        yield from ("", "[[listener]]")
+        for setting in LISTENER_SETTINGS.values():
+            value = getattr(listener, setting.key)
+            if value != setting.default:
+                yield f"{setting.key} = {_toml(value)}"
+    if not listeners:
+        yield from ("", "#[[listener]]", '#address = "tls://0.0.0.0:8883"', '#certfile = ["server.crt"]',
+                    '#keyfile = ["server.key"]')
 
 
 def _default(setting: Setting) -> str:

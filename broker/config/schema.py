@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from broker.config.listener import Listener
+
 
 class Mqtt(Struct, frozen=True, kw_only=True):
     """What is negotiated with a client, and what is kept for one."""
@@ -471,7 +473,8 @@ class Config(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             min_length=1,
-            description="Addresses to listen on: tcp://HOST:PORT, IPv6 in brackets; port 0 takes any free port.",
+            description="Addresses to listen on: tcp://HOST:PORT, IPv6 in brackets, port 0 takes any free port; "
+            "ws:// likewise, unix://PATH. What has rules of its own, or TLS, is a [[listener]].",
         ),
     ] = ("tcp://127.0.0.1:1883",)
     data_dir: Annotated[
@@ -485,6 +488,9 @@ class Config(Struct, frozen=True, kw_only=True):
             examples=[True],
         ),
     ] = None
+    listener: Annotated[
+        tuple[Listener, ...], Meta(description="More addresses to listen on, each with rules of its own.")
+    ] = ()
     mqtt: Annotated[Mqtt, Meta(description="What is negotiated with a client, and what is kept for one.")] = Mqtt()
     limits: Annotated[
         Limits, Meta(description="Bounds that keep one client, or a crowd of them, from hurting the others.")
@@ -505,6 +511,11 @@ class Config(Struct, frozen=True, kw_only=True):
         Processes,
         Meta(description="How the supervisor looks after the workers; with one worker there is no supervisor."),
     ] = Processes()
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """All listeners, in the order of their numbers: those of `listen` first."""
+        return (*(Listener(address=address) for address in self.listen), *self.listener)
 
 
 RENAMED: dict[str, str] = {

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    import socket
     import subprocess
 
     from broker.processes.control_channel import ControlChannel
+    from broker.reactor.listeners import ListeningSocket
 
 
 class Slot:
@@ -29,7 +29,7 @@ class Slot:
         totals: what its processes did that ended in an orderly way.
     """
 
-    def __init__(self, number: int, listeners: list[socket.socket]) -> None:
+    def __init__(self, number: int, listeners: list[ListeningSocket]) -> None:
         self.number = number
         self.listeners = listeners
         self.state = "away"

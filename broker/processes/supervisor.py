@@ -29,7 +29,7 @@ from broker.logs import get
 from broker.processes.admin_backend_supervisor import ManyWorkers
 from broker.processes.control_channel import ControlChannel, ControlError, pack
 from broker.processes.slot import Slot
-from broker.reactor.listeners import bind_shared, refusal, start_listening
+from broker.reactor.listeners import bind_shared, refusal, remove_paths, start_listening
 from broker.reactor.shared_counts import clear
 from broker.storage.run_folder import copies_in_use
 from broker.worker.placement import Start
@@ -91,8 +91,8 @@ class Supervisor:
         self.run_dir = run_dir
         self.accept_loss = accept_loss
         self.slots = [Slot(number, listeners)
-                      for number, listeners in enumerate(bind_shared(config.listen, config.workers))]
-        self.addresses = [Address(*listener.getsockname()[:2]) for listener in self.slots[0].listeners]
+                      for number, listeners in enumerate(bind_shared(config.listeners, config.workers))]
+        self.addresses = [listener.address for listener in self.slots[0].listeners]
         self.orphans = 0
         self._ready = ready
         self._announced = False
@@ -136,9 +136,10 @@ class Supervisor:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        remove_paths(self.slots[0].listeners)
         for slot in self.slots:
             for listener in slot.listeners:
-                listener.close()
+                listener.socket.close()
             # Before a worker has handlers of its own this ends it, and it has nothing to lose then.
             slot.send_signal(signal.SIGTERM)
 
@@ -272,7 +273,8 @@ class Supervisor:
 
     def _start(self, slot: Slot) -> ControlChannel:
         ours, theirs = socket.socketpair()
-        listeners = [listener.fileno() for listener in slot.listeners]
+        listeners = [(one.socket.fileno(), one.listener, one.scheme) for one in slot.listeners]
+        descriptors = [descriptor for descriptor, _, _ in listeners]
         start = Start(
             config=self.config, folder=str(self.folder), accept_loss=self.accept_loss, number=slot.number,
             count=len(self.slots), node=self.node, run_dir=str(self.run_dir), listeners=listeners)
@@ -282,7 +284,7 @@ class Supervisor:
             # Not by trio, which starts processes from threads that end: see worker_process.die_with.
             slot.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "broker.processes.worker_main", str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), self.lock, *listeners], process_group=0,
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), self.lock, *descriptors], process_group=0,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
         slot.pid = slot.process.pid
         self._by_pid[slot.pid] = slot

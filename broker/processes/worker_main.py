@@ -28,6 +28,7 @@ from broker.worker.placement import Start
 
 if TYPE_CHECKING:
     from broker.admin.worker_queries import Queries
+    from broker.reactor.listeners import ListeningSocket
     from broker.worker.worker import Worker
 
 EXIT_NOT_BOOTED: Final = 3
@@ -80,6 +81,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     from broker.admin.worker_queries import Queries
     from broker.processes.host import host
     from broker.reactor.epoll import end_with_parent
+    from broker.reactor.listeners import ListeningSocket
     from broker.storage.data_folder import unusable
     from broker.storage.folder_check import log_refusal
     from broker.worker.worker import Worker
@@ -91,7 +93,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
         return EXIT_NOT_BOOTED, "not_booted", (
             f"The log file {start.config.log.file} cannot be opened: {error.strerror}.")
     signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
-    end_with_parent(start.listeners)
+    end_with_parent([descriptor for descriptor, _, _ in start.listeners])
     folder = os.path.join(start.folder, f"worker-{start.number}")
     try:
         worker = Worker(start.config, folder=start.folder_path, accept_loss=start.accept_loss, place=start.place)
@@ -99,7 +101,8 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
         return EXIT_NOT_BOOTED, "not_booted", log_refusal(folder, error)
     except OSError as error:
         return EXIT_NOT_BOOTED, "not_booted", unusable(start.folder_path, error)
-    sockets = [socket.socket(fileno=listener) for listener in start.listeners]
+    sockets = [ListeningSocket(number, scheme, socket.socket(fileno=descriptor))
+               for descriptor, number, scheme in start.listeners]
     queries = Queries(worker, start.number)
 
     async def serve() -> None:
@@ -108,7 +111,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     return 0, "ended", host(worker, serve)
 
 
-async def _serve(worker: Worker, channel: ControlChannel, sockets: list[socket.socket], queries: Queries) -> None:
+async def _serve(worker: Worker, channel: ControlChannel, sockets: list[ListeningSocket], queries: Queries) -> None:
     """Join the others, listen when the supervisor says so, and serve until stop(), or until the supervisor is gone."""
     from broker.processes.host import say_listening
 

@@ -7,18 +7,21 @@ microseconds; this is their policy.
 from __future__ import annotations
 
 import errno
-import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import trio
 
-from broker.config.loader import Address
+from broker.config.listener import Address
 from broker.logs import get
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.auth.outcome import Pending
     from broker.reactor.epoll import Reactor
+    from broker.reactor.listeners import ListeningSocket
+    from broker.transport.listener import Entrance
 
 log = get("acceptor")
 
@@ -33,13 +36,22 @@ ACCEPT_RETRY_ERRNOS = frozenset({
 
 
 class Acceptor:
-    """Accepts while there is room: below the limit on connections and on CONNECTs that wait, and not in trouble."""
+    """Accepts while there is room: below the limit on connections and on CONNECTs that wait, and not in trouble.
 
-    def __init__(self, reactor: Reactor, sockets: list[socket.socket], connections_max: int, pending: Pending) -> None:
+    Args:
+        sockets: listening; they are closed with the acceptor.
+        entrances: of the listeners, by their numbers.
+        connections_max: at once, beyond which clients wait in the backlog.
+        pending: CONNECTs that wait for an authenticator.
+    """
+
+    def __init__(self, reactor: Reactor, sockets: Sequence[ListeningSocket], entrances: Sequence[Entrance],
+                 connections_max: int, pending: Pending) -> None:
         self.reactor = reactor
         self.connections_max = connections_max
         self.pending = pending
-        self._sockets = {listener.fileno(): listener for listener in sockets}
+        self._sockets = {one.socket.fileno(): one for one in sockets}
+        self._entrances = {one.socket.fileno(): entrances[one.listener] for one in sockets}
         self.pauses: Counter[str] = Counter()       # how often accepting was paused, by reason
         self._watching = False
         self._closed = False
@@ -48,7 +60,7 @@ class Acceptor:
     @property
     def addresses(self) -> list[Address]:
         """Where clients can connect."""
-        return [Address(*listener.getsockname()[:2]) for listener in self._sockets.values()]
+        return [one.address for one in self._sockets.values()]
 
     def resume(self) -> None:
         """Accept, if there is room."""
@@ -73,8 +85,8 @@ class Acceptor:
             for descriptor in self._sockets:
                 self.reactor.unwatch(descriptor)
         self._closed = True
-        for listener in self._sockets.values():
-            listener.close()
+        for one in self._sockets.values():
+            one.socket.close()
         self._sockets.clear()
 
     def _has_room(self) -> bool:
@@ -90,7 +102,7 @@ class Acceptor:
             self._trouble.set()
             return
         try:
-            self.reactor.accept_batch(descriptor, min(ACCEPT_BATCH_MAX, room))
+            self.reactor.accept_batch(descriptor, min(ACCEPT_BATCH_MAX, room), self._entrances[descriptor])
         except OSError as error:
             if error.errno not in ACCEPT_RETRY_ERRNOS:
                 raise

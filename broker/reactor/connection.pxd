@@ -28,6 +28,7 @@ cdef class Connection(SocketEnd):
     cdef bint unread                      # in turn.unread: its socket is ready and was not read
     cdef bint input_ended                 # the peer sends no more; what came before waits to be dealt with, then it ends
     cdef public bint came_home            # another worker sent it here, where its client identifier lives
+    cdef public object facts              # broker.transport.facts.Facts; None: the first listener, and nothing to say
     cdef public bint bridge               # its CONNECT had the bridge bit: see Controller
 
     cdef int readable(self, uint8_t* shared, size_t shared_size) except -1
@@ -46,4 +47,5 @@ cdef class Connection(SocketEnd):
     cdef int on_deadline(self) except -1
     cdef int queue_full(self) except -1
     cdef int end_input(self) except -1
-    cdef int _feed_transformed(self, uint8_t* data, size_t length) except -1
+    cdef int read_layered(self, uint8_t* shared, size_t shared_size) except -1
+    cdef int feed_raw(self, uint8_t* data, size_t length) except -1

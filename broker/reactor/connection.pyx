@@ -6,6 +6,7 @@ from broker.reactor.histogram cimport monotonic_ns
 from broker.reactor.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, Turn, call_for_turn
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from broker.reactor.peer_socket import peer_address
+from broker.transport.layer cimport Layers, plain
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
@@ -32,22 +33,6 @@ cdef inline ssize_t timed_recv(Turn* turn, int fd, void* data, size_t size) noex
     received = recv(fd, data, size, MSG_DONTWAIT)
     turn.receive_ns += monotonic_ns() - started_ns
     return received
-
-
-class ClosedFilter:
-    """What stands where a filter has raised: nothing comes through any more, either way."""
-
-    def received(self, data: bytes) -> tuple[()]:
-        """Return the plain bytes."""
-        return ()
-
-    def send(self, data: bytes) -> bytes:
-        """Return what goes to the socket."""
-        return b""
-
-    def wants_to_send(self) -> bool:
-        """Whether it has anything of its own to say."""
-        return False
 
 
 @cython.final
@@ -79,6 +64,8 @@ cdef class Connection(SocketEnd):
             return 0
         if self.cut:
             return 0                     # first what it has sent before; the socket stays ready
+        if self.layers is not None:
+            return self.read_layered(shared, shared_size)
         if have * 2 <= shared_size:
             if have:
                 memcpy(shared, self.kept, have)
@@ -108,9 +95,7 @@ cdef class Connection(SocketEnd):
         self.bytes_in += received
         self.turn.bytes_in += received
         messages = self.messages_in
-        if self.transform is not None:
-            self._feed_transformed(shared if shared != NULL else self.kept, have + received)
-        elif shared != NULL:
+        if shared != NULL:
             self.feed(shared, have + received)
         else:
             self.kept_length = have + received
@@ -199,53 +184,74 @@ cdef class Connection(SocketEnd):
                 self.wheel.arm(&self.timer, due_ms)
         return 0
 
-    cdef int _feed_transformed(self, uint8_t* data, size_t length) except -1:
-        # `kept` holds what the filter let through and the protocol has not used; it comes first in data.
-        cdef size_t have = self.kept_length
-        raw = (<const uint8_t*>(data + have))[:length - have]
+    cdef int read_layered(self, uint8_t* shared, size_t shared_size) except -1:
+        """readable() through layers: receive once, and act on what they let through of it."""
+        cdef uint64_t messages = self.messages_in
+        cdef ssize_t received = timed_recv(self.turn, self.fd, shared, shared_size)
+        if received <= 0:
+            if received == 0:
+                return self.peer_finished()
+            return 0 if errno == EAGAIN or errno == EINTR else self.socket_failed(errno)
+        self.heard_ms = self.turn.now_ms
+        self.bytes_in += received
+        self.turn.bytes_in += received
+        error = None
         try:
-            pieces = [bytes(memoryview(piece)) for piece in self.transform.received(raw)]
-            answers = self.transform.wants_to_send()
-        except ClientError as error:
-            self.controller.fail(self, error)
-            return 0
-        except Exception as error:
-            self.filter_failed(error)
-            return 0
-        for piece in pieces:
-            if self.state != CLOSING:
-                self.feed_bytes(piece)
-        if answers:
+            self.layers.receive(shared, received)
+        except Exception as raised:
+            error = raised
+        if plain.length and (error is None or isinstance(error, ClientError)):
+            self.feed_raw(plain.data, plain.length)
+        if self.layers.raw.pending:
             self.touch()
+        if error is not None:
+            self.layers_failed(error)
+        elif self.layers.outermost is None and self.layers.raw.pending == 0 and not self.layers.closed:
+            self.layers = None               # they had a header to read, and that is done
+        elif self.layers.has_ended() and self.state != CLOSING:
+            self.peer_finished()
+        if self.turn.messages_per_second_max or self.turn.bytes_per_second_max:
+            self.spend_rate(self.messages_in - messages, received)
         return 0
 
-    def filter_failed(self, error: Exception) -> None:
-        """The filter between socket and protocol raised: this connection can read and send nothing any more, and ends."""
+    cdef int layers_failed(self, object error) except -1:
+        """A layer raised: the connection ends, by its client's fault or by ours; then nothing comes through any more."""
+        if isinstance(error, ClientError):
+            self.controller.fail(self, error)
+            return 0
         lingering = self.state == CLOSING
-        self.transform = ClosedFilter()
-        self.transformed = b""
+        self.layers.close()
         output_clear(&self.out)
         self.controller.filter_failed(self, error)
         if lingering:
             self.end_input()
+        return 0
+
+    def put_layers(self, Layers layers not None) -> None:
+        """Have everything that comes and goes from now on pass through layers. Before anything has come."""
+        self.layers = layers
 
     def feed_bytes(self, bytes data not None) -> None:
         """Take bytes as if the socket had delivered them: from a filter, another process, or a test."""
+        if len(data):
+            self.heard_ms = self.turn.now_ms
+            self.feed_raw(<uint8_t*><const uint8_t*>data, len(data))
+
+    cdef int feed_raw(self, uint8_t* data, size_t length) except -1:
+        """Take bytes that are not in a receive buffer; they are copied, and not changed."""
         cdef size_t have = self.kept_length
-        cdef size_t length = len(data)
         cdef uint8_t* grown
-        if self.state == CLOSING or length == 0:
-            return
+        if self.state == CLOSING:
+            return 0
         if have + length > self.kept_capacity:
             grown = <uint8_t*>realloc(self.kept, have + length)
             if grown == NULL:
                 raise MemoryError()
             self.kept = grown
             self.kept_capacity = have + length
-        memcpy(self.kept + have, <const char*>data, length)
+        memcpy(self.kept + have, data, length)
         self.kept_length = have + length
-        self.heard_ms = self.turn.now_ms
-        self.feed_kept()
+        return self.feed_kept()
 
     cdef inline int guarded_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
         return self.try_receive(data, length, used) if self.tap is None else self.tapped_receive(data, length, used)
@@ -540,5 +546,7 @@ cdef class Connection(SocketEnd):
 
     @property
     def peer(self) -> str | None:
-        """The client's address as text, None if it has none any more."""
+        """The client's address as text, as a trusted proxy gives it if one is in between; None if it has none any more."""
+        if self.facts is not None and self.facts.address is not None:
+            return self.facts.address
         return peer_address(self.fd)

@@ -14,6 +14,7 @@ from broker.reactor.turn import PHASES
 from broker.reactor.protocol cimport CLOSING, CONNECTING, WORK_READ
 from broker.reactor.socket_end cimport NO_SOCKET
 from broker.reactor.timing_wheel cimport TICK_MS
+from broker.transport.layer cimport Layers
 from mesh.reactor_port cimport MeshSeam
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
@@ -242,8 +243,12 @@ cdef class Reactor(Hub):
         """End run() after the turn."""
         self.running = False
 
-    def accept_batch(self, int listening_fd, int count) -> int:
-        """Accept up to `count` connections. Returns how many; raises OSError if none could be accepted for a reason."""
+    def accept_batch(self, int listening_fd, int count, entrance=None) -> int:
+        """Accept up to `count` connections. Returns how many; raises OSError if none could be accepted for a reason.
+
+        Args:
+            entrance: the broker.transport.listener.Entrance that they come by; None: plain TCP, and nothing is special.
+        """
         cdef Connection connection
         cdef int fd, accepted = 0
         cdef int one = 1
@@ -258,9 +263,23 @@ cdef class Reactor(Hub):
                     break               # said again at the next call
                 raise OSError(errno, os.strerror(errno))
             setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
-            self._adopt(fd)
+            connection = self._adopt(fd)
+            if entrance is not None:
+                self._put_layers(connection, entrance)
             accepted += 1
         return accepted
+
+    def _put_layers(self, Connection connection not None, entrance) -> None:
+        connection.facts = entrance.facts()
+        if entrance.is_bare:
+            return
+        try:
+            layers = entrance.layers(connection.facts, connection.peer)
+        except Exception as error:
+            connection.put_layers(Layers([], connection.facts))
+            connection.layers_failed(error)
+        else:
+            connection.put_layers(Layers(layers, connection.facts))
 
     def adopt(self, int fd, accepted_ms: int | None = None) -> Connection:
         """Take over a connected, non-blocking stream socket; it is closed by the reactor from now on.
@@ -279,7 +298,7 @@ cdef class Reactor(Hub):
         That is its socket, when its time to CONNECT began (monotonic ms), and the bytes that came, for feed_bytes().
         """
         assert connection.state == CONNECTING and connection.parked, connection.state
-        assert connection.transform is None
+        assert connection.layers is None
         cdef bytes body = connection.parked_body
         cdef uint32_t length = <uint32_t>len(body)
         cdef bytes data = PyBytes_FromStringAndSize(
@@ -307,11 +326,6 @@ cdef class Reactor(Hub):
 
     def _adopt(self, int fd):
         cdef Connection connection = self.make(fd, self.epoll_fd)
-        if self.transform_factory is not None:
-            try:
-                connection.transform = self.transform_factory()
-            except Exception as error:
-                connection.filter_failed(error)
         connection.interest = EPOLLIN
         try:
             self._watch(fd, EPOLLIN)

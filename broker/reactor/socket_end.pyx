@@ -1,7 +1,7 @@
 """One client's end as far as it sends: the socket, what that does not take at once, and what epoll is asked for."""
 
 cimport cython
-from broker.wire.output_buffer cimport Chunk, chunk_data, list_push, output_bytes, output_clear, output_consume
+from broker.wire.output_buffer cimport Chunk, Output, chunk_data, list_push, output_bytes, output_clear, output_consume
 from broker.reactor.protocol cimport AWAITING_CONNECT, OPEN
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memset
@@ -31,6 +31,27 @@ cdef extern from "<sys/epoll.h>" nogil:
 
 cdef enum:
     VECTORS = 16
+    WRAP_BYTES = 65536           # of output that go through the layers before the socket is asked to take them
+
+
+cdef inline ssize_t send_chunks(int fd, Output* output, size_t* size) noexcept:
+    """Hand the socket the first chunks of an output that is not empty; `size`: how many bytes that were. As sendmsg()."""
+    cdef Chunk* chunk = output.head
+    cdef msghdr message
+    cdef iovec[VECTORS] vectors
+    if chunk.next == NULL:
+        size[0] = chunk.end - chunk.start
+        return send(fd, chunk_data(chunk) + chunk.start, size[0], MSG_DONTWAIT | MSG_NOSIGNAL)
+    memset(&message, 0, sizeof(message))
+    message.msg_iov = vectors
+    size[0] = 0
+    while chunk != NULL and message.msg_iovlen < VECTORS:
+        vectors[message.msg_iovlen].iov_base = chunk_data(chunk) + chunk.start
+        vectors[message.msg_iovlen].iov_len = chunk.end - chunk.start
+        size[0] += chunk.end - chunk.start
+        message.msg_iovlen += 1
+        chunk = chunk.next
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
 
 
 @cython.no_gc
@@ -43,36 +64,22 @@ cdef class SocketEnd(Protocol):
     cdef int socket_failed(self, int error) except -1:
         raise TypeError(f"{type(self).__name__} does not end")
 
+    cdef int layers_failed(self, object error) except -1:
+        raise TypeError(f"{type(self).__name__} does not end")
+
     cdef int flush(self) except -1:
-        if self.fd != NO_SOCKET and not self.blocked and self.transform is None and self.state != AWAITING_CONNECT:
+        if self.fd != NO_SOCKET and not self.blocked and self.state != AWAITING_CONNECT:
             self.send_pending()
         return 0
 
     cdef int send_pending(self) except -1:
         """Hand the socket what is pending; what it does not take waits for EPOLLOUT."""
         cdef ssize_t sent
-        cdef size_t size
-        cdef Chunk* chunk
-        cdef msghdr message
-        cdef iovec[VECTORS] vectors
-        if self.transform is not None:
-            return self.send_transformed()
+        cdef size_t size = 0
+        if self.layers is not None:
+            return self.send_layered()
         while self.out.head != NULL:
-            chunk = self.out.head
-            if chunk.next == NULL:
-                size = chunk.end - chunk.start
-                sent = send(self.fd, chunk_data(chunk) + chunk.start, size, MSG_DONTWAIT | MSG_NOSIGNAL)
-            else:
-                memset(&message, 0, sizeof(message))
-                message.msg_iov = vectors
-                size = 0
-                while chunk != NULL and message.msg_iovlen < VECTORS:
-                    vectors[message.msg_iovlen].iov_base = chunk_data(chunk) + chunk.start
-                    vectors[message.msg_iovlen].iov_len = chunk.end - chunk.start
-                    size += chunk.end - chunk.start
-                    message.msg_iovlen += 1
-                    chunk = chunk.next
-                sent = sendmsg(self.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            sent = send_chunks(self.fd, &self.out, &size)
             if sent < 0:
                 if errno == EINTR:
                     continue
@@ -87,10 +94,57 @@ cdef class SocketEnd(Protocol):
             if self.stuffed and sent:
                 self.heard_ms = self.turn.now_ms     # it takes what we send: a sign of life while we do not listen
             if <size_t>sent < size:
-                if not self.blocked:
-                    self.blocked = True
-                    self.set_interest(self.interest | EPOLLOUT)
-                return self.made_room()
+                return self.took(False)
+        return self.took(True)
+
+    cdef int send_layered(self) except -1:
+        """send_pending() through layers: what they have made of our output comes first, and no more is made before."""
+        cdef ssize_t sent
+        cdef size_t size = 0
+        cdef Output* raw = &self.layers.raw
+        while True:
+            if raw.head == NULL:
+                self.wrap_output()
+                if raw.head == NULL:
+                    break
+            sent = send_chunks(self.fd, raw, &size)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno == EAGAIN:
+                    sent = 0
+                else:
+                    return self.socket_failed(errno)
+            self.turn.bytes_out += sent
+            output_consume(raw, sent)
+            if self.stuffed and sent:
+                self.heard_ms = self.turn.now_ms
+            if <size_t>sent < size:
+                return self.took(False)
+        return self.took(True)
+
+    cdef int wrap_output(self) except -1:
+        cdef size_t wrapped = 0, size
+        if self.out.head == NULL or not self.layers.is_open():
+            return 0
+        try:
+            while self.out.head != NULL and wrapped < WRAP_BYTES:
+                size = self.out.head.end - self.out.head.start
+                self.layers.send(chunk_data(self.out.head) + self.out.head.start, size)
+                if self.tap is not None:
+                    self.tap.sent(output_bytes(&self.out, size), size == self.out.pending)
+                output_consume(&self.out, size)
+                wrapped += size
+        except Exception as error:
+            self.layers_failed(error)
+        return 0
+
+    cdef int took(self, bint all_of_it) except -1:
+        if not all_of_it:
+            if not self.blocked:
+                self.blocked = True
+                self.set_interest(self.interest | EPOLLOUT)
+            return self.made_room()
         if self.blocked:
             self.blocked = False
             self.set_interest(self.interest & ~EPOLLOUT)
@@ -100,34 +154,15 @@ cdef class SocketEnd(Protocol):
             self.end_output()
         return 0
 
-    cdef int end_output(self) noexcept:
-        """Nothing more will be sent: the peer reads our last packet, then the end."""
-        shutdown(self.fd, SHUT_WR)
-        return 0
+    cdef uint64_t unsent(self) noexcept:
+        return self.out.pending + (self.layers.raw.pending if self.layers is not None else 0)
 
-    cdef int send_transformed(self) except -1:
-        cdef ssize_t sent
-        plain = self.take_output()
-        try:
-            data = self.transformed + self.transform.send(plain)
-        except Exception as error:
-            self.filter_failed(error)
-            return 0
-        sent = send(self.fd, <const char*>data, len(data), MSG_DONTWAIT | MSG_NOSIGNAL) if data else 0
-        if sent < 0:
-            if errno != EAGAIN and errno != EINTR:
-                return self.socket_failed(errno)
-            sent = 0
-        self.turn.bytes_out += sent
-        if self.stuffed and sent:
-            self.heard_ms = self.turn.now_ms
-        self.transformed = data[sent:]
-        self.blocked = len(self.transformed) > 0
-        self.set_interest(self.interest | EPOLLOUT if self.blocked else self.interest & ~EPOLLOUT)
-        if (not self.writable or self.output_awaited) and not self.blocked:
-            self.made_room()
-        if self.lingering and not self.blocked:
-            self.end_output()
+    cdef int end_output(self) except -1:
+        """Nothing more will be sent: the peer reads our last packet, then the end."""
+        if self.layers is not None and not self.layers.finished and self.layers.is_open():
+            self.layers.finish()
+            return self.send_layered()           # which comes back here
+        shutdown(self.fd, SHUT_WR)
         return 0
 
     cdef int made_room(self) except -1:

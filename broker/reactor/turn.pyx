@@ -142,7 +142,6 @@ cdef class Hub(Shares):
         connection.controller = self.controller
         connection.fd = fd
         connection.epoll_fd = epoll_fd
-        connection.transformed = b""
         connection.packet_bytes_max = 0xFFFFFFFF
         connection.timer.owner = <void*>connection
         connection.heard_ms = self.turn.now_ms
@@ -381,7 +380,7 @@ cdef class Hub(Shares):
             if connection.fd != NO_SOCKET and not connection.lingered and connection.close_reason not in BY_CLIENT:
                 connection.lingered = connection.lingering = True
                 self.wheel.arm(&connection.timer, self.turn.now_ms + LINGER_MS)
-                if connection.out.pending == 0:
+                if connection.unsent() == 0:
                     connection.end_output()
                 continue
             self.dispose(connection)
@@ -412,7 +411,9 @@ cdef class Hub(Shares):
         free(connection.kept)
         connection.kept = NULL
         connection.kept_length = connection.kept_capacity = 0
-        connection.transform = None
+        if connection.layers is not None:
+            connection.layers.close()
+            connection.layers = None
         connection.lingering = False
         connection.fd = NO_SOCKET
         self.connection_count -= 1

@@ -62,7 +62,7 @@ class Start(Struct, frozen=True, kw_only=True):
         folder: the broker's data folder.
         accept_loss: go on without what is missing, foreign or newer in it.
         number, count, node, run_dir: as of Place.
-        listeners: descriptors of its bound sockets.
+        listeners: its bound sockets: descriptor, number of the listener, scheme.
     """
 
     config: Config
@@ -72,7 +72,7 @@ class Start(Struct, frozen=True, kw_only=True):
     count: int
     node: Node
     run_dir: str
-    listeners: list[int]
+    listeners: list[tuple[int, int, str]]
 
     @property
     def folder_path(self) -> Path:

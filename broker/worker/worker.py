@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,13 +21,14 @@ from broker.control.will import PendingWill
 from broker.logs import get
 from broker.reactor.acceptor import Acceptor
 from broker.reactor.epoll import Reactor
-from broker.reactor.listeners import bind
+from broker.reactor.listeners import bind, remove_paths
 from broker.reactor.pump import Pump
 from broker.replay.engine import Replays
 from broker.replay.log_sources import ReplayLogs
 from broker.storage.worker_log import CommitLog, open_index
 from broker.telemetry.metrics import Metrics, collect, flat
 from broker.telemetry.sys_topics import SysTopics
+from broker.transport.listener import Entrance
 from broker.worker.handover import Handover
 from broker.worker.memory_guard import MemoryGuard
 from mesh.placement import Homes
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
     from broker.auth.acl import Acl
     from broker.auth.authenticator import Admission, Authenticator
-    from broker.config.loader import Address, Config
+    from broker.config.listener import Address
+    from broker.config.loader import Config
+    from broker.reactor.listeners import ListeningSocket
     from broker.worker.placement import Links, Place
     from router.retained.lmdb_index import RetainedIndex
 
@@ -81,6 +83,7 @@ class Worker:
         self.place = place
         self.mesh: Any = None
         self.acceptor: Acceptor | None = None
+        self._bound: list[ListeningSocket] = []          # here, and not by a supervisor
         self.handover: Handover | None = None
         self.sys_topics: SysTopics | None = None
         self.store: CommitLog | None = None
@@ -99,7 +102,7 @@ class Worker:
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max, **terms(config))
         self.reactor.memory = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
-        self.reactor.transform_factory = transform
+        self.entrances = [Entrance(number, listener, transform) for number, listener in enumerate(config.listeners)]
         if self.store is not None:
             self.reactor.look_at_clock()
             self.store.begin(self.reactor.wake)
@@ -175,7 +178,7 @@ class Worker:
             self.reactor.look_at_clock()
             self.store.start_deadlines()
 
-    def listen(self, sockets: list[socket.socket] | None = None) -> None:
+    def listen(self, sockets: list[ListeningSocket] | None = None) -> None:
         """Accept, and let the other workers send clients here. Raises OSError if an address cannot be bound.
 
         Args:
@@ -184,8 +187,10 @@ class Worker:
         assert self.store is None or self.store.deadlines_run, "due wills are published before clients are let in"
         handshake = self.controller.handshake
         handshake.connections_max = _connections_max(self.config)
+        if sockets is None:
+            sockets = self._bound = bind(self.config.listeners)
         self.acceptor = Acceptor(
-            self.reactor, bind(self.config.listen) if sockets is None else sockets,
+            self.reactor, sockets, self.entrances,
             handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending)
         if self.place is not None:
             from broker.reactor.shared_counts import Places
@@ -205,6 +210,8 @@ class Worker:
             self.handover.resume()
 
     def _accept_no_more(self) -> None:
+        remove_paths(self._bound)
+        self._bound = []
         if self.acceptor is not None:
             self.acceptor.close()
         if self.handover is not None:

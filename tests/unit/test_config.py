@@ -17,7 +17,7 @@ from broker.config.loader import (
     Limits,
     Log,
     Mqtt,
-    is_loopback,
+
     load,
     parse_address,
     rendered,
@@ -203,7 +203,7 @@ def test_an_address_may_be_given_once_but_any_free_port_often() -> None:
 def test_an_address_is_read_and_written(text: str, address: Address, loopback: bool) -> None:
     assert parse_address(text) == address
     assert str(address) == text
-    assert is_loopback(address) is loopback
+    assert address.is_loopback is loopback
 
 
 @pytest.mark.parametrize(
