@@ -33,6 +33,7 @@ DIRECTIVES = {
 MACROS = [("SHOAL_CHECKED", "1")] if CHECKED else []
 COMPILE = ["-O2", "-fno-strict-aliasing"]
 LINK = []
+OPENSSL = ["-l:libssl.so.3", "-l:libcrypto.so.3"]       # the libraries themselves: their headers are not needed
 if LINETRACE:
     MACROS += [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")]
 if CHECKED:
@@ -81,6 +82,10 @@ class Sources(sdist):
         super().make_distribution()
 
 
+def uses_openssl(source: Path) -> bool:
+    return source.stem == "openssl" or "broker.transport.openssl cimport" in source.read_text("utf-8")
+
+
 def compiled_modules() -> list[Extension]:
     # Paths stay relative, as sdist and build_ext want them; both run in this folder.
     here = Path(__file__).resolve().parent
@@ -96,7 +101,7 @@ def compiled_modules() -> list[Extension]:
             ],
             define_macros=MACROS,
             extra_compile_args=COMPILE,
-            extra_link_args=LINK,
+            extra_link_args=LINK + (OPENSSL if uses_openssl(path) else []),
         )
         for package in PACKAGES
         for path in sorted((here / package).rglob("*.pyx"))

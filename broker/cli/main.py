@@ -96,6 +96,7 @@ def serve(
     from broker.config.start_error import StartError
     from broker.reactor.listeners import check_addresses
     from broker.storage.data_folder import check_room, lock_folder
+    from broker.transport.listener import check_listeners
 
     if config.workers == 0:
         config = msgspec.structs.replace(config, workers=min(cores_available(), WORKERS_BY_DEFAULT_MAX))
@@ -107,6 +108,7 @@ def serve(
             held.callback(os.close, lock)
             check_room(folder, config.workers)
             check_addresses(config)
+            check_listeners(config)
             try:
                 logs.configure(config.log)
             except OSError as error:

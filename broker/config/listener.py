@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-CERTIFICATE_FIELDS = ("cert.cn", "cert.dn", "cert.san.dns", "cert.san.uri", "cert.san.email", "cert.sha256")
-CertificateField = Literal["cert.cn", "cert.dn", "cert.san.dns", "cert.san.uri", "cert.san.email", "cert.sha256"]
+CertificateField = Literal[
+    "cert.cn", "cert.dn", "cert.san.dns", "cert.san.uri", "cert.san.email", "cert.sha256", "psk.identity"]
 SCHEMES = ("tcp", "tls", "ws", "wss", "unix")
 
 
@@ -116,14 +116,6 @@ class Listener(Struct, frozen=True, kw_only=True):
     maximum_qos: Annotated[
         int, Meta(ge=0, le=2, description="Highest QoS here, if that is less than mqtt.maximum_qos.")
     ] = 2
-    mount_point: Annotated[
-        str,
-        Meta(
-            max_length=1024,
-            description="What all topics of its clients begin with; they neither see it nor can leave it. "
-            '"site-7/" puts them under site-7.',
-        ),
-    ] = ""
     mode: Annotated[
         str, Meta(min_length=1, max_length=4, description="Permissions of a Unix socket, octal.")
     ] = "660"

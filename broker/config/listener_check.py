@@ -10,7 +10,6 @@ import msgspec
 
 from broker.config.listener import Address, Listener, parse_address
 from broker.config.setting import Problem, Setting, settings_of, shown
-from router.matching.topic_names import check_topic_filter
 
 if TYPE_CHECKING:
     from broker.config.schema import Config
@@ -99,7 +98,7 @@ def listener_problems(
 
 
 def anonymous_allowed(config: Config, listener: Listener) -> bool | None:
-    """Return whether clients that prove nothing may come in; None: nobody says, and others reach it."""
+    """Return whether clients that prove nothing may come in; None: no setting says so, and other machines reach it."""
     allowed = config.allow_anonymous if listener.allow_anonymous is None else listener.allow_anonymous
     if allowed is None and listener.where.is_loopback:
         return True
@@ -138,15 +137,6 @@ def _alone(listener: Listener, address: Address, in_list: bool) -> Iterator[tupl
     for path in listener.websocket_paths:
         if not path.startswith("/") or any(character.isspace() for character in path):
             yield "websocket_paths", path, "paths that begin with /"
-    mount_point = listener.mount_point
-    if mount_point:
-        wrong = check_topic_filter(mount_point.encode("utf-8", "surrogatepass"))
-        if wrong is None and any(character in mount_point for character in "+#"):
-            wrong = "a prefix of topic names has no wildcards"
-        if wrong is None and mount_point.startswith("$"):
-            wrong = "topics that begin with $ are the broker's"
-        if wrong is not None:
-            yield "mount_point", mount_point, f"the beginning of topic names: {wrong}"
 
 
 def _tls(listener: Listener, in_list: bool) -> Iterator[tuple[str, Any, str]]:
@@ -162,7 +152,10 @@ def _tls(listener: Listener, in_list: bool) -> Iterator[tuple[str, Any, str]]:
     if listener.crlfile and not (listener.cafile or listener.capath):
         yield "crlfile", listener.crlfile, "cafile or capath, which sign the certificates of clients"
     for name in CERTIFICATE_SETTINGS:
-        if getattr(listener, name) and not (listener.require_certificate or listener.proxy_protocol):
+        if getattr(listener, name) == "psk.identity":
+            if not listener.psk_file:
+                yield name, "psk.identity", "a listener with psk_file"
+        elif getattr(listener, name) and not (listener.require_certificate or listener.proxy_protocol):
             yield name, getattr(listener, name), "require_certificate = true"
     if listener.psk_file and listener.min_version == "1.3" and not listener.certfile:
         yield "min_version", "1.3", "1.2, as pre-shared keys need"

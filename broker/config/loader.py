@@ -261,8 +261,8 @@ def _rendered_listeners(listeners: Sequence[Listener]) -> Iterator[str]:
             if value != setting.default:
                 yield f"{setting.key} = {_toml(value)}"
     if not listeners:
-        yield from ("", "#[[listener]]", '#address = "tls://0.0.0.0:8883"', '#certfile = ["server.crt"]',
-                    '#keyfile = ["server.key"]')
+        yield from ("", "# [[listener]]", '# address = "tls://0.0.0.0:8883"', '# certfile = "server.crt"',
+                    '# keyfile = "server.key"')
 
 
 def _default(setting: Setting) -> str:

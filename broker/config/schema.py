@@ -472,7 +472,6 @@ class Config(Struct, frozen=True, kw_only=True):
     listen: Annotated[
         tuple[str, ...],
         Meta(
-            min_length=1,
             description="Addresses to listen on: tcp://HOST:PORT, IPv6 in brackets, port 0 takes any free port; "
             "ws:// likewise, unix://PATH. What has rules of its own, or TLS, is a [[listener]].",
         ),

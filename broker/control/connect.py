@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from broker.auth.authenticator import Anonymous
 from broker.auth.enhanced_auth import FAILED, Exchange, checked
 from broker.auth.outcome import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
+from broker.control.listener_rules import ListenerRules, proves_itself
 from broker.control.openings import Opening, Openings
 from broker.control.rate_limit import Rate
 from broker.control.session_limit import SessionLimit
@@ -52,8 +55,12 @@ class Handover(Protocol):
     handed_over: int
     taken_in: int
 
-    def sends_home(self, connection: Connection, body: bytes) -> bool:
-        """Send the client of a CONNECT to its home. Returns False if that is here, or it names no client."""
+    def sends_home(self, connection: Connection, body: bytes, client_identifier: bytes | None) -> bool:
+        """Send the client of a CONNECT to its home. Returns False if that is here, or it names no client.
+
+        Args:
+            client_identifier: what its certificate says; None: what the CONNECT says counts.
+        """
 
     def is_at_home(self, client_identifier: bytes) -> bool:
         """Return whether a client identifier lives here."""
@@ -81,6 +88,8 @@ class Handshake:
         self._opened = opened
         self.taps: Taps | None = None        # who looks at clients; set by the controller
         self._salt = secrets.randbits(64)
+        self.rules = [ListenerRules(config, listener) for listener in config.listeners]
+        self._is_open_house = isinstance(authenticator, Anonymous)      # no authenticator asks anybody who he is
         mqtt = config.mqtt
         self._connack: dict[str, Any] = {}
         if mqtt.receive_maximum != 65_535:
@@ -105,11 +114,23 @@ class Handshake:
 
     def on_connect(self, connection: Connection, body: bytes) -> bool:
         """Deal with a CONNECT. Returns whether the connection may be parsed on."""
-        if self.handover is not None and self.handover.sends_home(connection, body):
+        rules = self._rules_of(connection)
+        identifier = rules.client_identifier(connection.facts)
+        if self.handover is not None and self.handover.sends_home(connection, body, identifier):
             return False
         connect = self._read(connection, body)
+        if rules.limits_more:
+            connection.limit(rules.packet_bytes_max, rules.maximum_qos)
+        if identifier is not None:
+            connect = replace(connect, client_identifier=identifier)
+        user_name = rules.user_name(connection.facts)
+        if user_name is not None:
+            connect = replace(connect, user_name=user_name)
+        if not rules.anonymous and self._is_open_house and not proves_itself(connection.facts):
+            return self._refuse(connection, Refused(
+                Reason.NOT_AUTHORIZED, "this listener lets in nobody who does not prove who he is"))
         connection.bridge = connect.bridge
-        no_room = self._no_room(connect)
+        no_room = self._no_room(connect, rules)
         if no_room is not None:
             return self._refuse(connection, *no_room)
         if self.admission is not None:
@@ -119,6 +140,10 @@ class Handshake:
         exchange = Exchange(connection, connect.properties.get("authentication_method"),
                             connect.properties.get("authentication_data"), pending=self.pending)
         return self._authenticate(connection, connect, exchange, self._decide)
+
+    def _rules_of(self, connection: Connection) -> ListenerRules:
+        facts = connection.facts
+        return self.rules[0 if facts is None else facts.listener]
 
     def _read(self, connection: Connection, body: bytes) -> Connect:
         connect = decode_connect(body)
@@ -235,14 +260,14 @@ class Handshake:
         """
         opening = self.openings.end(connection)
         if opening is not None:
-            self.give_place()
+            self.give_place(connection)
             self.router.detach_session(opening.session, not connection.has_disconnected())
         if self.exchanges:
             exchange = self.exchanges.pop(id(connection), None)
             if exchange is not None:
                 exchange.abandon()
 
-    def _no_room(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
+    def _no_room(self, connect: Connect, rules: ListenerRules) -> tuple[Refused, CloseReason | None] | None:
         """Return why a client cannot come in at all, and the close reason if it is not the code's own; None: it can."""
         mqtt = self.config.mqtt
         if mqtt.server_reference is not None and mqtt.server_reference_use != "full":
@@ -253,16 +278,16 @@ class Handshake:
         if self.router.ledger.memory_full and connect.client_identifier not in self.router.sessions:
             # who has a session may come and take what fills the memory
             return Refused(Reason.SERVER_BUSY, "the server is out of memory"), CloseReason.MEMORY_LIMIT
-        return self._full(connect)
+        return self._full(connect, rules)
 
-    def _full(self, connect: Connect) -> tuple[Refused, CloseReason | None] | None:
+    def _full(self, connect: Connect, rules: ListenerRules) -> tuple[Refused, CloseReason | None] | None:
         """Return a refusal if all places are taken; one that takes over an open connection takes its place.
 
         So it is with sessions: who has one has a place.
         """
         if connect.client_identifier not in self.router.sessions and self.session_limit.is_reached:
             return _NO_SESSION
-        if self._takes_over(connect) or (self.open_connections < self.connections_max and (
+        if self._takes_over(connect) or (self.open_connections < self.connections_max and not rules.is_full and (
                 self.places is None or self.places.total() < self.config.limits.connections_max)):
             return None
         return self._server_full()
@@ -271,18 +296,23 @@ class Handshake:
         session = self.router.sessions.get(connect.client_identifier)
         return session is not None and self.holder_of(session) is not None
 
-    def _take_place(self, beyond: bool) -> bool:
+    def _take_place(self, rules: ListenerRules, beyond: bool) -> bool:
         """Count a connection, unless all places are taken and it may not go beyond. Returns whether it was counted."""
         if not beyond and self.open_connections >= self.connections_max:
             return False
         if self.places is not None and not self.places.take(
                 2**63 if beyond else self.config.limits.connections_max):
             return False
+        if not rules.take(beyond):
+            if self.places is not None:
+                self.places.give()
+            return False
         self.open_connections += 1
         return True
 
-    def give_place(self) -> None:
+    def give_place(self, connection: Connection) -> None:
         """A connection that was let in has ended."""
+        self._rules_of(connection).give()
         self.open_connections -= 1
         if self.places is not None:
             self.places.give()
@@ -307,11 +337,12 @@ class Handshake:
         """Accept or refuse. Returns whether the connection may be parsed on at once."""
         if isinstance(outcome, Refused):
             return self._refuse(connection, outcome)
-        refusal = self._full(connect)
+        rules = self._rules_of(connection)
+        refusal = self._full(connect, rules)
         if refusal is not None:
             return self._refuse(connection, *refusal)
         connection.identity = outcome.identity
-        self._check_will(connect)
+        self._check_will(connection, connect)
         identifier = self._identifier_of(connect)
         expiry_s = self._expiry_interval(connect)
         if not self.router.accepting and (
@@ -320,7 +351,7 @@ class Handshake:
             # Nothing that it asks for could be kept.
             return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
         keep_alive_s = self._keep_alive(connect)
-        properties = self._connack_properties(connect, exchange, outcome, identifier, expiry_s, keep_alive_s)
+        properties = self._connack_properties(rules, connect, exchange, outcome, identifier, expiry_s, keep_alive_s)
         if "maximum_packet_size" in connect.properties:
             welcome_bytes = len(encode(Connack(True, Reason.SUCCESS, properties), connect.version))
             if welcome_bytes > connection.packet_bytes_max:
@@ -329,10 +360,10 @@ class Handshake:
                                   f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
         # Its place is taken before it waits for its record, and the older connection's is given back only then: so no
         # other client, here or on another worker, comes between.
-        if not self._take_place(self._takes_over(connect)):
+        if not self._take_place(rules, self._takes_over(connect)):
             return self._refuse(connection, *self._server_full())
         if identifier not in self.router.sessions and not self.session_limit.take():
-            self.give_place()
+            self.give_place(connection)
             return self._refuse(connection, *_NO_SESSION)
         before = self.router.last_record
         self._take_over(self.router.sessions.get(identifier))
@@ -341,7 +372,7 @@ class Handshake:
             self.router.end_session(older)           # [MQTT-3.1.2-4]
         if self.router.ending.call_after(identifier, lambda: self._decide_late(
                 connection, connect, exchange, outcome)):
-            self.give_place()
+            self.give_place(connection)
             self.session_limit.tell()
             return False
         session, present = self.router.open_session(
@@ -379,10 +410,12 @@ class Handshake:
             raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
         return self._assigned_identifier()
 
-    def _connack_properties(self, connect: Connect, exchange: Exchange, outcome: Accepted, identifier: bytes,
-                            expiry_s: int, keep_alive_s: int) -> dict[str, Any]:
+    def _connack_properties(self, rules: ListenerRules, connect: Connect, exchange: Exchange, outcome: Accepted,
+                            identifier: bytes, expiry_s: int, keep_alive_s: int) -> dict[str, Any]:
         """Return what a CONNACK says beside the reason code: above all what differs from the CONNECT (3.2.2.3)."""
         properties = self._connack
+        if rules.connack:
+            properties = {**properties, **rules.connack}
         if identifier != connect.client_identifier:
             properties = {**properties, "assigned_client_identifier": identifier.decode()}
         if connect.version < 5:
@@ -422,12 +455,12 @@ class Handshake:
             if self.handover is None or self.handover.is_at_home(identifier):
                 return identifier
 
-    def _check_will(self, connect: Connect) -> None:
+    def _check_will(self, connection: Connection, connect: Connect) -> None:
         """Raise ClientError for a will that could not be published (3.2.2.3.4, 3.2.2.3.5)."""
         will, mqtt, limits = connect.will, self.config.mqtt, self.config.limits
         if will is None:
             return
-        if will.qos > mqtt.maximum_qos:
+        if will.qos > connection.maximum_qos:
             raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", f"a will of QoS {will.qos}")
         if will.retain and not mqtt.retain_available:
             raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "a will with RETAIN 1")

@@ -374,7 +374,9 @@ class Controller:
         connection.close(CloseReason.CONNECT_TIMEOUT)
 
     def shut_down(self, connection: Connection) -> None:
-        """End a connection because the server ends."""
+        """End a connection because the server ends; one that another worker serves is ended by that."""
+        if connection.is_relayed:
+            return
         # A CONNACK knows no "shutting down" [MQTT-3.2.2-8].
         self._last_words(connection, Reason.SERVER_SHUTTING_DOWN if connection.is_open else Reason.SERVER_UNAVAILABLE)
         connection.close(CloseReason.SERVER_SHUTDOWN)
@@ -422,7 +424,7 @@ class Controller:
             self.refused[reason] += 1
         self.handshake.forget(connection)
         if session is not None:
-            self.handshake.give_place()
+            self.handshake.give_place(connection)
             if session.replays and self.replays is not None:
                 self.replays.pause(session)
             connection.leave_session()

@@ -155,7 +155,7 @@ class Subscribing:
 
     def _subscribe(self, subscription: Subscription) -> int:
         controller, connection, topic_filter = self._controller, self._connection, subscription.topic_filter
-        qos = min(subscription.qos, controller.mqtt.maximum_qos)
+        qos: int = min(subscription.qos, self._connection.maximum_qos)
         options = controller.options_of(connection, subscription, qos)
         again = topic_filter in self._asked
         retained = controller.router.subscribe(
@@ -169,7 +169,7 @@ class Subscribing:
 
     def _replay(self, subscription: Subscription, asked: ReplaySubscription) -> int:
         controller, session = self._controller, self._session
-        qos = min(subscription.qos, controller.mqtt.maximum_qos, 1)
+        qos: int = min(subscription.qos, self._connection.maximum_qos, 1)
         asked.options = controller.options_of(self._connection, subscription, qos)
         asked.identifier = self._identifier
         existing = (session.replays or {}).get(asked.topic_filter)

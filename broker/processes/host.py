@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from broker import logs
 from broker.config.start_error import StartError
 from broker.logs import get
 from broker.reactor.trio_guest import Guest
@@ -96,7 +97,8 @@ def say_listening(worker: Worker) -> list[Address]:
 def host(worker: Worker, serve: Callable[[], Awaitable[None]]) -> dict[str, int]:
     """Run a worker's reactor, with `serve` under trio as its guest, until that returns; then close the worker.
 
-    SIGINT and SIGTERM ask the worker to end, a second one ends the process; SIGUSR2 dumps the last turns and all tasks.
+    SIGINT and SIGTERM ask the worker to end, a second one ends the process; SIGHUP has log file and
+    certificates opened anew, SIGUSR2 dumps the last turns and all tasks.
     Returns what the worker did, in a few numbers.
     """
     reactor = worker.reactor
@@ -118,6 +120,11 @@ def host(worker: Worker, serve: Callable[[], Awaitable[None]]) -> dict[str, int]
         log.warning("dump", turns_us=reactor.recent_turns_us(), turn_histogram=reactor.turn_histogram(),
                     tasks=sorted(_task_names(root)) if root is not None else [], **worker.counters())
 
+    def on_hangup(number: int, frame: object) -> None:
+        logs.reopen()
+        if token is not None:
+            token.run_sync_soon(worker.reload.ask)
+
     async def main() -> None:
         nonlocal token, root
         root = trio.lowlevel.current_root_task()
@@ -131,6 +138,7 @@ def host(worker: Worker, serve: Callable[[], Awaitable[None]]) -> dict[str, int]
 
     # Before the guest starts, so that trio leaves SIGINT alone and KeyboardInterrupt never exists in a worker.
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, on_hangup)
     previous[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, on_dump)
     faulthandler.enable(2)               # the descriptor: sys.stderr is None if it was closed when we started
     sys.unraisablehook = _on_unraisable

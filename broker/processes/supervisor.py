@@ -32,6 +32,7 @@ from broker.processes.slot import Slot
 from broker.reactor.listeners import bind_shared, refusal, remove_paths, start_listening
 from broker.reactor.shared_counts import clear
 from broker.storage.run_folder import copies_in_use
+from broker.transport.tickets import ROTATE_S, TicketKeys
 from broker.worker.placement import Start
 from mesh.node_identity import Node
 
@@ -93,6 +94,8 @@ class Supervisor:
         self.slots = [Slot(number, listeners)
                       for number, listeners in enumerate(bind_shared(config.listeners, config.workers))]
         self.addresses = [listener.address for listener in self.slots[0].listeners]
+        self._ticket_keys = TicketKeys.new() if any(
+            listener.where.is_tls for listener in config.listeners) else None
         self.orphans = 0
         self._ready = ready
         self._announced = False
@@ -119,6 +122,7 @@ class Supervisor:
                 watching.start_soon(self._kill_late)
                 watching.start_soon(self._look_for_copies)
                 watching.start_soon(self._window.serve)
+                watching.start_soon(self._rotate_ticket_keys)
                 async with trio.open_nursery() as keeping:
                     for slot in self.slots:
                         keeping.start_soon(self._keep, slot)
@@ -148,6 +152,13 @@ class Supervisor:
             self._failure = WorkersError(text, booted=booted)
         self.stop()
 
+    async def _rotate_ticket_keys(self) -> None:
+        """Give all workers new keys of TLS sessions from time to time."""
+        while self._ticket_keys is not None:
+            await trio.sleep(ROTATE_S)
+            self._ticket_keys = self._ticket_keys.rotated()
+            self._tell_all("ticket_keys", msgspec.to_builtins(self._ticket_keys))
+
     async def _kill_late(self) -> None:
         await self._stopping.wait()
         await trio.sleep(self.config.shutdown.drain_s + STOP_S)
@@ -175,6 +186,7 @@ class Supervisor:
             elif number == signal.SIGHUP:
                 logs.reopen()
                 self._tell_all("reopen_logs")
+                self._tell_all("reload")
             elif number == signal.SIGUSR2:
                 for slot in self.slots:
                     if slot.state in ("joined", "listening"):
@@ -187,10 +199,10 @@ class Supervisor:
             else:
                 self.stop()
 
-    def _tell_all(self, kind: str) -> None:
+    def _tell_all(self, kind: str, payload: object = None) -> None:
         for slot in self.slots:
             if slot.channel is not None:
-                slot.channel.tell(kind)
+                slot.channel.tell(kind, payload)
 
     def _reap(self) -> None:
         """Learn which children have ended: workers, and if we are process 1 every orphan of the container."""
@@ -277,7 +289,8 @@ class Supervisor:
         descriptors = [descriptor for descriptor, _, _ in listeners]
         start = Start(
             config=self.config, folder=str(self.folder), accept_loss=self.accept_loss, number=slot.number,
-            count=len(self.slots), node=self.node, run_dir=str(self.run_dir), listeners=listeners)
+            count=len(self.slots), node=self.node, run_dir=str(self.run_dir), listeners=listeners,
+            ticket_keys=self._ticket_keys)
         # Ours comes first; what else is to be found, an authenticator's modules for instance, they find as we do.
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         with theirs:

@@ -79,6 +79,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     """Boot and serve. Returns the exit code, and what the supervisor is told last."""
     # Here, so that a worker without a parent does not load what it never needs.
     from broker.admin.worker_queries import Queries
+    from broker.config.start_error import StartError
     from broker.processes.host import host
     from broker.reactor.epoll import end_with_parent
     from broker.reactor.listeners import ListeningSocket
@@ -97,10 +98,14 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     folder = os.path.join(start.folder, f"worker-{start.number}")
     try:
         worker = Worker(start.config, folder=start.folder_path, accept_loss=start.accept_loss, place=start.place)
+    except StartError as error:
+        return EXIT_NOT_BOOTED, "not_booted", str(error)
     except SegmentError as error:
         return EXIT_NOT_BOOTED, "not_booted", log_refusal(folder, error)
     except OSError as error:
         return EXIT_NOT_BOOTED, "not_booted", unusable(start.folder_path, error)
+    if start.ticket_keys is not None:
+        start.ticket_keys.use()
     sockets = [ListeningSocket(number, scheme, socket.socket(fileno=descriptor))
                for descriptor, number, scheme in start.listeners]
     queries = Queries(worker, start.number)
@@ -114,6 +119,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
 async def _serve(worker: Worker, channel: ControlChannel, sockets: list[ListeningSocket], queries: Queries) -> None:
     """Join the others, listen when the supervisor says so, and serve until stop(), or until the supervisor is gone."""
     from broker.processes.host import say_listening
+    from broker.transport.tickets import TicketKeys
 
     assert worker.store is not None, "a worker of several has a folder"
     asked, listening = trio.Event(), trio.Event()
@@ -137,7 +143,9 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
 
     channel.handle("listen", listen)
     channel.handle("ping", lambda _payload: None)
+    channel.handle("ticket_keys", lambda keys: msgspec.convert(keys, TicketKeys).use())
     channel.handle("reopen_logs", lambda _payload: logs.reopen())
+    channel.handle("reload", lambda _payload: worker.reload.ask())
     channel.handle("admin", lambda asked: queries.answer(asked["query"], asked["arguments"]))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(queries.keep_house)

@@ -1,6 +1,6 @@
 """One client's end: what comes in, deadlines, close reason."""
 
-from broker.reactor.socket_end cimport SocketEnd
+from broker.reactor.relay_end cimport RelayEnd
 from broker.reactor.timing_wheel cimport Timer, TimingWheel
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -8,7 +8,7 @@ cdef enum:
     LINGER_MS = 1000             # how long a connection that we closed may take to read our last packet
 
 
-cdef class Connection(SocketEnd):
+cdef class Connection(RelayEnd):
     cdef uint8_t* kept                    # bytes received and not used up: an incomplete packet, or behind a parked one
     cdef size_t kept_length
     cdef size_t kept_capacity
@@ -47,5 +47,6 @@ cdef class Connection(SocketEnd):
     cdef int on_deadline(self) except -1
     cdef int queue_full(self) except -1
     cdef int end_input(self) except -1
+    cdef int accept_terms(self, uint32_t packet_bytes_max, uint8_t maximum_qos) noexcept
     cdef int read_layered(self, uint8_t* shared, size_t shared_size) except -1
     cdef int feed_raw(self, uint8_t* data, size_t length) except -1

@@ -2,10 +2,10 @@
 
 cimport cython
 from broker.wire.output_buffer cimport list_push, output_clear
-from broker.reactor.histogram cimport monotonic_ns
-from broker.reactor.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, Turn, call_for_turn
+from broker.reactor.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, RELAYED, call_for_turn
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from broker.reactor.peer_socket import peer_address
+from broker.reactor.relay_end cimport MSG_DONTWAIT, recv, timed_recv
 from broker.transport.layer cimport Layers, plain
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, realloc
@@ -15,29 +15,13 @@ from router.core.message cimport Message
 from router.matching.route_cache cimport write_identifier
 from router.sessions.session cimport UNLIMITED, Session
 
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void* data, size_t size, int flags)
-    int MSG_DONTWAIT
-
 cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLIN
 
 
-cdef inline ssize_t timed_recv(Turn* turn, int fd, void* data, size_t size) noexcept:
-    """recv(), its time taken in sampled turns. errno is its own: reading the clock leaves it alone."""
-    cdef ssize_t received
-    cdef int64_t started_ns
-    if not turn.sampled:
-        return recv(fd, data, size, MSG_DONTWAIT)
-    started_ns = monotonic_ns()
-    received = recv(fd, data, size, MSG_DONTWAIT)
-    turn.receive_ns += monotonic_ns() - started_ns
-    return received
-
-
 @cython.final
 @cython.no_gc
-cdef class Connection(SocketEnd):
+cdef class Connection(RelayEnd):
     """A client's connection, from accept to close.
 
     Made by the hub. `close()` only takes note; the hub ends the connection when the turn ends.
@@ -57,7 +41,9 @@ cdef class Connection(SocketEnd):
         cdef size_t room
         cdef uint64_t messages
         cdef uint8_t* grown
-        if self.state == CLOSING:
+        if self.state >= CLOSING:
+            if self.state == RELAYED:
+                return self.read_relayed(shared, shared_size)
             received = recv(self.fd, shared, shared_size, MSG_DONTWAIT)
             if received == 0 or (received < 0 and errno != EAGAIN and errno != EINTR):
                 self.end_input()
@@ -204,6 +190,8 @@ cdef class Connection(SocketEnd):
             self.feed_raw(plain.data, plain.length)
         if self.layers.raw.pending:
             self.touch()
+        self.turn.work += self.layers.work
+        self.layers.work = 0
         if error is not None:
             self.layers_failed(error)
         elif self.layers.outermost is None and self.layers.raw.pending == 0 and not self.layers.closed:
@@ -392,6 +380,19 @@ cdef class Connection(SocketEnd):
         self.tells_refusals = version == 5
         self.packet_bytes_max = packet_bytes_max or 0xFFFFFFFF
 
+    cdef int accept_terms(self, uint32_t packet_bytes_max, uint8_t maximum_qos) noexcept:
+        self.packet_bytes_in_max = packet_bytes_max
+        self.checked_bytes = min(packet_bytes_max, self.turn.control_bytes_max)
+        self.maximum_qos = maximum_qos
+        self.publish_bits_refused = 0x06 if maximum_qos == 0 else 0x04 if maximum_qos == 1 else 0
+        if not self.turn.retain_available:
+            self.publish_bits_refused |= 0x01
+        return 0
+
+    def limit(self, packet_bytes_max: int, maximum_qos: int) -> None:
+        """What its listener allows is less than what others are allowed: bytes of a packet of its, and QoS."""
+        self.accept_terms(packet_bytes_max, maximum_qos)
+
     def open(self, Session session not None, receive_maximum: int, alias_max_in: int, alias_max_out: int,
              keep_alive_s: int, acl, salt: int) -> None:
         """The CONNECT is accepted: from here on the session delivers here, once `resume()` is called.
@@ -437,6 +438,21 @@ cdef class Connection(SocketEnd):
         self.route = None
         self.backlog = self.slices = None
 
+    cdef int end_for(self, object reason) except -1:
+        self.close(reason)
+        return 0
+
+    cdef int forget_input(self) except -1:
+        """Nothing is parsed here any more, and nothing falls due: another worker serves the client."""
+        self.wheel.cancel(&self.timer)
+        self.ended = True                # for the controller, which has never heard of it
+        self.parked = self.held = self.cut = False
+        self.parked_body = None
+        free(self.kept)
+        self.kept = NULL
+        self.kept_length = self.kept_capacity = 0
+        return 0
+
     def close(self, reason) -> None:
         """Take note of the end: nothing more is parsed; the hub closes when the turn ends. The first reason stays."""
         if self.state == CLOSING:
@@ -457,6 +473,8 @@ cdef class Connection(SocketEnd):
         output_clear(&self.out)
         if self.state == CLOSING:
             return self.end_input()
+        if self.state == RELAYED:
+            return self.close_relay()
         self.close(CloseReason.SOCKET_ERROR)
         return 0
 
@@ -498,6 +516,16 @@ cdef class Connection(SocketEnd):
     def is_open(self) -> bool:
         """CONNACK was sent with success and the end has not come."""
         return self.state == OPEN
+
+    @property
+    def is_relayed(self) -> bool:
+        """Another worker serves the client, whose bytes come and go here."""
+        return self.state == RELAYED
+
+    @property
+    def is_layered(self) -> bool:
+        """Its bytes go through layers, which cannot move to another process."""
+        return self.layers is not None
 
     @property
     def is_connecting(self) -> bool:

@@ -295,10 +295,10 @@ cdef class Reactor(Hub):
     def packed(self, Connection connection not None) -> tuple[int, int, bytes]:
         """Return what another process needs to adopt a connection whose CONNECT waits to be decided.
 
-        That is its socket, when its time to CONNECT began (monotonic ms), and the bytes that came, for feed_bytes().
+        That is its socket, when its time to CONNECT began (monotonic ms), and the bytes that came, for feed_bytes(). Of
+        one with layers the socket is of no use there: see relay().
         """
         assert connection.state == CONNECTING and connection.parked, connection.state
-        assert connection.layers is None
         cdef bytes body = connection.parked_body
         cdef uint32_t length = <uint32_t>len(body)
         cdef bytes data = PyBytes_FromStringAndSize(
@@ -310,6 +310,20 @@ cdef class Reactor(Hub):
         if connection.kept_length:
             memcpy(at + length, connection.kept, connection.kept_length)
         return connection.fd, connection.timer.deadline_ms - self.connect_timeout_ms, data
+
+    def relay(self, Connection connection not None, int fd) -> None:
+        """Serve as the way to a client whose CONNECT another process has got, and which cannot have its socket.
+
+        What comes from the client goes through its layers and out by `fd`, and what comes by that goes to the client.
+        """
+        cdef Connection other = self._adopt(fd)
+        assert connection.state == CONNECTING, connection.state
+        connection.relay_to(other)
+        other.relay_to(connection)
+        self.connections_made -= 2
+        self.relay_ends += 2
+        self.relays_made += 1
+        self.turn.packets_in[CONNECT] -= 1
 
     def release(self, Connection connection not None) -> None:
         """Let go of a connection that another process has adopted: it ends there, and was never here.

@@ -123,7 +123,7 @@ def _bound_at_path(listener: Listener, path: str) -> socket.socket:
 
 
 def _make_way(path: str) -> None:
-    """Remove the socket file of a broker that is no more. Raises OSError if somebody listens, or it is no socket."""
+    """Remove the socket file of a broker that is no more. Raises OSError if it is in use, or no socket."""
     try:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -143,7 +143,7 @@ def _make_way(path: str) -> None:
 
 
 def remove_paths(sockets: Iterable[ListeningSocket]) -> None:
-    """Remove the files of Unix sockets that nobody listens on any more."""
+    """Remove the files of Unix sockets on which the broker listens no more."""
     for one in sockets:
         if one.scheme == "unix":
             with contextlib.suppress(OSError):

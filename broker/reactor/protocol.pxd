@@ -16,6 +16,7 @@ cdef enum ProtocolState:
     CONNECTING = 1               # CONNECT is being decided: nothing behind it is parsed, AUTH excepted
     OPEN = 2
     CLOSING = 3                  # nothing more is parsed
+    RELAYED = 4                  # nothing is parsed here: another worker serves the client, see Connection.partner
 
 cdef enum:
     VERDICTS = 65536             # remembered answers of the ACL, a power of two
@@ -49,7 +50,6 @@ cdef struct Turn:
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
     uint32_t payload_bytes_max   # of a PUBLISH; a message with a larger payload is dropped
     uint32_t control_bytes_max   # largest packet but PUBLISH
-    uint32_t checked_bytes       # the smaller of both: a packet above it is looked at more closely
     uint32_t receive_maximum     # Receive Maximum that we accept
     uint8_t receive_maximum_from # protocol level from which more than that is an error; whoever is below it waits
     uint32_t alias_max           # Topic Alias Maximum that we accept
@@ -57,7 +57,8 @@ cdef struct Turn:
     uint32_t connect_bytes_max   # largest packet before authentication has succeeded
     uint32_t topic_levels_max
     uint32_t topic_bytes_max
-    uint8_t publish_bits_refused # of PUBLISH's first byte: RETAIN, QoS 1 or QoS 2 if they are not available
+    uint8_t maximum_qos
+    bint retain_available
     uint32_t packet_timeout_ms   # from a packet's first byte to its last
     uint32_t messages_per_second_max    # of one client; 0: any number
     uint64_t bytes_per_second_max
@@ -106,6 +107,10 @@ cdef class Protocol(Sink):
     cdef uint64_t salt                    # of this connection's verdicts
     cdef uint64_t messages_in, messages_out, bytes_in, bytes_out
     cdef readonly uint32_t packet_bytes_max   # the client's Maximum Packet Size
+    cdef uint32_t packet_bytes_in_max     # Maximum Packet Size that we accept of it
+    cdef uint32_t checked_bytes           # that, or what a packet but PUBLISH may have: larger ones are looked at closely
+    cdef readonly uint8_t maximum_qos     # that it may publish with, and is granted
+    cdef uint8_t publish_bits_refused     # of PUBLISH's first byte: RETAIN, QoS 1 or QoS 2 if they are not available
     cdef uint16_t alias_max_in            # what the CONNACK granted the client
     cdef uint16_t alias_max_out           # what we use of the client's Topic Alias Maximum
     cdef readonly uint8_t parked_first    # first byte of the parked packet's fixed header

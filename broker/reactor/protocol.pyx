@@ -118,7 +118,7 @@ cdef class Protocol(Sink):
                 if size < 0 or <uint32_t>size != varint_length(remaining):
                     raise ClientError(Reason.MALFORMED_PACKET, "MQTT-1.5.5-1", "Remaining Length of too many bytes")
             packet_length = 1 + size + remaining
-            if packet_length > turn.checked_bytes:
+            if packet_length > self.checked_bytes:
                 self.check_length(packet_type, packet_length)
             if self.state != OPEN:
                 self.check_before_open(packet_type, packet_length)
@@ -155,9 +155,9 @@ cdef class Protocol(Sink):
 
     cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1:
         """A large packet: what has no payload of an application message may be less large."""
-        if packet_length > self.turn.packet_bytes_max:
+        if packet_length > self.packet_bytes_in_max:
             raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.2.2-15",
-                              f"a packet of {packet_length} bytes, {self.turn.packet_bytes_max} are allowed")
+                              f"a packet of {packet_length} bytes, {self.packet_bytes_in_max} are allowed")
         # Before authentication connect_bytes_max holds.
         if packet_type != PUBLISH and packet_length > self.turn.control_bytes_max and self.state == OPEN:
             raise ClientError(
@@ -233,7 +233,7 @@ cdef class Protocol(Sink):
                                              turn.now_ms, &alias)
         if alias:
             self.resolve_alias(message, alias)
-        if frame[0] & turn.publish_bits_refused:
+        if frame[0] & self.publish_bits_refused:
             self.check_available(message)
         if not self.router.tree.leads(route, message.topic, message.topic_length):
             self.find_route(message)
@@ -367,7 +367,7 @@ cdef class Protocol(Sink):
 
     cdef int check_available(self, Message message) except -1:
         """The PUBLISH has RETAIN or a QoS that the settings do not allow, as its CONNACK said."""
-        if message.retain and self.turn.publish_bits_refused & 0x01:
+        if message.retain and self.publish_bits_refused & 0x01:
             raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "a PUBLISH with RETAIN 1")
         raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"a PUBLISH of QoS {message.qos}")
 

@@ -20,7 +20,7 @@ cdef extern from *:
     void places_set(uint64_t* at, uint64_t to) noexcept nogil
     uint64_t places_get(uint64_t* at) noexcept nogil
 
-FILE_NAME = "places"
+FILE_NAME = "places"             # of all connections; those of one listener have its number behind it
 
 
 def clear(folder, number: int) -> None:
@@ -30,14 +30,12 @@ def clear(folder, number: int) -> None:
         folder: pathlib.Path of the workers' sockets.
         number: the worker's.
     """
-    try:
-        descriptor = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return                           # nobody has taken any
-    try:
-        os.pwrite(descriptor, bytes(sizeof(uint64_t)), number * sizeof(uint64_t))
-    finally:
-        os.close(descriptor)
+    for path in folder.glob(f"{FILE_NAME}*"):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, bytes(sizeof(uint64_t)), number * sizeof(uint64_t))
+        finally:
+            os.close(descriptor)
 
 
 cdef class Places:

@@ -29,5 +29,6 @@ cdef class SocketEnd(Protocol):
     cdef int set_interest(self, uint32_t interest) except -1
     cdef int update_reading(self) except -1             # read from the socket, or not, as the state wants it
     cdef int made_room(self) except -1
+    cdef int relay_on(self) except -1                   # of a relay: there may be room for more
     cdef int socket_failed(self, int error) except -1
     cdef int end_output(self) except -1

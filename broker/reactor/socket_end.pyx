@@ -2,7 +2,7 @@
 
 cimport cython
 from broker.wire.output_buffer cimport Chunk, Output, chunk_data, list_push, output_bytes, output_clear, output_consume
-from broker.reactor.protocol cimport AWAITING_CONNECT, OPEN
+from broker.reactor.protocol cimport AWAITING_CONNECT, OPEN, RELAYED
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memset
 from posix.uio cimport iovec
@@ -63,6 +63,9 @@ cdef class SocketEnd(Protocol):
 
     cdef int socket_failed(self, int error) except -1:
         raise TypeError(f"{type(self).__name__} does not end")
+
+    cdef int relay_on(self) except -1:
+        raise TypeError(f"{type(self).__name__} relays nothing")
 
     cdef int layers_failed(self, object error) except -1:
         raise TypeError(f"{type(self).__name__} does not end")
@@ -167,6 +170,8 @@ cdef class SocketEnd(Protocol):
 
     cdef int made_room(self) except -1:
         """The output fell well below its limit: what waited goes on at the end of the turn."""
+        if self.state == RELAYED:
+            return self.relay_on()
         if ((not self.writable or self.output_awaited) and self.out.pending * 2 <= self.turn.output_bytes_max
                 and self.state == OPEN):
             self.writable = True

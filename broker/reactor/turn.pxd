@@ -39,6 +39,8 @@ cdef class Hub(Shares):
     cdef dict connections                # in memory only: id -> Connection
     cdef void** by_fd                    # Connection (owned reference) or NULL
     cdef int fd_capacity
+    cdef readonly uint32_t relay_ends        # of these: ends of relays, two for each client that another worker serves
+    cdef readonly uint64_t relays_made
     cdef readonly uint32_t connection_count
     cdef PointerList due
     cdef uint32_t ended                  # how many of turn.closing the controller has heard of

@@ -94,7 +94,6 @@ cdef class Hub(Shares):
         self.turn.packet_bytes_max = packet_bytes_max
         self.turn.payload_bytes_max = payload_bytes_max
         self.turn.control_bytes_max = control_bytes_max
-        self.turn.checked_bytes = min(packet_bytes_max, control_bytes_max)
         self.turn.receive_maximum = receive_maximum
         self.turn.receive_maximum_from = 6 if receive_maximum_waits else 5
         self.turn.alias_max = alias_max
@@ -104,7 +103,8 @@ cdef class Hub(Shares):
         self.turn.connect_bytes_max = connect_bytes_max
         self.turn.topic_levels_max = topic_levels_max
         self.turn.topic_bytes_max = topic_bytes_max
-        self.turn.publish_bits_refused = (0x06, 0x04, 0x00)[maximum_qos] | (0x00 if retain_available else 0x01)
+        self.turn.maximum_qos = maximum_qos
+        self.turn.retain_available = retain_available
         self.turn.packet_timeout_ms = packet_timeout_ms
         self.turn.pushes_back = router.ledger.overflow.pushes_back
         self.turn.messages_per_second_max = messages_per_second_max
@@ -143,6 +143,7 @@ cdef class Hub(Shares):
         connection.fd = fd
         connection.epoll_fd = epoll_fd
         connection.packet_bytes_max = 0xFFFFFFFF
+        connection.accept_terms(self.turn.packet_bytes_max, self.turn.maximum_qos)
         connection.timer.owner = <void*>connection
         connection.heard_ms = self.turn.now_ms
         if fd == NO_SOCKET:
@@ -411,12 +412,17 @@ cdef class Hub(Shares):
         free(connection.kept)
         connection.kept = NULL
         connection.kept_length = connection.kept_capacity = 0
+        if connection.partner is not None:
+            connection.partner.partner = None
+            connection.partner = None
         if connection.layers is not None:
             connection.layers.close()
             connection.layers = None
         connection.lingering = False
         connection.fd = NO_SOCKET
         self.connection_count -= 1
+        if connection.relays:
+            self.relay_ends -= 1
         if fd == NO_SOCKET:
             self.connections.pop(id(connection), None)
             return 0
@@ -561,7 +567,7 @@ cdef class Hub(Shares):
                 "bytes_in": self.turn.bytes_in, "bytes_out": self.turn.bytes_out,
                 "payload_bytes_in": self.turn.payload_bytes_in, "payload_bytes_out": self.turn.payload_bytes_out,
                 "messages_in_by_qos": tuple(messages_in), "messages_out_by_qos": tuple(messages_out),
-                "connections": self.connections_made, "connections_open": self.connection_count,
+                "connections": self.connections_made, "connections_open": self.connection_count - self.relay_ends,
                 "uptime_ms": self.turn.now_ms - self.started_ms,
                 "output_buffer_bytes": chunk_counts()["in_use_bytes"], "guest_ticks": self.guest_ticks,
                 "throttled": self.turn.throttled_count, "pushed_back": self.turn.pushed_back_count}

@@ -34,6 +34,7 @@ cdef class Layers:
     cdef Layer innermost             # at the protocol
     cdef Output raw                  # for the socket, which has not taken it yet
     cdef readonly object facts       # what the layers found out about the client: broker.transport.facts.Facts
+    cdef uint32_t work               # that they did and no turn has counted yet: see Turn.work
     cdef bint closed                 # nothing comes through any more, either way
     cdef bint finished               # the peer was told that nothing more will come
 

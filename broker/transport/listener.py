@@ -10,7 +10,9 @@ from broker.transport.layer import Filter
 
 if TYPE_CHECKING:
     from broker.config.listener import Listener
+    from broker.config.loader import Config
     from broker.transport.layer import Layer
+    from broker.transport.tls_context import TlsContext
 
 
 class Entrance:
@@ -19,21 +21,46 @@ class Entrance:
     Args:
         number: of the listener, in the order of the settings.
         settings: its own.
+        opening_bytes_max: that a client may send before a handshake is over.
         transform: makes a filter of the embedding program for each connection, next to the protocol; None: none.
 
     Attributes:
+        context: what TLS handshakes are made with; None without TLS.
         is_bare: bytes go from the socket to the protocol as they are.
 
     Raises StartError: a file that it needs cannot be used.
     """
 
-    def __init__(self, number: int, settings: Listener, transform: Callable[[], Any] | None = None) -> None:
+    def __init__(self, number: int, settings: Listener, opening_bytes_max: int,
+                 transform: Callable[[], Any] | None = None) -> None:
         self.number = number
         self.settings = settings
         self._transform = transform
         address = settings.where
         self.is_bare = transform is None and not (address.is_tls or address.is_websocket or settings.proxy_protocol)
         self._bare_facts = Facts(listener=number)
+        self._opening_bytes_max = opening_bytes_max
+        self.context: TlsContext | None = None
+        if address.is_tls:
+            # Here, so that a broker without TLS loads none of it.
+            from broker.transport.tls_context import write_keys_to
+
+            self.context = self.context_anew()
+            if settings.tls_keylog:
+                write_keys_to(settings.tls_keylog)
+
+    @property
+    def files(self) -> list[str]:
+        """The files, and the folder, that its TLS rests on."""
+        settings = self.settings
+        single = (settings.cafile, settings.capath, settings.crlfile, settings.psk_file)
+        return [*settings.certfile, *settings.keyfile, *(path for path in single if path is not None)]
+
+    def context_anew(self) -> TlsContext:
+        """Read its files, and return what they say. From any thread. Raises StartError."""
+        from broker.transport.tls_context import TlsContext
+
+        return TlsContext(self.settings)
 
     def facts(self) -> Facts:
         """Return what is known of a connection that has just come; one that says nothing more shares it with others."""
@@ -47,6 +74,20 @@ class Entrance:
             peer: HOST:PORT at the other end of its socket; None: it has none, or is gone.
         """
         layers: list[Layer] = []
+        if self.context is not None:
+            from broker.transport.tls import Tls
+
+            layers.append(Tls(self.context, facts, self._opening_bytes_max))
         if self._transform is not None:
             layers.append(Filter(self._transform()))
         return layers
+
+
+def check_listeners(config: Config) -> None:
+    """Read what the listeners need, and let go of it: a file that cannot be used ends the start in one sentence.
+
+    Raises StartError.
+    """
+    if config.workers > 1:
+        for number, listener in enumerate(config.listeners):
+            Entrance(number, listener, 0)

@@ -120,6 +120,15 @@ class CloseReason(StrEnum):
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = "wildcard_subscriptions_not_supported"
     TLS_ON_PLAIN_PORT = "tls_on_plain_port"
     HTTP_ON_PLAIN_PORT = "http_on_plain_port"
+    PLAIN_ON_TLS_PORT = "plain_on_tls_port"
+    # TLS could not be agreed on.
+    TLS_NOTHING_IN_COMMON = "tls_nothing_in_common"                   # no version, cipher suite or key exchange
+    TLS_NO_CERTIFICATE = "tls_no_certificate"                         # the client has to have one
+    TLS_CERTIFICATE_REFUSED = "tls_certificate_refused"               # the client's: expired, revoked, of an unknown CA
+    TLS_UNKNOWN_KEY = "tls_unknown_key"                               # a pre-shared one
+    TLS_REFUSED_BY_CLIENT = "tls_refused_by_client"                   # it does not take our certificate, above all
+    TLS_HANDSHAKE_FAILED = "tls_handshake_failed"
+    TLS_RECORD_WRONG = "tls_record_wrong"                             # after the handshake
     # The client was refused.
     CONNECTIONS_MAX = "connections_max"
     SESSIONS_MAX = "sessions_max"
@@ -141,6 +150,7 @@ class CloseReason(StrEnum):
     HOME_UNAVAILABLE = "home_unavailable"                             # the worker that the client lives on is away
     SERVER_SHUTDOWN = "server_shutdown"
     INTERNAL_ERROR = "internal_error"                                 # our fault; a traceback was logged
+    RELAY_ENDED = "relay_ended"                                       # other end of a client whose home is elsewhere
     FILTER_FAILED = "filter_failed"                                   # of its transport; a traceback was logged
 
 

@@ -1,9 +1,12 @@
 """A client that came to another worker than its home is passed on to it, socket and all.
 
 Each worker has a SOCK_SEQPACKET socket in the run folder, to which the others connect. Those who came in one turn are
-one message: of each client when its time to CONNECT began (monotonic ms), how many bytes of it came, and these bytes;
+one message: of each client when its time to CONNECT began (monotonic ms), what is known of it, and the bytes that came;
 their sockets go along as SCM_RIGHTS, in the same order. Who has more than MESSAGE_BYTES_MAX is alone in a message, and
 the rest follows in messages of its own. The home goes on as if it had accepted and read itself.
+
+A client whose bytes go through TLS or WebSocket stays with these where it came: what goes along is one end of a pair of
+sockets, and the worker that has the client relays between that pair and its layers.
 
 A home that is restarting, or has not taken what it was sent so far, is waited for: the client stays here, its CONNECT
 undecided, until `processes.home_wait_ms` are over. What a home had been sent and not looked at when it crashed is lost
@@ -25,6 +28,7 @@ from broker.worker.handover_channel import (
     MESSAGE_BYTES_MAX,
     Way,
     client_identifier_of,
+    facts_from,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +55,7 @@ class Handover:
         number: the worker's.
         run_dir: where the workers' sockets are.
         home_wait_ms: how long a client waits for a home that is away.
+        tcp_keepalive_s: silence after which TCP probes a client that is served by its home through this worker.
 
     Attributes:
         handed_over: clients that were sent to their homes.
@@ -59,12 +64,13 @@ class Handover:
     """
 
     def __init__(self, reactor: Reactor, handshake: Handshake, homes: Homes, number: int, run_dir: Path,
-                 home_wait_ms: int) -> None:
+                 home_wait_ms: int, tcp_keepalive_s: int) -> None:
         self.reactor = reactor
         self.handshake = handshake
         self.homes = homes
         self.number = number
         self.home_wait_s = home_wait_ms / 1000
+        self.tcp_keepalive_s = tcp_keepalive_s
         self.handed_over = self.taken_in = self.given_up = 0
         paths = [str(run_dir / f"worker-{worker}.handover") for worker in range(homes.count)]
         self._path = paths[number]
@@ -76,11 +82,15 @@ class Handover:
 
     # Clients that leave ---------------------------------------------------------------------------------------------
 
-    def sends_home(self, connection: Connection, body: bytes) -> bool:
-        """Send the client of a CONNECT to its home. Returns False if that is here, or it names no client."""
+    def sends_home(self, connection: Connection, body: bytes, client_identifier: bytes | None = None) -> bool:
+        """Send the client of a CONNECT to its home. Returns False if that is here, or it names no client.
+
+        Args:
+            client_identifier: what its certificate says; None: what the CONNECT says counts.
+        """
         if connection.came_home:
             return False
-        identifier = client_identifier_of(body)
+        identifier = client_identifier or client_identifier_of(body)
         if not identifier:
             return False
         home = self.homes.home_of(identifier)
@@ -158,10 +168,10 @@ class Handover:
         if length == 0:
             self._forget(descriptor)
             return
-        for client, accepted_ms, data in arrivals.take(bytes(self._buffer[:length]), ancillary):
-            self._take_in(client, accepted_ms, data)
+        for client, accepted_ms, facts, data in arrivals.take(bytes(self._buffer[:length]), ancillary):
+            self._take_in(client, accepted_ms, facts, data)
 
-    def _take_in(self, client: int, accepted_ms: int, data: bytes) -> None:
+    def _take_in(self, client: int, accepted_ms: int, facts: bytes, data: bytes) -> None:
         """A client that is at home here has come as a whole."""
         if client < 0:
             log.warning("client_lost", what="its socket did not come along: too many files are open")
@@ -173,6 +183,7 @@ class Handover:
             return
         self.taken_in += 1
         connection.came_home = True
+        connection.facts = facts_from(facts)
         connection.feed_bytes(data)
 
     def _forget(self, descriptor: int) -> None:
@@ -187,12 +198,12 @@ class Arrivals:
     def __init__(self, other: socket.socket) -> None:
         self.socket = other
         self._client = -1
-        self._accepted_ms = 0
+        self._accepted_ms = self._facts_length = 0
         self._missing = 0
         self._pieces: list[bytes] = []
 
-    def take(self, message: bytes, ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
-        """Take a message. Returns the clients that have come whole: socket (-1: it was lost), accepted_ms and bytes."""
+    def take(self, message: bytes, ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes, bytes]]:
+        """Take a message. Returns the clients that have come whole: socket (-1: lost), accepted_ms, facts and bytes."""
         if self._missing:
             self._pieces.append(message)
             self._missing -= len(message)
@@ -201,7 +212,7 @@ class Arrivals:
             data = b"".join(self._pieces)
             self._pieces = []
             client, self._client = self._client, -1
-            return [(client, self._accepted_ms, data)]
+            return [(client, self._accepted_ms, data[:self._facts_length], data[self._facts_length:])]
         descriptors: Iterator[int] = iter(())
         for _, _, rights in ancillary:
             # What the system has no more room for is not there, and it begins with the first.
@@ -209,15 +220,16 @@ class Arrivals:
         clients = []
         start = 0
         while start < len(message):
-            accepted_ms, length = HEADER.unpack_from(message, start)
+            accepted_ms, facts_length, length = HEADER.unpack_from(message, start)
             start += HEADER.size
+            length += facts_length
             client = next(descriptors, -1)
             data = message[start:start + length]
             start += length
             if len(data) == length:
-                clients.append((client, accepted_ms, data))
+                clients.append((client, accepted_ms, data[:facts_length], data[facts_length:]))
             else:
-                self._client, self._accepted_ms = client, accepted_ms
+                self._client, self._accepted_ms, self._facts_length = client, accepted_ms, facts_length
                 self._pieces = [data]
                 self._missing = length - len(data)
         return clients

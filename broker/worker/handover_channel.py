@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import trio
+
+from broker.reactor.peer_socket import watch_peer
+from broker.transport.facts import Facts
 
 if TYPE_CHECKING:
     from broker.control.connect import Handshake
     from broker.reactor.connection import Connection
 
-HEADER = struct.Struct("<qI")        # of a client: when its time to CONNECT began, monotonic ms; how many bytes follow
+# Of a client: when its time to CONNECT began, monotonic ms; how many bytes say what is known of it (Facts as JSON, 0:
+# nothing); how many bytes of it follow those.
+HEADER = struct.Struct("<qII")
 MESSAGE_BYTES_MAX = 65_536           # of clients that share a message; of what follows of one that has more
 CLIENTS_PER_MESSAGE = 64             # at most; the system takes 253 descriptors
 WAITING_MAX = 10_000                 # clients that wait for one home; more are told that it is unavailable
@@ -53,12 +59,31 @@ def client_identifier_of(body: bytes) -> bytes:
     return body[start:end] if end <= len(body) else b""
 
 
+def facts_of(connection: Connection) -> bytes:
+    """Return what the home of a client has to know of its connection, for facts_from(); b"" if there is nothing.
+
+    What goes through a relay has no address there that would be the client's.
+    """
+    facts = connection.facts
+    if facts is None or (facts.listener == 0 and not connection.is_layered and facts.address is None):
+        return b""
+    if connection.is_layered and facts.address is None:
+        facts = msgspec.structs.replace(facts, address=connection.peer)
+    return msgspec.json.encode(facts)
+
+
+def facts_from(data: bytes) -> Facts | None:
+    """Return what facts_of() has encoded."""
+    return msgspec.json.decode(data, type=Facts) if data else None
+
+
 class Sender(Protocol):
     """What a way needs of whose it is: broker.worker.handover.Handover."""
 
     reactor: Any
     handshake: Handshake
     home_wait_s: float
+    tcp_keepalive_s: int
     handed_over: int
 
     def give_up(self, connection: Connection) -> None:
@@ -146,20 +171,35 @@ class Way:
         pieces: list[bytes] = []
         descriptors = array.array("i")
         room = MESSAGE_BYTES_MAX
+        relays: dict[int, tuple[socket.socket, socket.socket]] = {}
         for connection in connections:
             descriptor, accepted_ms, data = reactor.packed(connection)
-            room -= HEADER.size + len(data)
+            facts = facts_of(connection)
+            room -= HEADER.size + len(facts) + len(data)
             if room < 0 and descriptors:
                 break
+            if connection.is_layered:
+                ours, theirs = relays[len(descriptors)] = socket.socketpair(
+                    socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                descriptor = theirs.fileno()
             descriptors.append(descriptor)
-            pieces += HEADER.pack(accepted_ms, len(data)), data
+            pieces += HEADER.pack(accepted_ms, len(facts), len(data)), facts + data
         rest = pieces[-1][MESSAGE_BYTES_MAX:]        # empty unless it is alone
         if rest:
             pieces[-1] = pieces[-1][:MESSAGE_BYTES_MAX]
-        if not self._transmitted(pieces, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]):
+        sent = self._transmitted(pieces, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        for ours, theirs in relays.values():
+            theirs.close()
+            if not sent:
+                ours.close()
+        if not sent:
             return 0
-        for connection in connections[:len(descriptors)]:
-            reactor.release(connection)
+        for index, connection in enumerate(connections[:len(descriptors)]):
+            if index in relays:
+                watch_peer(connection.fd, self.handover.tcp_keepalive_s)     # nothing here has a keep alive
+                reactor.relay(connection, relays[index][0].detach())
+            else:
+                reactor.release(connection)
         self.handover.handed_over += len(descriptors)
         if rest:
             self._rest.extend(

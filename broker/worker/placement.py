@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from broker.config.schema import Config
+from broker.transport.tickets import TicketKeys
 from mesh.node_identity import Node
 
 
@@ -62,6 +63,7 @@ class Start(Struct, frozen=True, kw_only=True):
         folder: the broker's data folder.
         accept_loss: go on without what is missing, foreign or newer in it.
         number, count, node, run_dir: as of Place.
+        ticket_keys: of TLS sessions; None: no listener speaks TLS.
         listeners: its bound sockets: descriptor, number of the listener, scheme.
     """
 
@@ -73,6 +75,7 @@ class Start(Struct, frozen=True, kw_only=True):
     node: Node
     run_dir: str
     listeners: list[tuple[int, int, str]]
+    ticket_keys: TicketKeys | None = None
 
     @property
     def folder_path(self) -> Path:

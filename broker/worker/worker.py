@@ -29,8 +29,10 @@ from broker.storage.worker_log import CommitLog, open_index
 from broker.telemetry.metrics import Metrics, collect, flat
 from broker.telemetry.sys_topics import SysTopics
 from broker.transport.listener import Entrance
+from broker.transport.tickets import ROTATE_S, TicketKeys
 from broker.worker.handover import Handover
 from broker.worker.memory_guard import MemoryGuard
+from broker.worker.reload import Reload
 from mesh.placement import Homes
 from router.matching.archive_filters import ArchiveFilters
 from router.router import Router
@@ -54,6 +56,7 @@ HOUSEKEEPING_S = 5.0
 ROUTES_SWEPT_MAX = 32_768        # places of the route cache looked at per housekeeping
 PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
 DRAIN_POLL_S = 0.02
+OPENING_BYTES_MIN = 16_384       # of a TLS handshake, however small a CONNECT must be: a chain of certificates
 CONNECTIONS_BEYOND = 256         # over connections_max, so that who comes too late can be told
 DESCRIBED_PER_STEP = 500         # clients described between two checkpoints: some 5 ms
 
@@ -102,7 +105,9 @@ class Worker:
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max, **terms(config))
         self.reactor.memory = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
-        self.entrances = [Entrance(number, listener, transform) for number, listener in enumerate(config.listeners)]
+        self.entrances = [Entrance(number, listener, max(limits.connect_bytes_max, OPENING_BYTES_MIN), transform)
+                          for number, listener in enumerate(config.listeners)]
+        self.reload = Reload(self.entrances)
         if self.store is not None:
             self.reactor.look_at_clock()
             self.store.begin(self.reactor.wake)
@@ -193,12 +198,16 @@ class Worker:
             self.reactor, sockets, self.entrances,
             handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending)
         if self.place is not None:
-            from broker.reactor.shared_counts import Places
+            from broker.reactor.shared_counts import FILE_NAME, Places
 
             handshake.places = Places(self.place.run_dir, self.place.number, self.place.count)
+            for number, rules in enumerate(handshake.rules):
+                if rules.connections_max:
+                    rules.places = Places(
+                        self.place.run_dir, self.place.number, self.place.count, f"{FILE_NAME}-{number}")
             self.handover = handshake.handover = Handover(
                 self.reactor, handshake, Homes(self.place.node.key, self.place.count), self.place.number,
-                self.place.run_dir, self.config.processes.home_wait_ms)
+                self.place.run_dir, self.config.processes.home_wait_ms, self.config.limits.tcp_keepalive_s)
             self.handover.listen()
         handshake.pending.on_room = self._accept_on
         self.acceptor.resume()
@@ -263,6 +272,9 @@ class Worker:
                 nursery.start_soon(self.store.compact)
             if self.sys_topics is not None:
                 nursery.start_soon(self.sys_topics.run)
+            nursery.start_soon(self.reload.run)
+            if self.place is None and any(entrance.context is not None for entrance in self.entrances):
+                nursery.start_soon(_rotate_ticket_keys)
             started()
             await self._stop.wait()
             self._accept_no_more()
@@ -389,6 +401,15 @@ def terms(config: Config) -> dict[str, Any]:
         "messages_per_second_max": limits.messages_per_second_max,
         "bytes_per_second_max": limits.bytes_per_second_max,
     }
+
+
+async def _rotate_ticket_keys() -> None:
+    """Use new keys of TLS sessions from time to time; where there are other workers, the supervisor has them do so."""
+    keys = TicketKeys.new()
+    while True:
+        keys.use()
+        await trio.sleep(ROTATE_S)
+        keys = keys.rotated()
 
 
 async def _raise(error: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,8 @@ OVER_SOCKETS = {
     "plain": {},
     "filter": {"filtered": True},
     "cut_slow_and_logged": {"piecewise": True, "slow": True, "logged": True},
+    "tls": {"over": "tls"},
+    "tls_cut_and_logged": {"over": "tls_cut", "logged": True},
 }
 
 
@@ -53,7 +56,7 @@ async def test_a_conversation_goes_as_written(script: Script, version: int, cond
 @pytest.mark.parametrize("conditions", OVER_SOCKETS.values(), ids=OVER_SOCKETS.keys())
 @pytest.mark.parametrize(("script", "version"), SOCKET_CASES)
 async def test_a_conversation_goes_as_written_over_sockets(
-        script: Script, version: int, conditions: dict[str, bool]) -> None:
+        script: Script, version: int, conditions: dict[str, Any]) -> None:
     # Proves: [MQTT-4.2.0-1] [MQTT3-7.1.1-1]
     await run_over_sockets(script, version, **conditions)
 
@@ -61,3 +64,9 @@ async def test_a_conversation_goes_as_written_over_sockets(
 @pytest.mark.parametrize(("script", "version"), WORKERS_CASES)
 async def test_a_conversation_goes_as_written_over_several_workers(script: Script, version: int) -> None:
     await run_over_workers(script, version, 3)
+
+
+@pytest.mark.parametrize(("script", "version"), WORKERS_CASES)
+async def test_a_conversation_goes_as_written_through_a_worker_that_speaks_tls_for_another(
+        script: Script, version: int) -> None:
+    await run_over_workers(script, version, 3, over="tls")

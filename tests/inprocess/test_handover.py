@@ -239,9 +239,9 @@ async def test_clients_of_one_home_that_come_in_one_turn_travel_in_one_message(t
                 message, descriptors, _, _ = await soon(socket.recv_fds, way, 65_536, 10)
             assert here.handover.handed_over == 3
         taken = Arrivals(way).take(message, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors).tobytes())])
-        assert [client for client, _, _ in taken] == descriptors
+        assert [client for client, *_ in taken] == descriptors
         ports = {client.socket.getsockname()[1]: data for client, data in zip(clients, sent, strict=True)}
-        for descriptor, _, data in taken:
+        for descriptor, _, _, data in taken:
             with socket.socket(fileno=descriptor) as passed:
                 assert ports.pop(passed.getpeername()[1]) == data
         assert not ports
@@ -287,11 +287,11 @@ async def test_a_home_that_dies_before_it_has_all_of_a_client_is_found_again(tmp
 
 
 def test_of_clients_whose_sockets_had_no_room_only_the_last_are_lost() -> None:
-    message = b"".join(HEADER.pack(number, 1) + b"%d" % number for number in range(3))
+    message = b"".join(HEADER.pack(number, 0, 1) + b"%d" % number for number in range(3))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         taken = Arrivals(ours).take(message, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [7, 8]).tobytes())])
-    assert taken == [(7, 0, b"0"), (8, 1, b"1"), (-1, 2, b"2")]
+    assert taken == [(7, 0, b"", b"0"), (8, 1, b"", b"1"), (-1, 2, b"", b"2")]
 
 
 async def test_the_rate_of_connects_is_counted_at_home_only(tmp_path) -> None:

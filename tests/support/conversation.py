@@ -22,11 +22,13 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import ssl
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 import trio.testing
 
@@ -59,6 +61,7 @@ from broker.wire.reasons import Reason
 from broker.worker.worker import ledger, open_broker, terms
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
+from tests.support.certificates import certificates
 from tests.support.doubles import (
     FakeFollower,
     FakeLog,
@@ -338,7 +341,7 @@ class MemoryClient:
 class SocketClient:
     """One end of a TCP connection to a broker in this process."""
 
-    def __init__(self, stream: trio.SocketStream, transform: bool) -> None:
+    def __init__(self, stream: trio.abc.Stream, transform: bool = False) -> None:
         self.stream, self.transform = stream, XorFilter() if transform else None
         self.buffer = bytearray()
 
@@ -471,12 +474,60 @@ async def run_in_memory(script: Script, version: int, *, piecewise: bool = False
     return broker
 
 
+class Cut(trio.abc.HalfCloseableStream):
+    """A connection whose client sends each byte as a packet of its own."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, one by one."""
+        for index in range(len(data)):
+            await self.stream.send_all(data[index:index + 1])
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Return what has come."""
+        return await self.stream.receive_some(max_bytes)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until there is room to send."""
+        await self.stream.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        """Say that nothing more comes."""
+        await self.stream.send_eof()
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self.stream.aclose()
+
+
+async def open_tls(port: int, *, cut: bool = False, context: ssl.SSLContext | None = None) -> trio.SSLStream[Any]:
+    """Connect to a port of this machine with TLS; the handshake's bytes may come one by one."""
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return trio.SSLStream(Cut(stream) if cut else stream, context or certificates().client_context(),
+                          server_hostname="localhost")
+
+
+def with_tls(config: Config) -> Config:
+    """Return settings that have one listener, with TLS."""
+    return msgspec.structs.replace(config, listen=(), listener=(certificates().listener(),))
+
+
 async def run_over_sockets(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
-                           logged: bool = False, filtered: bool = False) -> None:
-    """Run a conversation over real sockets against open_broker."""
+                           logged: bool = False, filtered: bool = False, over: str = "tcp") -> None:
+    """Run a conversation over real sockets against open_broker.
+
+    Args:
+        over: what it goes through: "tcp", "tls", or "tls_cut", whose records come byte by byte.
+    """
     log = FakeLog() if logged else None
+    config = config_for(script) if over == "tcp" else with_tls(config_for(script))
 
     async def connect() -> SocketClient:
+        if over != "tcp":
+            return SocketClient(await open_tls(port, cut=over == "tls_cut"))
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return SocketClient(stream, filtered)
@@ -486,7 +537,7 @@ async def run_over_sockets(script: Script, version: int, *, piecewise: bool = Fa
 
     async with (
         trio.open_nursery() as nursery,
-        open_broker(config_for(script), authenticator=SlowAuthenticator() if slow else QuickAuthenticator(),
+        open_broker(config, authenticator=SlowAuthenticator() if slow else QuickAuthenticator(),
                     admission=Gatekeeper(), acl=TopicAcl(), log_store=log,
                     transform=XorFilter if filtered else None) as worker,
     ):
@@ -502,13 +553,17 @@ async def run_over_sockets(script: Script, version: int, *, piecewise: bool = Fa
     assert "internal_error" not in worker.controller.ends, worker.controller.ends
 
 
-async def run_over_workers(script: Script, version: int, count: int) -> None:
+async def run_over_workers(script: Script, version: int, count: int, over: str = "tcp") -> None:
     """Run a conversation over real sockets against several workers, each client by another one than the last."""
     config = config_for(script, **{"storage.durability": "none"})
+    if over == "tls":
+        config = with_tls(config)
     with SeamedWorkers(config, count, seams) as workers:
         next_port = workers.in_turn()
 
         async def connect() -> SocketClient:
+            if over == "tls":
+                return SocketClient(await open_tls(next_port()))
             stream = await trio.open_tcp_stream("127.0.0.1", next_port())
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return SocketClient(stream, False)

@@ -17,7 +17,6 @@ from broker.config.loader import (
     Limits,
     Log,
     Mqtt,
-
     load,
     parse_address,
     rendered,
@@ -211,7 +210,8 @@ def test_an_address_is_read_and_written(text: str, address: Address, loopback: b
     [
         "",
         "127.0.0.1:1883",
-        "tls://127.0.0.1:1883",
+        "ssl://127.0.0.1:1883",
+        "unix://",
         "tcp://127.0.0.1",
         "tcp://:1883",
         "tcp://127.0.0.1:65536",

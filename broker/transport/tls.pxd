@@ -1,0 +1,18 @@
+"""TLS on one connection."""
+
+from broker.transport.layer cimport Layer
+from broker.transport.openssl cimport SSL
+from broker.transport.tls_context cimport TlsContext
+from libc.stdint cimport uint8_t, uint32_t
+
+
+cdef class Tls(Layer):
+    cdef SSL* ssl
+    cdef TlsContext context          # it is what the connection began with
+    cdef uint32_t opening_bytes      # received before the handshake was over
+    cdef uint32_t opening_bytes_max
+
+    cdef int check_first_byte(self, uint8_t first) except -1
+    cdef int shake_hands(self) except -1
+    cdef int note_facts(self) except -1
+    cdef object failure(self, int outcome)
