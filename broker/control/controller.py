@@ -21,7 +21,15 @@ from broker.wire.packets import (
     encode_fitting,
 )
 from broker.wire.properties import PacketType
-from broker.wire.reasons import BY_CLIENT, UNHEARD, ClientError, CloseReason, Reason, disconnect_reason_to_close
+from broker.wire.reasons import (
+    BY_CLIENT,
+    LOST,
+    UNHEARD,
+    ClientError,
+    CloseReason,
+    Reason,
+    disconnect_reason_to_close,
+)
 from broker.wire.topic_limits import topic_problem, wildcard_problem
 from router.matching.topic_names import check_topic_filter, parse_shared
 from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, parse_replay
@@ -413,6 +421,9 @@ class Controller:
         if error is not None:
             log.info("connection_ended", client=Late(client_of, connection), reason=reason,
                      clause=error.clause, detail=error.detail)
+        elif reason in LOST and connection.is_silent:
+            # Health checks come every second or two.
+            log.debug("connection_ended", client=Late(client_of, connection), reason=reason)
         elif reason not in QUIET_ENDS:
             log.info("connection_ended", client=Late(client_of, connection), reason=reason)
         if connection.tap is not None:

@@ -3,7 +3,7 @@
 cimport cython
 from broker.wire.output_buffer cimport list_push, output_clear
 from broker.reactor.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, RELAYED, call_for_turn
-from broker.wire.reasons import ClientError, CloseReason, Reason
+from broker.wire.reasons import LOST, ClientError, CloseReason, Reason
 from broker.reactor.peer_socket import peer_address
 from broker.reactor.relay_end cimport MSG_DONTWAIT, recv, timed_recv
 from broker.transport.layer cimport Layers, plain
@@ -369,8 +369,11 @@ cdef class Connection(RelayEnd):
         self.write(data)
 
     def write_foreign(self, bytes data not None) -> None:
-        """Append what is no packet, words of another protocol, unless the connection's end has been decided."""
-        if self.state != CLOSING:
+        """Append what is no packet, words of another protocol, unless the connection's end has been decided.
+
+        Before its layers are open, it is they who know what the peer understands.
+        """
+        if self.state != CLOSING and (self.layers is None or self.layers.is_open()):
             self.append(data)
 
     def choose_version(self, version: int, packet_bytes_max: int = 0) -> None:
@@ -460,6 +463,8 @@ cdef class Connection(RelayEnd):
         self.state = CLOSING
         self.writable = False            # QoS 1 and 2 wait in the session from here on
         self.close_reason = reason
+        if self.layers is not None:
+            self.layers.close_reason = reason
         list_push(&self.turn.closing, <void*>self)
         call_for_turn(self.turn)
 
@@ -468,6 +473,10 @@ cdef class Connection(RelayEnd):
             Reason.QUOTA_EXCEEDED, "section 4.13", "more messages wait than the queue of the session holds",
             CloseReason.QUEUE_FULL))
         return 0
+
+    cdef bint takes_leave(self) except -1:
+        """Whether a layer says goodbye where MQTT has nothing to say any more: the peer is there, and waits for it."""
+        return self.layers is not None and self.layers.outermost is not None and self.close_reason not in LOST
 
     cdef int socket_failed(self, int error) except -1:
         output_clear(&self.out)
@@ -536,6 +545,13 @@ cdef class Connection(RelayEnd):
     def is_closing(self) -> bool:
         """The end has been decided."""
         return self.state == CLOSING
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing has come from a client: somebody looks whether the port is open, or a proxy does."""
+        if self.layers is not None:
+            return self.layers.said == 0
+        return self.version == 0 and not self.parked and self.kept_length == 0
 
     @property
     def pending_bytes(self) -> int:

@@ -162,7 +162,7 @@ cdef class SocketEnd(Protocol):
 
     cdef int end_output(self) except -1:
         """Nothing more will be sent: the peer reads our last packet, then the end."""
-        if self.layers is not None and not self.layers.finished and self.layers.is_open():
+        if self.layers is not None and not self.layers.finished and not self.layers.closed:
             self.layers.finish()
             return self.send_layered()           # which comes back here
         shutdown(self.fd, SHUT_WR)

@@ -378,7 +378,8 @@ cdef class Hub(Shares):
         items = self.work
         for index in range(items.count):
             connection = <Connection>items.items[index]
-            if connection.fd != NO_SOCKET and not connection.lingered and connection.close_reason not in BY_CLIENT:
+            if connection.fd != NO_SOCKET and not connection.lingered and (
+                    connection.close_reason not in BY_CLIENT or connection.takes_leave()):
                 connection.lingered = connection.lingering = True
                 self.wheel.arm(&connection.timer, self.turn.now_ms + LINGER_MS)
                 if connection.unsent() == 0:

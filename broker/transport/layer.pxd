@@ -1,7 +1,7 @@
 """Layers between a socket and the protocol, and the stack of them that one connection has."""
 
 from broker.wire.output_buffer cimport Output
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef struct Plain:               # what the layers of one connection have let through, until its protocol has looked at it
     uint8_t* data
@@ -37,9 +37,12 @@ cdef class Layers:
     cdef uint32_t work               # that they did and no turn has counted yet: see Turn.work
     cdef bint closed                 # nothing comes through any more, either way
     cdef bint finished               # the peer was told that nothing more will come
+    cdef object close_reason         # CloseReason of the connection; None while it is open
+    cdef uint64_t said               # bytes that came from the client itself, not counting a proxy's header
 
     cdef bint is_open(self) noexcept                                    # what is sent goes through all layers
     cdef bint has_ended(self) noexcept
     cdef int receive(self, uint8_t* data, size_t length) except -1      # into `plain`
     cdef int send(self, const uint8_t* data, size_t length) except -1   # into `raw`
     cdef int finish(self) except -1
+    cdef int take_out(self, Layer layer) except -1                      # it has done its work: it is in the stack no more

@@ -7,8 +7,8 @@ nothing else.
 """
 
 cimport cython
-from broker.wire.output_buffer cimport output_clear, output_room
-from libc.stdlib cimport free, realloc
+from broker.wire.output_buffer cimport output_bytes, output_clear, output_room
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
 cdef enum:
@@ -109,18 +109,45 @@ cdef class Layers:
             plain.data = NULL
             plain.capacity = 0
         plain.length = 0
-        return 0 if self.closed else self.outermost.receive(data, length)
+        if self.closed:
+            return 0
+        self.said += length
+        if self.outermost is not None:
+            return self.outermost.receive(data, length)
+        memcpy(plain_room(length), data, length)
+        plain.length = length
+        return 0
 
     cdef int send(self, const uint8_t* data, size_t length) except -1:
-        return 0 if self.closed else self.innermost.send(data, length)
+        if self.closed:
+            return 0
+        if self.innermost is not None:
+            return self.innermost.send(data, length)
+        memcpy(output_room(&self.raw, length), data, length)
+        return 0
 
     cdef int finish(self) except -1:
         cdef Layer layer = self.innermost
         if not self.finished and not self.closed:
             self.finished = True
             while layer is not None:
-                layer.finish()
+                if layer.opened:
+                    layer.finish()
                 layer = layer.outward
+        return 0
+
+    cdef int take_out(self, Layer layer) except -1:
+        cdef Layer kept = layer          # the stack may hold the last reference to it
+        if layer.outward is None:
+            self.outermost = layer.inward
+        else:
+            layer.outward.inward = layer.inward
+        if layer.inward is None:
+            self.innermost = layer.outward
+        else:
+            layer.inward.outward = layer.outward
+        kept.stack = None
+        kept.inward = kept.outward = None
         return 0
 
     def close(self) -> None:
@@ -135,6 +162,43 @@ cdef class Layers:
             layer.inward = layer.outward = None
             layer = outward
         self.outermost = self.innermost = None
+
+    # By hand, for tests ----------------------------------------------------------------------------------------------
+
+    def feed(self, bytes data not None) -> tuple[bytes, Exception | None]:
+        """Have bytes come from the socket. Returns what the layers let through of them, and what they raised."""
+        cdef uint8_t* copy = <uint8_t*>malloc(len(data))     # of this size: a sanitizer sees who looks beyond it
+        error = None
+        if copy == NULL:
+            raise MemoryError()
+        memcpy(copy, <const uint8_t*>data, len(data))
+        try:
+            self.receive(copy, len(data))
+        except Exception as raised:
+            error = raised
+        finally:
+            free(copy)
+        return (<const uint8_t*>plain.data)[:plain.length] if plain.length else b"", error
+
+    def put(self, bytes data not None) -> None:
+        """Send bytes through the layers."""
+        self.send(<const uint8_t*>data, len(data))
+
+    def end(self, reason) -> None:
+        """The connection ends for a CloseReason."""
+        self.close_reason = reason
+        self.finish()
+
+    def take_raw(self) -> bytes:
+        """Take what is for the socket."""
+        taken = output_bytes(&self.raw, self.raw.pending)
+        output_clear(&self.raw)
+        return taken
+
+    @property
+    def state(self) -> tuple[bool, bool]:
+        """Whether all layers are open, and whether the peer sends no more."""
+        return self.is_open(), self.has_ended()
 
     def layers(self) -> list[Layer]:
         """Return the layers, the one at the socket first."""
