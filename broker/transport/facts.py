@@ -42,6 +42,7 @@ class Facts(Struct, kw_only=True):
         server_name: that the client asked for (SNI), None without one.
         certificate: the client's; None without one.
         psk_identity: of a pre-shared key; None without one.
+        unique_id: that a trusted proxy gave the connection; None without one.
     """
 
     listener: int
@@ -53,3 +54,4 @@ class Facts(Struct, kw_only=True):
     server_name: str | None = None
     certificate: Certificate | None = None
     psk_identity: str | None = None
+    unique_id: str | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.transport.facts import Facts
 from broker.transport.layer import Filter
+from broker.transport.proxies import Proxies
 
 if TYPE_CHECKING:
     from broker.config.listener import Listener
@@ -39,6 +40,7 @@ class Entrance:
         address = settings.where
         self.is_bare = transform is None and not (address.is_tls or address.is_websocket or settings.proxy_protocol)
         self._bare_facts = Facts(listener=number)
+        self._proxies = Proxies(settings.proxy_from, is_unix=address.scheme == "unix")
         self._opening_bytes_max = opening_bytes_max
         self.context: TlsContext | None = None
         if address.is_tls:
@@ -74,6 +76,10 @@ class Entrance:
             peer: HOST:PORT at the other end of its socket; None: it has none, or is gone.
         """
         layers: list[Layer] = []
+        if self.settings.proxy_protocol:
+            from broker.transport.proxy_layer import ProxyLayer
+
+            layers.append(ProxyLayer(self._proxies, peer))
         if self.context is not None:
             from broker.transport.tls import Tls
 

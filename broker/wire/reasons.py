@@ -120,6 +120,8 @@ class CloseReason(StrEnum):
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = "wildcard_subscriptions_not_supported"
     TLS_ON_PLAIN_PORT = "tls_on_plain_port"
     HTTP_ON_PLAIN_PORT = "http_on_plain_port"
+    PROXY_HEADER_INVALID = "proxy_header_invalid"                     # no header of the PROXY protocol, or a wrong one
+    PROXY_NOT_TRUSTED = "proxy_not_trusted"                           # the listener is for proxies, and it is none
     PLAIN_ON_TLS_PORT = "plain_on_tls_port"
     # TLS could not be agreed on.
     TLS_NOTHING_IN_COMMON = "tls_nothing_in_common"                   # no version, cipher suite or key exchange
