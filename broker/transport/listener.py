@@ -50,6 +50,8 @@ class Entrance:
             self.context = self.context_anew()
             if settings.tls_keylog:
                 write_keys_to(settings.tls_keylog)
+        # What a listener does not need is not loaded.
+        self._make_websocket = self._websockets() if address.is_websocket else None
 
     @property
     def files(self) -> list[str]:
@@ -84,9 +86,20 @@ class Entrance:
             from broker.transport.tls import Tls
 
             layers.append(Tls(self.context, facts, self._opening_bytes_max))
+        if self._make_websocket is not None:
+            layers.append(self._make_websocket(facts, peer))
         if self._transform is not None:
             layers.append(Filter(self._transform()))
         return layers
+
+    def _websockets(self) -> Callable[[Facts, str | None], Layer]:
+        from broker.transport.upgrade import Upgrade, Upgrades
+        from broker.transport.websocket import WebSocket
+
+        settings = self.settings
+        upgrades = Upgrades(settings.websocket_paths, settings.websocket_origins,
+                            settings.websocket_subprotocol_required, self._proxies)
+        return lambda facts, peer: WebSocket(Upgrade(upgrades, facts, peer))
 
 
 def check_listeners(config: Config) -> None:

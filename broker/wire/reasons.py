@@ -120,6 +120,9 @@ class CloseReason(StrEnum):
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = "wildcard_subscriptions_not_supported"
     TLS_ON_PLAIN_PORT = "tls_on_plain_port"
     HTTP_ON_PLAIN_PORT = "http_on_plain_port"
+    WEBSOCKET_REFUSED = "websocket_refused"                           # an HTTP request that opens no WebSocket here
+    WEBSOCKET_PROTOCOL_ERROR = "websocket_protocol_error"             # a frame that RFC 6455 does not allow
+    WEBSOCKET_TEXT_FRAME = "websocket_text_frame"                     # MQTT comes in binary frames
     PROXY_HEADER_INVALID = "proxy_header_invalid"                     # no header of the PROXY protocol, or a wrong one
     PROXY_NOT_TRUSTED = "proxy_not_trusted"                           # the listener is for proxies, and it is none
     PLAIN_ON_TLS_PORT = "plain_on_tls_port"

@@ -44,6 +44,10 @@ OVER_SOCKETS = {
     "cut_slow_and_logged": {"piecewise": True, "slow": True, "logged": True},
     "tls": {"over": "tls"},
     "tls_cut_and_logged": {"over": "tls_cut", "logged": True},
+    "websocket": {"over": "ws"},
+    "websocket_cut_slow_and_logged": {"over": "ws", "piecewise": True, "slow": True, "logged": True},
+    "websocket_over_tls": {"over": "wss"},
+    "websocket_over_tls_cut": {"over": "wss_cut"},
 }
 
 
@@ -57,7 +61,7 @@ async def test_a_conversation_goes_as_written(script: Script, version: int, cond
 @pytest.mark.parametrize(("script", "version"), SOCKET_CASES)
 async def test_a_conversation_goes_as_written_over_sockets(
         script: Script, version: int, conditions: dict[str, Any]) -> None:
-    # Proves: [MQTT-4.2.0-1] [MQTT3-7.1.1-1]
+    # Proves: [MQTT-4.2.0-1] [MQTT3-7.1.1-1] [MQTT-6.0.0-2]
     await run_over_sockets(script, version, **conditions)
 
 

@@ -105,7 +105,7 @@ async def test_a_password_is_proved_or_sent() -> None:
             """Return the CONNACK of a client."""
             stream = await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port)
             async with stream:
-                client = SocketClient(stream, False)
+                client = SocketClient(stream, None)
                 await client.send(encode(connect, 5), False)
                 packet = decode(*(await client.receive() or (0, b"")), 5)
                 if scram is not None:

@@ -190,7 +190,7 @@ async def test_the_last_words_arrive_although_input_is_under_way() -> None:
     async with open_broker(config, authenticator=SlowAuthenticator()) as worker:
         assert worker.acceptor is not None
         stream = await trio.open_tcp_stream("127.0.0.1", worker.acceptor.addresses[0].port)
-        client = SocketClient(stream, False)
+        client = SocketClient(stream, None)
         await client.send(encode(Connect(5, b"c"), 5), False)
         assert (await client.receive() or (0,))[0] == 0x20
         # The first packet is too large; a megabyte more is on its way when the broker ends the connection.

@@ -20,6 +20,7 @@ A word `key=value` sets a property or a field, see _OPTIONS. Of a packet receive
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import socket
 import ssl
@@ -32,6 +33,7 @@ import msgspec
 import trio
 import trio.testing
 
+from broker.config.listener import Listener
 from broker.config.loader import SETTINGS, Config
 from broker.config.loader import load as load_config
 from broker.control.controller import Controller
@@ -72,6 +74,7 @@ from tests.support.doubles import (
     XorFilter,
 )
 from tests.support.seamed_workers import SeamedWorkers
+from tests.support.websockets import ClientEnd, request
 
 VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 ANSWER_TIMEOUT_S = 20
@@ -341,8 +344,8 @@ class MemoryClient:
 class SocketClient:
     """One end of a TCP connection to a broker in this process."""
 
-    def __init__(self, stream: trio.abc.Stream, transform: bool = False) -> None:
-        self.stream, self.transform = stream, XorFilter() if transform else None
+    def __init__(self, stream: trio.abc.Stream, transform: XorFilter | ClientEnd | None = None) -> None:
+        self.stream, self.transform = stream, transform
         self.buffer = bytearray()
 
     async def send(self, data: bytes, piecewise: bool) -> None:
@@ -365,7 +368,7 @@ class SocketClient:
                     return None
                 if not data:
                     return None
-                self.buffer += self.transform.send(data) if self.transform is not None else data
+                self.buffer += data if self.transform is None else b"".join(self.transform.received(data))
         return frame
 
     async def cut(self) -> None:
@@ -510,9 +513,25 @@ async def open_tls(port: int, *, cut: bool = False, context: ssl.SSLContext | No
                           server_hostname="localhost")
 
 
-def with_tls(config: Config) -> Config:
-    """Return settings that have one listener, with TLS."""
-    return msgspec.structs.replace(config, listen=(), listener=(certificates().listener(),))
+async def open_over(over: str, port: int, seed: object) -> SocketClient:
+    """Connect by a transport, as run_over_sockets() names them; the seed says how frames of a WebSocket are cut."""
+    stream: trio.abc.Stream
+    if over.startswith(("tls", "wss")):
+        stream = await open_tls(port, cut=over.endswith("_cut"))
+    else:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not over.startswith("ws"):
+        return SocketClient(stream)
+    await stream.send_all(request())
+    return SocketClient(stream, ClientEnd(seed))
+
+
+def with_listener(config: Config, over: str) -> Config:
+    """Return settings with one listener, of a transport as run_over_sockets() names them."""
+    address = over.removesuffix("_cut") + "://127.0.0.1:0"
+    listener = certificates().listener(address) if over.startswith(("tls", "wss")) else Listener(address=address)
+    return msgspec.structs.replace(config, listen=(), listener=(listener,))
 
 
 async def run_over_sockets(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
@@ -520,24 +539,25 @@ async def run_over_sockets(script: Script, version: int, *, piecewise: bool = Fa
     """Run a conversation over real sockets against open_broker.
 
     Args:
-        over: what it goes through: "tcp", "tls", or "tls_cut", whose records come byte by byte.
+        over: what it goes through: "tcp", "tls", "ws", "wss", or "tls_cut" and "wss_cut", whose records come byte by
+            byte. Frames of a WebSocket are cut anywhere.
     """
     log = FakeLog() if logged else None
-    config = config_for(script) if over == "tcp" else with_tls(config_for(script))
+    number = itertools.count()
 
     async def connect() -> SocketClient:
-        if over != "tcp":
-            return SocketClient(await open_tls(port, cut=over == "tls_cut"))
-        stream = await trio.open_tcp_stream("127.0.0.1", port)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return SocketClient(stream, filtered)
+        client = await open_over(over, port, (script.path.stem, next(number)))
+        if filtered:
+            client.transform = XorFilter()
+        return client
 
     async def wait(ms: int) -> None:
         raise AssertionError("time moves in memory only")
 
     async with (
         trio.open_nursery() as nursery,
-        open_broker(config, authenticator=SlowAuthenticator() if slow else QuickAuthenticator(),
+        open_broker(with_listener(config_for(script), over),
+                    authenticator=SlowAuthenticator() if slow else QuickAuthenticator(),
                     admission=Gatekeeper(), acl=TopicAcl(), log_store=log,
                     transform=XorFilter if filtered else None) as worker,
     ):
@@ -555,18 +575,13 @@ async def run_over_sockets(script: Script, version: int, *, piecewise: bool = Fa
 
 async def run_over_workers(script: Script, version: int, count: int, over: str = "tcp") -> None:
     """Run a conversation over real sockets against several workers, each client by another one than the last."""
-    config = config_for(script, **{"storage.durability": "none"})
-    if over == "tls":
-        config = with_tls(config)
+    config = with_listener(config_for(script, **{"storage.durability": "none"}), over)
+    number = itertools.count()
     with SeamedWorkers(config, count, seams) as workers:
         next_port = workers.in_turn()
 
         async def connect() -> SocketClient:
-            if over == "tls":
-                return SocketClient(await open_tls(next_port()))
-            stream = await trio.open_tcp_stream("127.0.0.1", next_port())
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return SocketClient(stream, False)
+            return await open_over(over, next_port(), (script.path.stem, next(number)))
 
         async def wait(ms: int) -> None:
             raise AssertionError("time moves in memory only")

@@ -68,8 +68,8 @@ def both_drivers(run: Run) -> Callable[..., None]:
 class Device:
     """A network client, packet by packet."""
 
-    def __init__(self, stream: trio.SocketStream, version: int) -> None:
-        self.client, self.version = SocketClient(stream, False), version
+    def __init__(self, stream: trio.SocketStream, version: int, transform: Any = None) -> None:
+        self.client, self.version = SocketClient(stream, transform), version
 
     async def send(self, packet: Any) -> None:
         await self.client.send(encode(packet, self.version), False)
