@@ -548,7 +548,7 @@ cdef class Connection(RelayEnd):
 
     @property
     def is_silent(self) -> bool:
-        """Nothing has come from a client: somebody looks whether the port is open, or a proxy does."""
+        """Nothing has come from a client: a monitor or a proxy has looked whether the port is open."""
         if self.layers is not None:
             return self.layers.said == 0
         return self.version == 0 and not self.parked and self.kept_length == 0

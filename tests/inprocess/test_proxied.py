@@ -135,7 +135,7 @@ async def test_the_forwarded_address_of_a_proxy_behind_a_proxy() -> None:
         assert (connection.peer, connection.facts.proxy) == ("198.51.100.3:0", "127.9.9.9:7")
 
 
-# Refused ----------------------------------------------------------------------------------------------------------------
+# Refused -------------------------------------------------------------------------------------------------------------
 
 
 def ended(file: Path) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ async def ask(broker: Worker, data: bytes) -> bytes:
         return b"".join([piece async for piece in stream])
 
 
-# A client of others ---------------------------------------------------------------------------------------------------
+# A client of others --------------------------------------------------------------------------------------------------
 
 
 class Library:
@@ -161,7 +161,7 @@ async def test_a_library_that_closes_without_a_disconnect_is_lost_and_its_will_i
         assert broker.controller.ends[CloseReason.CONNECTION_LOST] == 1
 
 
-# Ends -------------------------------------------------------------------------------------------------------------------
+# Ends ----------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_disconnect_and_a_close_in_one_piece() -> None:
@@ -234,7 +234,7 @@ async def test_who_does_not_finish_the_request_in_time_is_ended() -> None:
         assert frames_in(sent.partition(b"\r\n\r\n")[2]) == [(CLOSE, struct.pack("!H", 1008) + b"connect_timeout")]
 
 
-# Refused ----------------------------------------------------------------------------------------------------------------
+# Refused -------------------------------------------------------------------------------------------------------------
 
 
 def ended(file: Path, event: str = "connection_ended") -> list[dict[str, Any]]:
@@ -244,7 +244,8 @@ def ended(file: Path, event: str = "connection_ended") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("data", "begins", "detail"), [
     (request("/other"), b"HTTP/1.1 404 ", "404: a WebSocket is opened at /mqtt, /ws, /"),
-    (request(upgrade=None), b"HTTP/1.1 426 ", "426: a WebSocket is opened here, by an HTTP request with Upgrade: websocket"),
+    (request(upgrade=None), b"HTTP/1.1 426 ",
+     "426: a WebSocket is opened here, by an HTTP request with Upgrade: websocket"),
     (request(sec_websocket_protocol=None), b"HTTP/1.1 400 ", "400: Sec-WebSocket-Protocol has to offer mqtt"),
     (request(origin="https://evil.example"), b"HTTP/1.1 403 ", "403: web pages of this origin may not connect"),
     (b"\x10\x0c\0\x04MQTT\x05\x02\0\0\0\0\0", b"HTTP/1.1 400 ", "a CONNECT without WebSocket"),
@@ -288,18 +289,18 @@ async def test_who_only_looks_whether_the_port_is_open_is_no_line_at_info(tmp_pa
 
 
 async def test_x_forwarded_for_is_where_the_address_is_shown() -> None:
-    async with broker_with(proxy_from=("127.0.0.0/8",)) as broker, broker.presence() as events:
-        async with await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port) as stream:
-            await stream.send_all(request(x_forwarded_for="6.6.6.6, 203.0.113.9, 127.0.0.2"))
-            client = Device(stream, 5, ClientEnd(1))
-            await client.send(Connect(5, b"c"))
-            assert isinstance(await client.receive(), Connack)
-            event = await anext(aiter(events))
-            assert isinstance(event, Connected)
-            assert event.client.address == "203.0.113.9:0"
-            (connection,) = broker.reactor.connections_snapshot()
-            assert connection.peer == "203.0.113.9:0"
-            assert connection.facts.proxy.startswith("127.0.0.1:")
+    async with (broker_with(proxy_from=("127.0.0.0/8",)) as broker, broker.presence() as events,
+                await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port) as stream):
+        await stream.send_all(request(x_forwarded_for="6.6.6.6, 203.0.113.9, 127.0.0.2"))
+        client = Device(stream, 5, ClientEnd(1))
+        await client.send(Connect(5, b"c"))
+        assert isinstance(await client.receive(), Connack)
+        event = await anext(aiter(events))
+        assert isinstance(event, Connected)
+        assert event.client.address == "203.0.113.9:0"
+        (connection,) = broker.reactor.connections_snapshot()
+        assert connection.peer == "203.0.113.9:0"
+        assert connection.facts.proxy.startswith("127.0.0.1:")
 
 
 async def test_a_connection_leaves_nothing_behind() -> None:
@@ -319,10 +320,10 @@ def test_a_broker_without_websocket_loads_nothing_of_it() -> None:
     program = (
         "import sys; from broker.config.listener import Listener; from broker.transport.listener import Entrance\n"
         "import broker.worker.worker\n"
-        "Entrance(0, Listener(address='tcp://127.0.0.1:0'))\n"
+        "Entrance(0, Listener(address='tcp://127.0.0.1:0'), 1000)\n"
         "loaded = [name for name in ('h11', 'broker.transport.websocket', 'broker.transport.upgrade',"
         " 'broker.transport.proxy_layer') if name in sys.modules]\n"
         "assert not loaded, loaded\n"
-        "Entrance(0, Listener(address='ws://127.0.0.1:0'))\n"
+        "Entrance(0, Listener(address='ws://127.0.0.1:0'), 1000)\n"
         "assert 'h11' in sys.modules\n")
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -1,6 +1,18 @@
 """All targets by name."""
 
-from tests.tools.fuzz import codec, configuration, connection, decoders, first_bytes, openings, topics
+from tests.tools.fuzz import (
+    codec,
+    configuration,
+    connection,
+    decoders,
+    first_bytes,
+    openings,
+    proxy,
+    topics,
+    upgrades,
+    websocket_frames,
+)
 
 TARGETS = {module.TARGET.name: module.TARGET for module in (
-    connection, decoders, codec, topics, first_bytes, openings, configuration)}
+    connection, decoders, codec, topics, first_bytes, openings, configuration,
+    websocket_frames, upgrades, proxy)}
