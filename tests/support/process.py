@@ -21,14 +21,15 @@ STOP_TIMEOUT_S = 30.0
 # unless it is told otherwise. Without one, nobody reads this.
 MEASURED = {"ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:quarantine_size_mb=1".lstrip(":")}
 _ADDRESS = re.compile(r"tcp://127\.0\.0\.1:(\d+)")
+_ADDRESSES = re.compile(r"(\w+)://127\.0\.0\.1:(\d+)")
 
 
 class BrokerProcess:
     """`shoal serve` on a free port of the loopback interface, with one worker unless the options say otherwise.
 
     As a context manager it is started, and stopped at the end of the block; one that the block leaves by an exception
-    is killed, and one that the block has ended is left at that. `port` is known once `start` has returned; `errors` is
-    the file that standard error goes to.
+    is killed, and one that the block has ended is left at that. `port` is known once `start` has returned, and so are
+    `ports`, by transport, of what the options add; `errors` is the file that standard error goes to.
     """
 
     def __init__(self, folder: Path, *options: str, environment: dict[str, str] | None = None) -> None:
@@ -37,6 +38,7 @@ class BrokerProcess:
         self.environment = environment or {}
         self.errors = folder / "stderr.log"
         self.port = 0
+        self.ports: dict[str, int] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -97,6 +99,7 @@ class BrokerProcess:
                 self.kill()
                 raise AssertionError(f"the broker did not start: {text}\n{self.errors.read_text()}")
             text += data.decode()
+        self.ports = {scheme: int(port) for scheme, port in _ADDRESSES.findall(text)}
         return int(found[1])
 
     def stop(self) -> str:

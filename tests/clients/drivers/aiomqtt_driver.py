@@ -33,7 +33,8 @@ class AiomqttDriver(AsynchronousDriver):
             arguments["will"] = aiomqtt.Will(will.topic, will.payload, will.qos, will.retain)
         self.client = aiomqtt.Client(
             "127.0.0.1", self.port, identifier=client_identifier, timeout=ANSWER_TIMEOUT_S,
-            protocol=aiomqtt.ProtocolVersion.V5 if self.version == 5 else aiomqtt.ProtocolVersion.V311, **arguments)
+            protocol=aiomqtt.ProtocolVersion.V5 if self.version == 5 else aiomqtt.ProtocolVersion.V311,
+            transport="websockets" if self.over == "ws" else "tcp", **arguments)
         await self.client.__aenter__()
         self.reader = asyncio.create_task(self._read(self.client))
 

@@ -14,8 +14,8 @@ from tests.clients.drivers.base import ANSWER_TIMEOUT_S, Driver
 class AsynchronousDriver(Driver):
     """A driver with a loop of its own: `run` runs a coroutine in it and waits for its result."""
 
-    def __init__(self, port: int, version: int) -> None:
-        super().__init__(port, version)
+    def __init__(self, port: int, version: int, over: str = "tcp") -> None:
+        super().__init__(port, version, over)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()

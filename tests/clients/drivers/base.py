@@ -35,15 +35,17 @@ class Driver(ABC):
     Args:
         port: of the broker, or of a relay before it, on 127.0.0.1.
         version: 4 (3.1.1) or 5.
+        over: "tcp", or "ws" where the library speaks it.
     """
 
     name = ""
     must_subscribe_to_resume = False        # a program that connects and subscribes in one
     knows_session_present = True
 
-    def __init__(self, port: int, version: int) -> None:
+    def __init__(self, port: int, version: int, over: str = "tcp") -> None:
         self.port = port
         self.version = version
+        self.over = over
         self.inbox: queue.Queue[Message] = queue.Queue()
 
     @classmethod  # noqa: B027  (whoever runs none has nothing to do)

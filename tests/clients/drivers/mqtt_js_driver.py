@@ -87,6 +87,8 @@ class MqttJsDriver(Driver):
         self.program = Program(["node", str(SCRIPT), str(FOLDER / "node_modules" / "mqtt")], self._line)
         options: dict[str, Any] = {
             "port": self.port, "clientId": client_identifier, "protocolVersion": self.version, "clean": not durable}
+        if self.over == "ws":
+            options |= {"protocol": "ws", "path": "/mqtt"}
         if durable and self.version == 5:
             options["properties"] = {"sessionExpiryInterval": 300}
         if will is not None:

@@ -48,7 +48,8 @@ class PahoDriver(Driver):
         self.answers: queue.Queue[Any] = queue.Queue()
         self.client = paho.Client(
             paho.CallbackAPIVersion.VERSION2, client_identifier, protocol=protocol, reconnect_on_failure=False,
-            clean_session=None if self.version == 5 else not durable)
+            clean_session=None if self.version == 5 else not durable,
+            transport="websockets" if self.over == "ws" else "tcp")
         if will is not None:
             properties = to_paho(will.properties, PacketTypes.WILLMESSAGE) if self.version == 5 else None
             self.client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
