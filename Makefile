@@ -149,6 +149,8 @@ ifeq ($(ROOT_USER),yes)
 	command -v mosquitto >/dev/null || missing="$$missing mosquitto"; \
 	command -v mosquitto_pub >/dev/null || missing="$$missing mosquitto-clients"; \
 	command -v npm >/dev/null || missing="$$missing npm"; \
+	command -v haproxy >/dev/null || missing="$$missing haproxy"; \
+	command -v nginx >/dev/null || missing="$$missing nginx"; \
 	command -v java >/dev/null || missing="$$missing openjdk-17-jre-headless"; \
 	if [ -n "$$missing" ]; then \
 		if ! command -v apt-get >/dev/null; then echo "Missing here: $$missing" >&2; exit 0; fi; \
