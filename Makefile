@@ -36,7 +36,7 @@ help:
 	@echo 'make lint           ruff, mypy and import-linter'
 	@echo 'make test-workers   all conversations over three workers, and real clients with one worker and with three'
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
-	@echo 'make mutants        break fifty lines of the source, one at a time; each must be noticed (ARGS="part of a name")'
+	@echo 'make mutants        break some fifty lines of the source, one at a time; each must be noticed (ARGS="part of a name")'
 	@echo 'make coverage       line coverage, compiled modules included'
 	@echo 'make simulate       many seeds of the simulator, with one worker and with several (SEEDS=1000 START=1)'
 	@echo 'make fuzz           fuzz (SECONDS=60 TARGET=connection SEED=1), or try one input again (REPLAY=file)'

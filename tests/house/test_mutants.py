@@ -23,8 +23,8 @@ def groups() -> dict[str, set[str]]:
     return found
 
 
-def test_there_are_fifty_and_at_least_one_for_every_group_of_clauses() -> None:
-    assert len({mutant.name for mutant in mutants()}) == len(mutants()) == FIFTY
+def test_there_are_fifty_or_more_and_at_least_one_for_every_group_of_clauses() -> None:
+    assert len({mutant.name for mutant in mutants()}) == len(mutants()) >= FIFTY
     broken = {mutant.clause for mutant in mutants()}
     assert not [heading for heading, clauses in groups().items() if not clauses & broken]
 

@@ -118,7 +118,7 @@ backend back
     server broker {address} send-proxy-v2-ssl-cn proxy-v2-options authority,ssl-cipher
 """, [front]):
             plain = await trio.open_tcp_stream(*front.getsockname())
-            async with trio.SSLStream(plain, context, server_hostname="broker.example.org", https_compatible=True) as stream:
+            async with trio.SSLStream(plain, context, server_hostname="broker.example.org") as stream:
                 await talk(stream)
                 facts = only_one(broker).facts
                 assert facts.address == address_of(plain)
