@@ -75,14 +75,19 @@ wrong_frames = st.builds(frame, st.integers(0, 15), st.binary(max_size=130), fin
                          mask=st.one_of(st.none(), masks), reserved=st.integers(0, 7),
                          length_bytes=st.sampled_from([None, 8]))
 streams = st.lists(st.one_of(right_frames, right_frames, right_frames, closes, wrong_frames), max_size=8).map(b"".join)
+shares = st.lists(st.integers(0, 10_000), max_size=20)       # of the length, in ten thousandths: where it is cut
+
+
+def cut_at(data: bytes, at: list[int]) -> list[bytes]:
+    return cut(data, [len(data) * share // 10_000 for share in at])
 
 
 @settings(max_examples=400)
-@given(streams, st.lists(st.integers(0, 400), max_size=12))
-@example(frame(BINARY, b"a", fin=False) + frame(PING, b"p") + frame(CONTINUATION, b"b"), [1, 2, 7, 9])
+@given(streams, shares)
+@example(frame(BINARY, b"a", fin=False) + frame(PING, b"p") + frame(CONTINUATION, b"b"), [500, 1000, 3500, 4500])
 def test_what_we_read_is_what_wsproto_reads_however_it_comes(data: bytes, at: list[int]) -> None:
     oracle = Oracle(data)
-    end = End().feed(*cut(data, at))
+    end = End().feed(*cut_at(data, at))
     if oracle.text or (end.error is not None and end.error.close == CloseReason.WEBSOCKET_TEXT_FRAME):
         # We do not wait for the text, and refuse it by its first byte.
         assert end.error is not None
@@ -124,7 +129,7 @@ def test_what_we_send_is_what_wsproto_reads(pieces: list[bytes]) -> None:
 
 
 @settings(max_examples=100)
-@given(st.binary(max_size=3000), st.integers(0, 10_000), st.lists(st.integers(0, 8000), max_size=20))
+@given(st.binary(max_size=3000), st.integers(0, 10_000), shares)
 def test_bytes_that_wsproto_sends_arrive(data: bytes, seed: int, at: list[int]) -> None:
     # Proves: [MQTT-6.0.0-2]
     draw = random.Random(seed)
@@ -138,7 +143,8 @@ def test_bytes_that_wsproto_sends_arrive(data: bytes, seed: int, at: list[int]) 
         rest, within = rest[size:], not ends
         if draw.random() < 0.3:
             sent += client.send(Ping(payload=draw.randbytes(5)))
-    assert End().feed(*cut(bytes(sent), at)).plain == data
+    assert End().feed(*cut_at(bytes(sent), at)).plain == data
+    assert End().feed(*byte_by_byte(bytes(sent))).plain == data
 
 
 # The cases of Autobahn's suite, 1 to 7, for who takes binary frames only ---------------------------------------------

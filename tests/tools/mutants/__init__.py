@@ -1,1 +1,1 @@
-"""Some fifty ways to break the source, one at a time; each has to be noticed by the tests of the clause that it breaks."""
+"""Some fifty ways to break the source, each of which has to be noticed by the tests of the clause that it breaks."""
