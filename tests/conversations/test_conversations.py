@@ -70,7 +70,8 @@ async def test_a_conversation_goes_as_written_over_several_workers(script: Scrip
     await run_over_workers(script, version, 3)
 
 
+@pytest.mark.parametrize("over", ["tls", "ws", "wss"])
 @pytest.mark.parametrize(("script", "version"), WORKERS_CASES)
-async def test_a_conversation_goes_as_written_through_a_worker_that_speaks_tls_for_another(
-        script: Script, version: int) -> None:
-    await run_over_workers(script, version, 3, over="tls")
+async def test_a_conversation_goes_as_written_through_a_worker_that_speaks_for_another(
+        script: Script, version: int, over: str) -> None:
+    await run_over_workers(script, version, 3, over=over)
