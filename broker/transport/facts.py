@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Certificate(Struct, frozen=True, kw_only=True):
-    """A client's certificate, as far as somebody asks for it. It was checked, unless a proxy has sent it.
+    """A client's certificate, as far as settings and lists ask for it. It was checked, unless a proxy has sent it.
 
     Attributes:
         cn: the (last) common name of the subject; None without one.
