@@ -187,7 +187,10 @@ cdef class Connection(RelayEnd):
         except Exception as raised:
             error = raised
         if plain.length and (error is None or isinstance(error, ClientError)):
-            self.feed_raw(plain.data, plain.length)
+            if self.kept_length or self.state == CLOSING:
+                self.feed_raw(plain.data, plain.length)
+            else:
+                self.feed(plain.data, plain.length)      # where it lies: nobody else reads before this has been parsed
         if self.layers.raw.pending:
             self.touch()
         self.turn.work += self.layers.work
