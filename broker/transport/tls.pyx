@@ -249,10 +249,11 @@ cdef class Tls(Layer):
         global outgoing
         if length == 0:
             return 0
+        before = outgoing                # what came may be answered while it is read: a ping of WebSocket
         ERR_clear_error()
         outgoing = self.stack
         sent = SSL_write(self.ssl, data, <int>length)
-        outgoing = None
+        outgoing = before
         if sent != <int>length:
             raise OSError(f"TLS took {sent} of {length} bytes")
         return 0
@@ -262,7 +263,8 @@ cdef class Tls(Layer):
         global outgoing
         if self.opened:
             ERR_clear_error()
+            before = outgoing
             outgoing = self.stack
             SSL_shutdown(self.ssl)
-            outgoing = None
+            outgoing = before
         return 0

@@ -104,7 +104,7 @@ cdef int on_ticket(SSL* ssl, unsigned char* name, unsigned char* iv, EVP_CIPHER_
 
 
 cdef int on_password(char* buffer, int size, int writing, void* data) noexcept nogil:
-    """No key is asked a password for: nobody may sit at our terminal."""
+    """No password is asked for: a broker has no terminal that a person sits at."""
     return 0
 
 

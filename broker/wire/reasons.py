@@ -166,7 +166,7 @@ UNHEARD = frozenset({
 """Ends that follow from nothing the client sent: a DISCONNECT of its may be among what waits to be dealt with."""
 
 LOST = frozenset({CloseReason.CONNECTION_LOST, CloseReason.SOCKET_ERROR})
-"""Ends after which nobody is there who could be told anything."""
+"""Ends after which there is no peer any more that could be told anything."""
 
 BY_CLIENT = frozenset({
     CloseReason.CLIENT_DISCONNECT, CloseReason.CLIENT_DISCONNECT_WITH_WILL, CloseReason.CLIENT_DISCONNECT_WITH_ERROR,

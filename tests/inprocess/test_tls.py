@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import socket
 import ssl
 import subprocess
@@ -15,8 +16,9 @@ import pytest
 import trio
 import trio.testing
 
+from broker import logs
 from broker.config.listener import Listener
-from broker.config.loader import Config, Shutdown
+from broker.config.loader import Config, Log, Shutdown
 from broker.config.start_error import StartError
 from broker.transport.listener import Entrance
 from broker.transport.tls_context import set_ticket_keys
@@ -113,11 +115,19 @@ FAILURES = {
 
 @pytest.mark.parametrize(("context", "reason", "words"), FAILURES.values(), ids=FAILURES.keys())
 async def test_a_handshake_that_fails_ends_for_one_reason_and_says_why(
-        context: Any, reason: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async with broker(trusting()) as worker:
-        assert await shaken(worker.addresses[0].port, context()) is not None
-        assert await ended(worker) == reason
-    assert words in capsys.readouterr().out
+        context: Any, reason: str, words: str, tmp_path: Path) -> None:
+    logs.configure(Log(file=str(tmp_path / "log"), format="json"))
+    try:
+        async with broker(trusting()) as worker:
+            assert await shaken(worker.addresses[0].port, context()) is not None
+            assert await ended(worker) == reason
+        logs.flush(10)
+    finally:
+        logs.configure(Log())
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text(encoding="utf-8").splitlines()]
+    (line,) = [line for line in lines if line["event"] == "connection_ended"]
+    assert words in line["detail"]
+    assert line["client"].startswith("127.0.0.1:")
 
 
 FIRST_BYTES = {

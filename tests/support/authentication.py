@@ -85,7 +85,7 @@ class House:
         """Return a new connection."""
         stream = await trio.open_tcp_stream("127.0.0.1", self.port)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = Client(stream, False)
+        client = Client(stream)
         client.version = version
         self.clients.append(client)
         return client
