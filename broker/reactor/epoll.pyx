@@ -228,7 +228,7 @@ cdef class Reactor(Hub):
             return
         for connection in self.connections_snapshot():
             self.controller.shut_down(connection)
-        self.sends_max = self.control_max = 0xFFFFFFFF
+        self.sends_max = self.control_max = self.ends_max = 0xFFFFFFFF
         self.begin_shares()
         self.wide_sends.left = 0xFFFFFFFF
         self.began_ns = 0                # whatever that takes

@@ -169,7 +169,8 @@ cdef class Hub(Shares):
 
     cdef bint unfinished(self) noexcept:
         """Something was listed that is to be dealt with before the turn ends."""
-        return ((self.turn.waiting.count != 0 and self.resumes.left != 0) or self.ended < self.turn.closing.count
+        return ((self.turn.waiting.count != 0 and self.resumes.left != 0)
+                or (self.ended < self.turn.closing.count and self.ends.left != 0)
                 or (self.turn.parked.count != 0 and not self.control_spent()))
 
     cdef bint has_more(self) noexcept:
@@ -362,21 +363,26 @@ cdef class Hub(Shares):
         return 0
 
     cdef int end_closing(self) except -1:
-        """Tell the controller of every end that it has not heard of; what it does may end more connections."""
-        while self.ended < self.turn.closing.count:
+        """Tell the controller of ends that it has not heard of, some in a turn; what it does may end more connections."""
+        while self.ended < self.turn.closing.count and self.may_end():
             self.ended += 1
             self.controller.on_end(<Connection>self.turn.closing.items[self.ended - 1])
         return 0
 
     cdef int reap(self) except -1:
-        """Close what ended in this turn; a connection that we ended lingers until its peer has read our last words."""
+        """Close what ended in this turn; a connection that we ended lingers until its peer has read our last words.
+
+        Those whose end has not been dealt with stay listed.
+        """
         cdef PointerList items
         cdef uint32_t index
         cdef Connection connection
+        cdef uint32_t count = self.ended
         self.swap(&self.turn.closing)
         self.ended = 0
         items = self.work
-        for index in range(items.count):
+        self.put_back(&self.turn.closing, items.items + count, items.count - count)
+        for index in range(count):
             connection = <Connection>items.items[index]
             if connection.fd != NO_SOCKET and not connection.lingered and (
                     connection.close_reason not in BY_CLIENT or connection.takes_leave()):

@@ -21,6 +21,7 @@ cdef class Shares:
     cdef uint32_t look_at                # turn.work at which the clock is looked at
     cdef uint32_t sends_few              # connections that are sent to at once without a look at the clock
     cdef Sends resumes                   # connections that are sent what waits for them in queues and backlogs
+    cdef Sends ends                      # connections whose end is dealt with
     cdef Sends dirty_sends               # to those who were sent little,
     cdef Sends wide_sends                # and to the others
     cdef uint32_t control_left           # control packets that it may still deal with
@@ -29,6 +30,7 @@ cdef class Shares:
     cdef readonly uint32_t sends_max       # connections in either list that one turn sends to at most
     cdef readonly int64_t sends_ns         # for how long it sends to those who were sent little
     cdef readonly uint32_t resumes_max     # connections that are sent what waits for them
+    cdef readonly uint32_t ends_max        # connections whose end one turn deals with at most
     cdef readonly uint32_t control_max     # control packets that one turn deals with at most
 
     cdef int begin_shares(self) noexcept
@@ -42,5 +44,6 @@ cdef class Shares:
     cdef int go_on_cut(self) except -1
     cdef int flush_dirty(self) except -1
     cdef bint may_resume(self) noexcept
+    cdef bint may_end(self) noexcept
     cdef int look(self, Sends* sends, int64_t budget_ns) noexcept    # at the clock: nothing is left when time is up
     cdef int flush_some(self, PointerList* items, Sends* sends, int64_t budget_ns) except -1

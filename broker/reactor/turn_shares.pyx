@@ -25,6 +25,8 @@ cdef enum:
     CONTROL_MAX = 256            # of them in a turn
     RESUMES_MAX = 4096           # connections that a turn sends what waits for them,
     RESUMES_NS = 3000000         # as far as it gets in that time
+    ENDS_MAX = 1024              # connections whose end a turn deals with,
+    ENDS_NS = 3000000            # as far as it gets in that time
     SENDS_MAX = 1024             # connections that a turn sends to at most,
     SENDS_NS = 3000000           # as far as it gets in that time
     SENDS_WIDE_MAX = 512         # and of those that are sent messages to many, or wait already,
@@ -70,6 +72,8 @@ cdef class Shares:
         self.look_at = min(<uint32_t>LOOK_WORK, self.work_end)
         self.resumes.left = self.resumes_max
         self.resumes.ends_ns = 0
+        self.ends.left = self.ends_max
+        self.ends.ends_ns = 0
         self.dirty_sends.left = self.sends_max
         self.wide_sends.left = min(self.sends_max, <uint32_t>SENDS_WIDE_MAX)
         self.dirty_sends.ends_ns = self.wide_sends.ends_ns = 0
@@ -204,6 +208,15 @@ cdef class Shares:
         self.resumes.left -= 1
         return True
 
+    cdef bint may_end(self) noexcept:
+        """Return whether the turn deals with the end of one more connection; with one it always does."""
+        if self.ends.left != self.ends_max:
+            self.look(&self.ends, ENDS_NS)
+        if self.ends.left == 0:
+            return False
+        self.ends.left -= 1
+        return True
+
     cdef int look(self, Sends* sends, int64_t budget_ns) noexcept:
         cdef int64_t now_ns
         if self.began_ns:
@@ -233,8 +246,8 @@ cdef class Shares:
         return 0
 
     def bound_turns(self, *, work: int = TURN_WORK_MAX, sends: int = SENDS_MAX, sends_ns: int = SENDS_NS,
-                    control: int = CONTROL_MAX, resumes: int = RESUMES_MAX, share: int = SHARE,
-                    share_bytes: int = SHARE_BYTES) -> None:
+                    control: int = CONTROL_MAX, resumes: int = RESUMES_MAX, ends: int = ENDS_MAX,
+                    share: int = SHARE, share_bytes: int = SHARE_BYTES) -> None:
         """Have turns do less, from the next one on, or more.
 
         Args:
@@ -243,11 +256,13 @@ cdef class Shares:
             sends_ns: for how long.
             control: control packets of one turn.
             resumes: connections that are sent what waits for them.
+            ends: connections whose end is dealt with.
             share: units of work that one connection does at a time.
             share_bytes: that it parses at a time.
         """
         self.turn_work_max, self.sends_max, self.sends_ns, self.control_max = work, sends, sends_ns, control
         self.resumes_max = resumes
+        self.ends_max = ends
         self.sends_few = min(sends, <uint32_t>LOOK_SENDS)
         self.turn.share = share
         self.turn.share_bytes = share_bytes

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from broker.config.loader import Config, Limits
-from broker.wire.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, encode, subscription
+from broker.wire.packets import Connack, Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, encode, subscription
+from broker.wire.reasons import CloseReason
 from broker.worker.worker import Worker
 from tests.support.doubles import FakeLog
 from tests.support.turned_hub import TurnedClient, TurnedHub
@@ -136,6 +137,40 @@ def test_many_who_come_back_to_full_queues_at_once_get_them_some_at_a_time() -> 
         counts.append(len([each for each in packets if any(isinstance(packet, Publish) for packet in each)]))
         assert len(counts) < 20
     assert max(counts) == 10
+
+
+def test_the_ends_of_many_at_once_are_dealt_with_some_at_a_time() -> None:
+    broker = TurnedHub()
+    clients = [broker.connect(b"c%d" % number) for number in range(30)]
+    stays = broker.connect(b"stays")
+    broker.hub.bound_turns(ends=10)
+    for client in clients:
+        client.connection.close(CloseReason.CONNECTION_LOST)
+    gone = []
+    for _ in range(3):
+        stays.send(Pingreq())
+        broker.turn()
+        assert len(stays.packets()) == 1
+        gone.append(broker.controller.ends[CloseReason.CONNECTION_LOST])
+    assert gone == [10, 20, 30]
+    assert broker.hub.connection_count == 1
+
+
+def test_a_client_that_is_back_before_its_end_was_dealt_with_has_its_session() -> None:
+    broker = TurnedHub(FakeLog())
+    clients = [broker.connect(b"c%d" % number, properties={"session_expiry_interval": 60}) for number in range(3)]
+    broker.turn(2)
+    broker.hub.bound_turns(ends=1)
+    for client in clients:
+        client.connection.close(CloseReason.CONNECTION_LOST)
+    back = TurnedClient(broker, 5)
+    back.send(Connect(5, b"c2", False, properties={"session_expiry_interval": 60}))
+    broker.turn(4)
+    (answer,) = back.packets()
+    assert isinstance(answer, Connack)
+    assert answer.session_present
+    assert broker.controller.ends[CloseReason.CONNECTION_LOST] == 3
+    assert broker.hub.connection_count == 1
 
 
 def test_who_leaves_after_its_share_is_forgotten_and_nothing_of_another_is_lost() -> None:
