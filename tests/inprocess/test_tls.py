@@ -117,13 +117,10 @@ FAILURES = {
 async def test_a_handshake_that_fails_ends_for_one_reason_and_says_why(
         context: Any, reason: str, words: str, tmp_path: Path) -> None:
     logs.configure(Log(file=str(tmp_path / "log"), format="json"))
-    try:
-        async with broker(trusting()) as worker:
-            assert await shaken(worker.addresses[0].port, context()) is not None
-            assert await ended(worker) == reason
-        logs.flush(10)
-    finally:
-        logs.configure(Log())
+    async with broker(trusting()) as worker:
+        assert await shaken(worker.addresses[0].port, context()) is not None
+        assert await ended(worker) == reason
+    logs.flush(10)
     lines = [json.loads(line) for line in (tmp_path / "log").read_text(encoding="utf-8").splitlines()]
     (line,) = [line for line in lines if line["event"] == "connection_ended"]
     assert words in line["detail"]
