@@ -48,6 +48,6 @@ cdef class Connection(RelayEnd):
     cdef int queue_full(self) except -1
     cdef int end_input(self) except -1
     cdef int accept_terms(self, uint32_t packet_bytes_max, uint8_t maximum_qos) noexcept
-    cdef bint takes_leave(self) except -1
+    cdef bint has_last_words(self) except -1
     cdef int read_layered(self, uint8_t* shared, size_t shared_size) except -1
     cdef int feed_raw(self, uint8_t* data, size_t length) except -1

@@ -3,7 +3,7 @@
 cimport cython
 from broker.wire.output_buffer cimport list_push, output_clear
 from broker.reactor.protocol cimport AWAITING_CONNECT, CLOSING, CONNECTING, OPEN, RELAYED, call_for_turn
-from broker.wire.reasons import LOST, ClientError, CloseReason, Reason
+from broker.wire.reasons import BY_CLIENT, LOST, ClientError, CloseReason, Reason
 from broker.reactor.peer_socket import peer_address
 from broker.reactor.relay_end cimport MSG_DONTWAIT, recv, timed_recv
 from broker.transport.layer cimport Layers, plain
@@ -477,9 +477,10 @@ cdef class Connection(RelayEnd):
             CloseReason.QUEUE_FULL))
         return 0
 
-    cdef bint takes_leave(self) except -1:
-        """Whether a layer says goodbye where MQTT has nothing to say any more: the peer is there, and waits for it."""
-        return self.layers is not None and self.layers.outermost is not None and self.close_reason not in LOST
+    cdef bint has_last_words(self) except -1:
+        """Whether the peer waits for them: those of MQTT, or where it has none any more the goodbye of a layer."""
+        return self.close_reason not in BY_CLIENT or (
+            self.layers is not None and self.layers.outermost is not None and self.close_reason not in LOST)
 
     cdef int socket_failed(self, int error) except -1:
         output_clear(&self.out)

@@ -273,8 +273,9 @@ cdef class Reactor(Hub):
         connection.facts = entrance.facts()
         if entrance.is_bare:
             return
+        connection.facts.address = connection.peer       # of one that has gone the socket says nothing any more
         try:
-            layers = entrance.layers(connection.facts, connection.peer)
+            layers = entrance.layers(connection.facts, connection.facts.address)
         except Exception as error:
             connection.put_layers(Layers([], connection.facts))
             connection.layers_failed(error)

@@ -12,7 +12,6 @@ from broker.reactor.connection cimport LINGER_MS
 from broker.reactor.histogram cimport durations_of
 from broker.wire.properties import PacketType
 from broker.reactor.protocol cimport CLOSING, OPEN, Protocol, Turn, VERDICTS
-from broker.wire.reasons import BY_CLIENT
 from broker.reactor.socket_end cimport NO_SOCKET
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, realloc
@@ -370,10 +369,7 @@ cdef class Hub(Shares):
         return 0
 
     cdef int reap(self) except -1:
-        """Close what ended in this turn; a connection that we ended lingers until its peer has read our last words.
-
-        Those whose end has not been dealt with stay listed.
-        """
+        """Close whose end was dealt with; a connection that we ended lingers until its peer has read our last words."""
         cdef PointerList items
         cdef uint32_t index
         cdef Connection connection
@@ -384,8 +380,7 @@ cdef class Hub(Shares):
         self.put_back(&self.turn.closing, items.items + count, items.count - count)
         for index in range(count):
             connection = <Connection>items.items[index]
-            if connection.fd != NO_SOCKET and not connection.lingered and (
-                    connection.close_reason not in BY_CLIENT or connection.takes_leave()):
+            if connection.fd != NO_SOCKET and not connection.lingered and connection.has_last_words():
                 connection.lingered = connection.lingering = True
                 self.wheel.arm(&connection.timer, self.turn.now_ms + LINGER_MS)
                 if connection.unsent() == 0:

@@ -214,6 +214,7 @@ cdef class Shares:
             self.look(&self.ends, ENDS_NS)
         if self.ends.left == 0:
             return False
+        self.begun = True
         self.ends.left -= 1
         return True
 

@@ -35,7 +35,7 @@ class Facts(Struct, kw_only=True):
 
     Attributes:
         listener: number of the listener that it came by, in the order of the settings.
-        address: HOST:PORT as a trusted proxy gives it; None: the socket's.
+        address: HOST:PORT, as a trusted proxy gives it where one is between; None: the socket has it, or none is there.
         proxy: HOST:PORT of that proxy, None without one.
         tls_version, tls_cipher: "TLSv1.3" and the suite's name; None without TLS.
         tls_resumed: the session was a former one's.

@@ -62,13 +62,10 @@ def client_identifier_of(body: bytes) -> bytes:
 def facts_of(connection: Connection) -> bytes:
     """Return what the home of a client has to know of its connection, for facts_from(); b"" if there is nothing.
 
-    What goes through a relay has no address there that would be the client's.
     """
     facts = connection.facts
     if facts is None or (facts.listener == 0 and not connection.is_layered and facts.address is None):
         return b""
-    if connection.is_layered and facts.address is None:
-        facts = msgspec.structs.replace(facts, address=connection.peer)
     return msgspec.json.encode(facts)
 
 

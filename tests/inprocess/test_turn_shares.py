@@ -6,10 +6,12 @@ import socket
 from itertools import pairwise
 from typing import Any
 
+import trio
+
 from broker.config.loader import Config, Limits
 from broker.wire.packets import Connack, Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, encode, subscription
 from broker.wire.reasons import CloseReason
-from broker.worker.worker import Worker
+from broker.worker.worker import Worker, open_broker
 from tests.support.doubles import FakeLog
 from tests.support.turned_hub import TurnedClient, TurnedHub
 
@@ -154,6 +156,17 @@ def test_the_ends_of_many_at_once_are_dealt_with_some_at_a_time() -> None:
         gone.append(broker.controller.ends[CloseReason.CONNECTION_LOST])
     assert gone == [10, 20, 30]
     assert broker.hub.connection_count == 1
+
+
+async def test_each_turn_deals_with_ends_anew() -> None:
+    with trio.fail_after(30):
+        async with open_broker(Config(listen=("tcp://127.0.0.1:0",))) as broker:
+            broker.reactor.bound_turns(ends=1)
+            for count in range(1, 4):
+                async with await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port) as stream:
+                    await stream.send_all(b"no packet of MQTT")
+                    assert [piece async for piece in stream] == []
+                assert sum(broker.controller.ends.values()) == count
 
 
 def test_a_client_that_is_back_before_its_end_was_dealt_with_has_its_session() -> None:
