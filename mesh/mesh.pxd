@@ -45,6 +45,7 @@ cdef class Mesh(MeshSeam):
     cdef readonly dict neighbours        # name -> Neighbour
     cdef dict processes                  # identity of the newest process of each that was heard -> Neighbour
     cdef list links                      # of these, PeerLink
+    cdef bint has_more                   # what is wanted here has not been told whole
     cdef object wake                     # called when there is something for flush() to do outside of a turn
     cdef object log                      # info(event, **fields), warning(...)
     cdef public object log_reach         # returns how far our own log can be read; None: there is none
@@ -57,6 +58,7 @@ cdef class Mesh(MeshSeam):
     cdef uint64_t told_applied           # up to where our log was in the index, when a heartbeat said how far it was sent
     cdef int64_t told_ms                 # ... and when that was
     cdef object indexing                 # deque of (record, action): until the index of retained messages has it
+    cdef object untold                   # deque of (offset, due ms, action): until our wishes up to there have been told
     cdef object waiting                  # deque of (version, due ms, action): until the peers have installed it
     cdef LinkOwner owner
     cdef FrameHandler inbox

@@ -162,6 +162,7 @@ cdef class Mesh(MeshSeam):
         self.interest = Interest()
         self.changed = self.interest.changed
         self.reader = FrameReader()
+        self.untold = deque()
         self.waiting = deque()
         self.neighbours = {}
         self.processes = {}
@@ -171,6 +172,8 @@ cdef class Mesh(MeshSeam):
         for session in router.sessions.values():
             for topic_filter, options, _ in router.tree.subscriptions_of(session):
                 self.interest.changes(topic_filter, session, -1, options)
+        while self.changed:
+            self.interest.take(router.ledger.now_ms)     # whole: who hears of any of it may rely on all
         router.interest = self.interest
         # As peers see us: where a hash chooses among routers, all come to the same answer.
         key = PEER_PREFIX + name
@@ -228,7 +231,7 @@ cdef class Mesh(MeshSeam):
         cdef PeerLink link
         if self.indexing:
             self.call_indexed()
-        if self.changed:
+        if self.changed or self.has_more:
             self.announce()
         if self.followed:
             self.tell_reach()
@@ -236,6 +239,9 @@ cdef class Mesh(MeshSeam):
             link.flush()
         if self.router.retaining.is_shared:
             self.tell_retained()
+            if self.router.retaining.fences.has_more:
+                self.router.retaining.fences.go_on()
+                self.wake()              # another turn, for the rest
         return 0
 
     cdef int tell_retained(self) except -1:
@@ -344,24 +350,25 @@ cdef class Mesh(MeshSeam):
     # What we want ----------------------------------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Tell every peer what has changed of what is wanted here."""
+        """Tell every peer some of what has changed of what is wanted here, the oldest first; the rest in turns to come."""
         cdef Neighbour neighbour
         before = self.interest.version
         found = self.interest.take(self.router.ledger.now_ms)
-        if not found:
-            return
-        for neighbour in self.neighbours.values():
+        self.has_more = self.interest.due(self.router.ledger.now_ms)
+        if self.has_more:
+            self.wake()
+        for neighbour in self.neighbours.values() if found else ():
             # Who does not know the version before is, or will be, told everything.
             if neighbour.link.state == "up" and neighbour.sent == before and before:
                 self.tell(neighbour, before, found)
             elif neighbour.link.state == "up":
                 self.tell_all(neighbour)
+        if self.untold:
+            self.call_ready()
 
     def tell_all(self, Neighbour neighbour not None) -> None:
         """Send a peer everything that is wanted here."""
-        if self.interest.version == 0:
-            self.interest.take(self.router.ledger.now_ms)
-            self.interest.version = max(self.interest.version, 1)
+        self.interest.version = max(self.interest.version, 1)
         self.tell(neighbour, 0, self.interest.told())
 
     def tell(self, Neighbour neighbour not None, before: int, wishes) -> None:
@@ -383,13 +390,17 @@ cdef class Mesh(MeshSeam):
 
     def when_installed(self, action) -> None:
         """Call `action()` once every live peer knows what is wanted here now, or after `interest_timeout_ms`. In order."""
+        self.untold.append((self.interest.offset(), self.router.ledger.now_ms + self.interest_timeout_ms, action))
         self.announce()
-        self.waiting.append((self.interest.version, self.router.ledger.now_ms + self.interest_timeout_ms, action))
         self.call_ready()
 
     def call_ready(self) -> None:
         """Do what has waited long enough."""
         cdef Neighbour neighbour
+        while self.untold and (
+                self.untold[0][0] <= self.interest.taken or self.untold[0][1] <= self.router.ledger.now_ms):
+            _, due_ms, action = self.untold.popleft()
+            self.waiting.append((self.interest.version, due_ms, action))
         if not self.waiting:
             return
         everywhere = min([neighbour.installed for neighbour in self.neighbours.values() if neighbour.link.state == "up"],
@@ -400,8 +411,9 @@ cdef class Mesh(MeshSeam):
     @property
     def ready(self) -> bool:
         """Whether each peer is there, knows what we want, and has told what it wants."""
-        return all([neighbour.link.state == "up" and neighbour.installed >= self.interest.version and neighbour.wants
-                    for neighbour in self.neighbours.values()])
+        return not self.changed and all([
+            neighbour.link.state == "up" and neighbour.installed >= self.interest.version and neighbour.wants
+            for neighbour in self.neighbours.values()])
 
     # What they want --------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROOM_MIN: Final = 64
 NEVER: Final[Id] = (1 << 64, 0)
 PASSED_MAX: Final = 500  # fences that are passed and taken down at a time: about 1 ms
+LOWERED_MAX: Final = 500  # fences that are lowered to where a new process began: about 1 ms
 LEVELS_MAX: Final = 5  # of a topic name whose filters are looked up, at most 95
 
 
@@ -53,6 +54,9 @@ class Fences:
         self._ahead: dict[int, list[tuple[Id, int, Receiver, bytes]]] = {}
         self._highest: Ids = {}  # worker -> what none of these is ahead of: by incarnation and by number
         self._room: dict[int, int] = {}  # worker -> entries of its heap, above which it is cleared of those
+        # Worker -> its processes that began while fences are lowered: incarnation, and after which record; in order.
+        self._starts: dict[int, list[Id]] = {}
+        self._unlowered: dict[int, list[tuple[Id, int, Receiver, bytes]]] = {}  # entries that were in its heap then
         self._count = 0
 
     def __len__(self) -> int:
@@ -91,7 +95,10 @@ class Fences:
 
     def standing(self, receiver: Receiver) -> list[tuple[bytes, Ids]]:
         """Return the fences of a receiver: topic filter, and up to which record of each worker."""
-        return list(self._of.get(receiver, {}).items())
+        return [
+            (topic_filter, {worker: self._lowered(worker, record) for worker, record in reached.items()})
+            for topic_filter, reached in self._of.get(receiver, {}).items()
+        ]
 
     def _put(self, receiver: Receiver, topic_filter: bytes, ahead: Ids) -> None:
         self._of.setdefault(receiver, {})[topic_filter] = ahead
@@ -127,13 +134,15 @@ class Fences:
                 break
             _, _, receiver, topic_filter = heappop(ahead)
             reached = self._of.get(receiver, {}).get(topic_filter, {})
-            if reached.get(worker, NEVER) <= passed:  # else it was taken down, or put up anew further ahead
+            # Else it was taken down, or put up anew further ahead.
+            if self._lowered(worker, reached.get(worker, NEVER)) <= passed:
                 del reached[worker]
                 if not reached:
                     self.take_down(receiver, topic_filter)
         if not ahead:
             self._ahead.pop(worker, None)
-            self._highest.pop(worker, None)
+            if worker not in self._unlowered:
+                self._highest.pop(worker, None)
 
     def came_early(self, worker: int, incarnation: int, record: int) -> None:
         """A retained message has come at QoS 0, which does not wait for its record."""
@@ -168,29 +177,57 @@ class Fences:
         return incarnation > self._began.get(worker, 0)
 
     def began(self, worker: int, incarnation: int, after: int) -> None:
-        """A new process of a worker gives the numbers behind this record anew. Cost: O(fences)."""
+        """A new process of a worker gives the numbers behind this record anew.
+
+        All fences count as lowered from here on. Where they stand is written down some at a time: see go_on().
+        """
         self._began[worker] = incarnation
         if worker not in self.passed:
             return
-        passed = self.passed[worker] = lowered(self.passed[worker], incarnation, after)
+        self.passed[worker] = lowered(self.passed[worker], incarnation, after)
         self._kept[worker] = incarnation, after
         self._early.pop(worker, None)
-        for receiver, filters in list(self._of.items()):
-            for topic_filter, reached in list(filters.items()):
-                if worker not in reached:
-                    continue
-                before = reached[worker]
-                record = reached[worker] = lowered(before, incarnation, after)
-                if record <= passed:
-                    del reached[worker]
-                    if not reached:
-                        self.take_down(receiver, topic_filter)
-                elif record != before:
-                    self._stand(worker, record, receiver, topic_filter)
-                if record[1] < before[1]:
-                    # The numbers behind it say something else now, and another process may begin before ours ends.
-                    self._record(receiver, topic_filter, reached)
+        ahead = self._ahead.pop(worker, None)
+        if ahead or worker in self._unlowered:
+            self._starts.setdefault(worker, []).append((incarnation, after))
+            self._unlowered.setdefault(worker, []).extend(ahead or ())
+            self._lower_some(worker)
         self.waits.began(worker, incarnation, after)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether go_on() is to be called, in a turn soon."""
+        return bool(self._unlowered)
+
+    def go_on(self) -> None:
+        """Write down where some more fences stand, of a worker that has come with a new process."""
+        self._lower_some(next(iter(self._unlowered)))
+
+    def _lower_some(self, worker: int) -> None:
+        unlowered, passed = self._unlowered[worker], self.passed[worker]
+        for _ in range(min(LOWERED_MAX, len(unlowered))):
+            before, _, receiver, topic_filter = unlowered.pop()
+            reached = self._of.get(receiver, {}).get(topic_filter, {})
+            if reached.get(worker) != before:
+                continue  # it was taken down, or put up anew
+            record = reached[worker] = self._lowered(worker, before)
+            if record <= passed:
+                del reached[worker]
+                if not reached:
+                    self.take_down(receiver, topic_filter)
+            else:
+                self._stand(worker, record, receiver, topic_filter)
+            if record[1] < before[1]:
+                # The numbers behind it say something else now, and another process may begin before ours ends.
+                self._record(receiver, topic_filter, reached)
+        if not unlowered:
+            del self._unlowered[worker], self._starts[worker]
+
+    def _lowered(self, worker: int, record: Id) -> Id:
+        """Return where a fence stands by now."""
+        for incarnation, after in self._starts.get(worker, ()):
+            record = lowered(record, incarnation, after)
+        return record
 
     def _stand(self, worker: int, record: Id, receiver: Receiver, topic_filter: bytes) -> None:
         self._count += 1
@@ -199,7 +236,7 @@ class Fences:
         if len(ahead) > self._room.get(worker, ROOM_MIN):
             # Who comes and goes while the link stands still leaves nothing for good.
             ahead[:] = [
-                (filters[topic_filter][worker], number, receiver, topic_filter)
+                (self._lowered(worker, filters[topic_filter][worker]), number, receiver, topic_filter)
                 for number, (receiver, filters) in enumerate(self._of.items())
                 for topic_filter in filters
                 if worker in filters[topic_filter]
@@ -229,7 +266,8 @@ class Fences:
         for receiver in receivers:
             filters = self._of.get(receiver)
             if filters is not None and all(
-                topic_filter in filters and covers(filters[topic_filter].get(worker, NOWHERE), record)
+                topic_filter in filters
+                and covers(self._lowered(worker, filters[topic_filter].get(worker, NOWHERE)), record)
                 for topic_filter in _matching(receiver, topic_name, tree, candidates)
             ):
                 found.append(receiver)

@@ -4,85 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgpack
 import pytest
-import structlog
 
-from broker.auth.acl import AllowAll
-from broker.auth.authenticator import Anonymous
-from broker.config.loader import Config
-from broker.control.controller import Controller
-from broker.reactor.pump import Pump
-from broker.reactor.turn import Hub
 from broker.wire.packets import Ack, Connect, Publish, decode, encode, next_frame
 from broker.wire.properties import PacketType
-from broker.worker.worker import terms
-from mesh.base_transport import Carrier, Lane
-from mesh.frames import KINDS, VERSION
-from mesh.mesh import Mesh
-from router.core.message import message
-from router.router import Router
-from router.sessions.ledger import Ledger
 from tests.support.disk import SimulatedDisk
-from tests.unit.test_forwarding import NOW_MS, Host, restarted
-
-EXPIRY = b"\x02\0\0\0\x01"        # a Message Expiry Interval of one second
-
-
-class Nowhere(Lane):  # type: ignore[misc]
-    """Whatever is sent is lost."""
-
-    def on_send(self, frame: bytes) -> None:
-        pass
-
-
-class Silence(Carrier):  # type: ignore[misc]
-    """A transport on which nothing comes by itself."""
-
-    def connect(self, key: bytes, endpoint: object, server_key: bytes | None = None) -> Nowhere:
-        return Nowhere()
-
-
-class Linked:
-    """A router whose link to its one peer is in the hands of the test.
-
-    Args:
-        host: has a log; None: there is none.
-    """
-
-    def __init__(self, host: Host | None) -> None:
-        self.router = host.router if host is not None else Router(Ledger())
-        self.router.ledger.now_ms, self.router.ledger.now_us = NOW_MS, NOW_MS * 1000
-        controller = Controller(Config(), self.router, Anonymous(), AllowAll())
-        pump = host.pump if host is not None else Pump(self.router, None)
-        self.hub = Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(Config()))
-        self.mesh = Mesh(self.router, Silence(), b"n/0", 1, {b"n/1": 1}, lambda: None, structlog.get_logger(),
-                         window_bytes=1 << 20)
-        self.neighbour = self.mesh.neighbours[b"n/1"]
-        self.peer, self.link = self.neighbour.peer, self.neighbour.link
-        self.now_ms = NOW_MS
-
-    def pass_ms(self, ms: int) -> None:
-        self.now_ms += ms
-        self.router.ledger.now_ms = self.now_ms
-        self.router.ledger.now_us = self.now_ms * 1000
-
-    def say(self, kind: str, *numbers: int) -> None:
-        """The peer answers."""
-        self.link.receive_frame(msgpack.packb([VERSION, KINDS.index(kind), *numbers]))
-
-    def come_up(self) -> None:
-        self.say("ack", 0, 0, 0, 0, 5)
-        assert self.link.state == "up"
-
-    @property
-    def epoch(self) -> int:
-        return 1 << 32 | int(self.link.statistics()["epoch"])
-
-    def publish(self, payload: bytes, expires: bool = False, qos: int = 1) -> None:
-        self.router.publish_message(message(
-            b"t", payload, qos, False, EXPIRY if expires else b"", 1 if expires else -1, self.now_ms,
-            self.now_ms + 1000 if expires else 0))
+from tests.support.held_link import Linked
+from tests.unit.test_forwarding import Host, restarted
 
 
 class Publisher:

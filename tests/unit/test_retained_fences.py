@@ -15,7 +15,7 @@ from broker.wire.properties import PacketType
 from router.core.message import message
 from router.forwarding import Forwarding
 from router.matching.topic_names import matches
-from router.retained.fences import PASSED_MAX, Fences, filters_of
+from router.retained.fences import LOWERED_MAX, PASSED_MAX, Fences, filters_of
 from tests.simulator.index import SharedEnvironment, index_of
 from tests.support.doubles import FakeLog
 from tests.support.turned_hub import NOW_MS, TurnedHub
@@ -345,7 +345,83 @@ def test_a_fence_that_a_log_has_told_of_is_lowered_by_processes_that_begin_later
     assert kept == [("a", b"t", {1: (8, 10)})], "a log that has it as it was would take what is new for old"
     found.began(1, 9, 0)
     assert len(found) == 0
-    assert kept[1:] == [(name, b"t", {}) for name in ("a", "b", "c")]
+    assert sorted(kept[1:]) == [(name, b"t", {}) for name in ("a", "b", "c")]
+
+
+def test_fences_count_as_lowered_at_once_and_are_written_down_some_at_a_time() -> None:
+    kept: list[tuple[str, bytes, Any]] = []
+    found: Any = Fences(dict, lambda *fence: kept.append(fence))
+    found.passed.update({1: (6, 0)})
+    names = [f"r{number}" for number in range(4 * LOWERED_MAX)]
+    for name in names:
+        found.put(name, b"t", {1: (6, 20)})
+    found.began(1, 7, 10)
+    tree = Tree(**{name: [b"t"] for name in names})
+    assert len(kept) == LOWERED_MAX
+    assert behind(found, 11, tree, incarnation=7) == []
+    assert behind(found, 10, tree, incarnation=7) == names
+    assert [found.standing(name) for name in names] == [[(b"t", {1: (7, 10)})]] * len(names)
+    found.began(1, 8, 5)
+    assert behind(found, 6, tree, incarnation=8) == []
+    slices = 0
+    while found.has_more:
+        before = len(kept)
+        found.go_on()
+        slices += 1
+        assert len(kept) <= before + LOWERED_MAX
+    assert slices >= 3
+    assert {name: reached for name, _, reached in kept} == {name: {1: (8, 5)} for name in names}
+    assert behind(found, 5, tree, incarnation=8) == names
+    while len(found):
+        found.brought(1, 5)
+
+
+FENCE_STEPS = st.lists(st.one_of(
+    st.tuples(st.just("put"), st.sampled_from("abcd"), st.sampled_from([b"t", b"+"]), st.integers(1, 2),
+              st.integers(1, 9)),
+    st.tuples(st.just("take_down"), st.sampled_from("abcd"), st.sampled_from([b"t", b"+"])),
+    st.tuples(st.just("brought"), st.integers(1, 2), st.integers(1, 9)),
+    st.tuples(st.just("began"), st.integers(1, 2), st.integers(0, 9)),
+    st.tuples(st.just("go_on")),
+), max_size=60)  # fmt: skip
+
+
+@given(FENCE_STEPS)
+def test_it_makes_no_difference_how_far_fences_have_been_lowered(steps: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("router.retained.fences.LOWERED_MAX", 1)
+        patched.setattr("router.retained.fences.ROOM_MIN", 2)
+        at_once, later = fences(w1=0, w2=0), fences(w1=0, w2=0)
+        newest = {1: 6, 2: 6}
+        for name, *arguments in steps:
+            if name == "put":
+                receiver, topic_filter, worker, record = arguments
+                arguments = [receiver, topic_filter, {worker: (newest[worker], record)}]
+            elif name == "began":
+                worker, after = arguments
+                newest[worker] += 1
+                arguments = [worker, newest[worker], after]
+            if name != "go_on":
+                getattr(at_once, name)(*arguments)
+                getattr(later, name)(*arguments)
+            elif later.has_more:
+                later.go_on()
+            while at_once.has_more:
+                at_once.go_on()
+            tree = Tree(a=[b"t", b"+"], b=[b"t"], c=[b"+"], d=[b"t", b"+"])
+            for worker in (1, 2):
+                for record in range(1, 10):
+                    assert behind(at_once, record, tree, worker=worker, incarnation=newest[worker]) == behind(
+                        later, record, tree, worker=worker, incarnation=newest[worker])
+        while later.has_more:
+            later.go_on()
+        assert [at_once.standing(name) for name in "abcd"] == [later.standing(name) for name in "abcd"]
+        for worker in (1, 2):
+            at_once.brought(worker, 9)
+            later.brought(worker, 9)
+        assert len(at_once) == len(later) == 0
+        assert not later._ahead
+        assert not later._highest
 
 
 def test_who_waits_is_looked_at_when_it_may_be_due_and_in_the_order_of_asking() -> None:
