@@ -154,8 +154,9 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
         channel.tell("joined", {"incarnation": worker.store.log.incarnation})
         await asked.wait()
         await worker.hear_peers()
+        if not worker.stopping:
+            await worker.publish_due_wills_in_turns()
         if not worker.stopping:          # else nobody listens on these sockets, nor ever will
-            worker.publish_due_wills()
             worker.listen(sockets)
             await worker.serve(started)
         nursery.cancel_scope.cancel()

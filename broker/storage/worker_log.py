@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from broker.storage.retired_logs import trim_left_logs
 from broker.storage.worker_folders import worker_folder
 from mesh.node_identity import owner_in
 from router.log.retention import archive_needs
-from router.recovery.open_log import begin, open_log, remove_snapshots, remove_unfinished, start_deadlines
+from router.recovery.open_log import begin, deadlines_in_slices, open_log, remove_snapshots, remove_unfinished
 
 if TYPE_CHECKING:
     from broker.config.schema import Storage
@@ -131,14 +131,15 @@ class CommitLog:
             index.on_applied = wake
         index.start()
 
-    def start_deadlines(self) -> None:
+    def start_deadlines(self) -> Iterator[None]:
         """Let sessions end and delayed wills be published in their time; what fell due while no process ran, in turns.
 
-        Once, when it is known who wants them. The router has been told the time.
+        Once, when it is known who wants them. The router has been told the time. There may be turns where it
+        yields.
         """
         assert not self.deadlines_run, "deadlines are started once"
+        yield from deadlines_in_slices(self.router, self.opened)
         self.deadlines_run = True
-        start_deadlines(self.router, self.opened)
         self.router.expire(DUE_AT_START_MAX)
 
     async def watch(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -177,11 +177,21 @@ class Worker:
 
         The first of them at once, the others turn by turn.
 
-        Once, when the peers were heard: a will goes to those only whose wish is known.
+        Once, when the peers were heard: a will goes to those only whose wish is known. Where a reactor turns already,
+        it is publish_due_wills_in_turns().
         """
+        for _ in self._due_wills():
+            pass
+
+    async def publish_due_wills_in_turns(self) -> None:
+        """publish_due_wills(), and the peers are answered meanwhile."""
+        for _ in self._due_wills():
+            await trio.lowlevel.checkpoint()
+
+    def _due_wills(self) -> Iterator[None]:
         if self.store is not None:
             self.reactor.look_at_clock()
-            self.store.start_deadlines()
+            yield from self.store.start_deadlines()
 
     def listen(self, sockets: list[ListeningSocket] | None = None) -> None:
         """Accept, and let the other workers send clients here. Raises OSError if an address cannot be bound.
@@ -451,7 +461,7 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
             driving.start_soon(drive, worker.reactor)
             await worker.hear_peers()
             driving.cancel_scope.cancel()
-        worker.publish_due_wills()
+        await worker.publish_due_wills_in_turns()
         worker.listen()
         async with trio.open_nursery() as driving:
             driving.start_soon(drive, worker.reactor)

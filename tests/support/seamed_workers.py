@@ -110,7 +110,7 @@ def run_worker(config: Config, folder: Path, place: Place | None, seams: Seams, 
         async with trio.open_nursery() as driving:
             driving.start_soon(drive, worker.reactor)
             await worker.hear_peers()
-            worker.publish_due_wills()
+            await worker.publish_due_wills_in_turns()
             worker.listen()
             pipe.send(worker.addresses[0].port)
             async with trio.open_nursery() as answering:
