@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import trio
 
+from broker.admin.listener_query import merged_listeners
 from broker.admin.pagination import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
 from broker.admin.route_merge import merged_heads
 from broker.admin.why_merge import LAST_DEFAULT, merged_why
@@ -114,6 +115,8 @@ class Admin:
         route("POST", "/drain", self._drain)
         route("GET", "/log-level", self._log_level)
         route("PUT", "/log-level", self._log_level, {"level": str}, "level")
+        route("GET", "/listeners", self._listeners)
+        route("POST", "/reload", self._reload)
 
     def _route(self, method: str, path: str, handler: Handler, arguments: dict[str, type] | None = None,
                *required: str) -> None:
@@ -273,6 +276,24 @@ class Admin:
             if isinstance(answer, QueryError):
                 raise answer
         return {"level": next(iter(answers.values()))["level"]}          # type: ignore[index]
+
+    async def _listeners(self, request: Request) -> Row:
+        answers = await self._ask_all("listeners", {})
+        return {"rows": merged_listeners(
+            answer["rows"] for answer in answers.values() if not isinstance(answer, QueryError))}
+
+    async def _reload(self, request: Request) -> Row:
+        """Have all workers read their files again; 422 if one cannot use them, and so stays as it is."""
+        answers = await self._ask_all("reload", {})
+        for worker, answer in answers.items():
+            if isinstance(answer, QueryError):
+                raise answer
+            if answer["error_text"] is not None:
+                raise QueryError(422, "not_reloaded", f"{answer['error_text']} "
+                                 f"Worker {worker} goes on with what it had read before.")
+        rows = merged_listeners(
+            answer["listeners"] for answer in answers.values() if not isinstance(answer, QueryError))
+        return {"workers": len(answers), "listeners": [row for row in rows if row["handshakes"] is not None]}
 
     # Listings -------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from broker import logs
+from broker.admin.listener_query import facts_row, listeners_of
 from broker.admin.pagination import Listings, QueryError, Row, limit_of, page
 from broker.admin.route_query import describe_head, describe_route, subscribers, topic_of
 from broker.admin.why_forwarder import explain_passing
@@ -65,7 +66,7 @@ class Queries:
             "subscriptions": self._subscriptions, "routes": self._routes, "retained": self._retained,
             "route_head": self._route_head,
             "kick": self._kick, "publish": self._publish, "receivers": self._receivers,
-            "drain": self._drain, "log_level": self._log_level,
+            "drain": self._drain, "log_level": self._log_level, "listeners": self._listeners, "reload": self._reload,
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,
             "why_passed": self._why_passed,
         }  # fmt: skip
@@ -149,6 +150,14 @@ class Queries:
             log.warning("log_level_changed", to=level)
             logs.set_level(level)
         return {"level": logs.level()}
+
+    async def _listeners(self, arguments: Row) -> Row:
+        return {"rows": listeners_of(self.worker)}
+
+    async def _reload(self, arguments: Row) -> Row:
+        """Read the files of the listeners again."""
+        await self.worker.reload.reload()
+        return {"error_text": self.worker.reload.error, "listeners": listeners_of(self.worker)}
 
     # Clients and sessions -------------------------------------------------------------------------------------------
 
@@ -238,6 +247,7 @@ class Queries:
                 "keep_alive_s": connection.keep_alive_ms * 2 // 3 / 1000, "identity": None if identity is None else
                 str(identity), "send_quota": introspection.queue_of(session)["send_quota"],
                 "dropped": connection.dropped(), "throttled": connection.throttled,
+                "came_by": facts_row(connection.facts),
             }  # fmt: skip
         will = session.will
         row["will"] = None if will is None else {

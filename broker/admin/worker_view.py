@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from broker.config.loader import Address, Config
     from broker.control.controller import Controller
     from broker.control.inprocess_client import InProcess
+    from broker.transport.listener import Entrance
     from router.router import Router
     from router.sessions.session import Session
 
@@ -20,6 +21,8 @@ class AskedWorker(Protocol):
         reactor: broker.reactor.epoll.Reactor.
         mesh: mesh.mesh.Mesh; None where it is the only worker.
         store: broker.storage.worker_log.CommitLog; None without a data folder.
+        entrances: of the listeners, in the order of the settings.
+        reload: broker.worker.reload.Reload.
     """
 
     config: Config
@@ -29,10 +32,15 @@ class AskedWorker(Protocol):
     reactor: Any
     mesh: Any
     store: Any
+    entrances: list[Entrance]
+    reload: Any
 
     @property
     def addresses(self) -> list[Address]:
         """Where clients can connect."""
+
+    def addresses_of(self, listener: int) -> list[Address]:
+        """Return where clients can connect to a listener, by its number."""
 
     @property
     def ready(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -12,6 +12,9 @@ from broker.auth.outcome import Accepted, Outcome, Pending, Refused
 from broker.logs import get
 from broker.wire.packets import Auth, encode_fitting
 from broker.wire.reasons import ClientError, CloseReason, Reason
+
+if TYPE_CHECKING:
+    from broker.transport.facts import Facts
 
 log = get("authentication")
 
@@ -29,6 +32,7 @@ class Connection(Protocol):
     """What an exchange needs of the client's connection: broker.reactor.connection.Connection."""
 
     peer: str | None
+    facts: Facts | None
     identity: object
     is_closing: bool
     packet_bytes_max: int
@@ -76,6 +80,11 @@ class Exchange:
         """The client's address as text, None if it is not known."""
         peer: str | None = self._connection.peer
         return peer
+
+    @property
+    def facts(self) -> Facts | None:
+        """What the connection tells of its client: certificate, TLS, listener; None: plain, by the first listener."""
+        return self._connection.facts
 
     @property
     def identity(self) -> object:

@@ -155,6 +155,27 @@ def log_level(context: click.Context, level: str | None, as_json: bool) -> None:
         _print(answer, as_json, "log_level")
 
 
+@admin.command(short_help="Where clients come in.")
+@_JSON
+@click.pass_context
+def listeners(context: click.Context, as_json: bool) -> None:
+    """Show each listener: its address, its clients, its handshakes, and how long its certificates are valid yet."""
+    with _asking(context) as client:
+        _print(client.ask("GET", "/listeners"), as_json, "listeners")
+
+
+@admin.command(short_help="Read certificates, keys and lists again.")
+@_JSON
+@click.pass_context
+def reload(context: click.Context, as_json: bool) -> None:
+    """Have the files of all listeners read again, as SIGHUP does: all of them, or on any fault none.
+
+    Clients that are connected stay. The broker looks for changed files by itself, too.
+    """
+    with _asking(context) as client:
+        _print(client.ask("POST", "/reload"), as_json, "reload")
+
+
 # Clients --------------------------------------------------------------------------------------------------------------
 
 

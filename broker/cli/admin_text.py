@@ -90,6 +90,35 @@ def who(row: Row | None) -> str:
     return str(row["client"]) + (" (in process)" if row.get("in_process") else "")
 
 
+def handshakes(row: Row | None) -> str:
+    """Return how many TLS handshakes there were."""
+    return "-" if row is None else f"{count(row['full'])} full, {count(row['resumed'])} resumed"
+
+
+def certificate(row: Row) -> str:
+    """Return whose a certificate is, and how long yet."""
+    days = row["days_left"]
+    names = " ".join(row["names"]) or row["subject"]
+    return f"{names} ({count(days)} days)" if days >= 0 else f"{names} (has expired)"
+
+
+def came_by(row: Row) -> str:
+    """Return how a client came in, and what is known of it by that."""
+    words = [f"listener {row['listener']}"]
+    if "proxy" in row:
+        words.append(f"through the proxy {row['proxy']}")
+    if "tls_version" in row:
+        words.append(f"{row['tls_version']}, {row['tls_cipher']}")
+    if "server_name" in row:
+        words.append(f"to {row['server_name']}")
+    if "psk_identity" in row:
+        words.append(f"pre-shared key of {row['psk_identity']}")
+    if "certificate" in row:
+        found = row["certificate"]
+        words.append(f"certificate {found.get('dn') or found.get('cn') or '-'}")
+    return ", ".join(words)
+
+
 def filters(row: Row) -> str:
     """Return the topic filters that matched, with their QoS."""
     return ", ".join(f"{found['topic_filter']} (QoS {found['qos']}"
@@ -117,6 +146,15 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("window", lambda row: size(row.get("window_bytes"))),
         Column("lag", lambda row: count(row.get("lag"))),
         Column("round trip", lambda row: f"{row['round_trip_us']:,.0f} µs" if row.get("round_trip_us") else "-"),
+    ),
+    "listeners": (
+        Column("listener", lambda row: row["listener"]),
+        Column("address", lambda row: row["address"], False),
+        Column("clients", lambda row: f"{count(row['clients'])} of {count(row['clients_max'])}"
+               if row["clients_max"] else count(row["clients"])),
+        Column("handshakes", lambda row: handshakes(row["handshakes"]), False),
+        Column("certificate", lambda row: ", ".join(certificate(one) for one in row["certificates"]) or "-", False),
+        Column("trouble", lambda row: row["trouble"] or "-", False, True),
     ),
     "clients": (
         Column("client", lambda row: who(row), False, True),
@@ -184,6 +222,7 @@ NOTHING: Final = {
     "subscriptions": "There is no subscription.",
     "retained": "No retained message matches.",
     "workers": "No worker is running.",
+    "listeners": "No worker is running.",
 }
 
 FATES: Final = {
@@ -306,6 +345,7 @@ def _client(value: Row) -> list[RenderableType]:
         ("connected", f"{value['address']}, MQTT {VERSIONS[value['version']]}, for {duration(value['connected_s'])}, "
                       f"keep alive {duration(value['keep_alive_s']) if value['keep_alive_s'] else 'none'}"
          if connected else "no"),
+        ("came by", came_by(value["came_by"]) if connected and "came_by" in value else None),
         ("identity", value.get("identity")),
         ("session", f"kept {duration(value['session_expiry_interval_s'])}"
          if value["session_expiry_interval_s"] else "ends with its connection"),
@@ -418,6 +458,9 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "why": _why,
     "drain": lambda value: [Text("The broker is ending.")],
     "log_level": lambda value: [Text(value["level"])],
+    "reload": lambda value: [
+        Text(f"Read again, by {count(value['workers'])} {'worker' if value['workers'] == 1 else 'workers'}."),
+        *([table("listeners", value["listeners"])] if value["listeners"] else [])],
     "forget": lambda value: [Text(f"{value['peer']}: forgotten, {count(value['messages_dropped'])} messages dropped")],
     "kick": lambda value: [Text(f"{value['client']}: " + " and ".join(
         (["disconnected"] if value["disconnected"] else []) + (["session ended"] if value["session_ended"] else [])))],

@@ -13,6 +13,7 @@ from broker.wire.reasons import CloseReason
 
 if TYPE_CHECKING:
     from broker.reactor.connection import Connection
+    from broker.transport.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class ClientInfo:
         session_expiry_interval_s: how long its session outlives its connection; 0 not at all, 4,294,967,295 for ever.
         subscriptions: how many it has.
         counters: messages_in, messages_out, messages_dropped, and of a network client bytes_in, bytes_out.
+        facts: what its connection tells of it: certificate, TLS, listener; None: plain TCP by the first listener, and
+            for a client in this process.
     """
 
     client_identifier: str
@@ -38,6 +41,7 @@ class ClientInfo:
     session_expiry_interval_s: int
     subscriptions: int
     counters: dict[str, int]
+    facts: Facts | None = None
 
     @property
     def in_process(self) -> bool:
@@ -75,7 +79,7 @@ def describe(connection: Connection, now_ms: int) -> ClientInfo:
     return ClientInfo(
         session.client_identifier.decode(), connection.version, connection.peer, connection.identity,
         (now_ms - connection.opened_ms) / 1000, session.expiry_interval_s, session.subscription_count,
-        connection.counters())
+        connection.counters(), connection.facts)
 
 
 class Watch:

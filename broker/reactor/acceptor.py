@@ -62,6 +62,10 @@ class Acceptor:
         """Where clients can connect."""
         return [one.address for one in self._sockets.values()]
 
+    def addresses_of(self, listener: int) -> list[Address]:
+        """Return where clients can connect to a listener, by its number."""
+        return [one.address for one in self._sockets.values() if one.listener == listener]
+
     def resume(self) -> None:
         """Accept, if there is room."""
         if not self._watching and not self._closed and self._has_room():

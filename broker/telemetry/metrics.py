@@ -10,12 +10,13 @@ import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from broker import logs
+from broker.admin.listener_query import days_left
 from broker.reactor.introspection import queue_of
 from router.log.log_writer import Log
 
@@ -23,9 +24,17 @@ if TYPE_CHECKING:
     from broker.control.controller import Controller
     from broker.reactor.acceptor import Acceptor
     from broker.reactor.turn import Hub
+    from broker.transport.listener import Entrance
 
 unraisable = {"count": 0}
 """Exceptions where none can be raised, of this process; counted by the hook that a worker installs."""
+
+
+class Rereading(Protocol):
+    """What has files read again: broker.worker.reload.Reload."""
+
+    done: int
+    failed: int
 
 
 class Durations(Struct, frozen=True):
@@ -82,6 +91,11 @@ class Metrics(Struct, frozen=True, kw_only=True):
         connections_open: sockets open now, before CONNECT and after DISCONNECT included.
         ends: connections that ended, by reasons.CloseReason.
         refused: of these, those that we ended and whose CONNECT was never accepted, by reasons.CloseReason.
+        tls_handshakes: that succeeded, "full" and "resumed"; those that failed are in `refused`.
+        certificate_days: whole days that the certificates of a listener are valid, by the listener's number, from 1,
+            the first to expire of each; less than 0: it has expired.
+        reloads: how often the files of the listeners were read again.
+        reloads_failed: how often they could not be used, and what was read before was kept.
         accept_pauses: how often accepting was paused, by the limit or the error's name.
         throttled: how often a client was not read from for a while, because it was over its rate.
         pushed_back: how often a client was not read from for a while, because a queue had no room for its messages.
@@ -151,6 +165,10 @@ class Metrics(Struct, frozen=True, kw_only=True):
     connections_open: int
     ends: Mapping[str, int]
     refused: Mapping[str, int]
+    tls_handshakes: Mapping[str, int]
+    certificate_days: Mapping[str, int]
+    reloads: int
+    reloads_failed: int
     accept_pauses: Mapping[str, int]
     throttled: int
     pushed_back: int
@@ -202,7 +220,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
     unraisable: int
 
 
-def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) -> Metrics:
+def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
+            entrances: Sequence[Entrance] = (), reload: Rereading | None = None) -> Metrics:
     """Read every counter of a worker.
 
     Cost: about a tenth of a millisecond; nothing is counted through, whatever the number of sessions.
@@ -210,6 +229,8 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
     Args:
         hub: a Reactor, or in memory a Hub, whose clock stands still within a turn.
         acceptor: None while nothing is accepted.
+        entrances: of its listeners.
+        reload: has their files read again.
     """
     router, replays = hub.router, hub.replays
     handover = controller.handshake.handover
@@ -230,6 +251,11 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
         dropped=ledger.dropped(),
         ends={str(reason): count for reason, count in controller.ends.items()},
         refused={str(reason): count for reason, count in controller.refused.items()},
+        tls_handshakes=_handshakes(entrances),
+        certificate_days={str(entrance.number + 1): min(map(days_left, entrance.certificates))
+                          for entrance in entrances if entrance.certificates},
+        reloads=reload.done if reload is not None else 0,
+        reloads_failed=reload.failed if reload is not None else 0,
         accept_pauses=dict(acceptor.pauses) if acceptor is not None else {},
         refused_subscriptions={str(reason): count for reason, count in controller.refused_subscriptions.items()},
         sessions=len(router.sessions),
@@ -270,15 +296,35 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None) 
 
 
 AS_ONE: Final = frozenset({
-    "uptime_ms", "storage_replay_age_ms", "storage_trouble", "storage_full", "retained_messages", "retained_bytes"})
+    "uptime_ms", "reloads", "reloads_failed", "storage_replay_age_ms", "storage_trouble", "storage_full",
+    "retained_messages", "retained_bytes"})
 """Of several workers the highest: each says the same, or what concerns all of them."""
 
 
 def merged(parts: Sequence[Metrics]) -> Metrics:
     """Return the counters of several workers as those of one broker: their sums, but for AS_ONE. One part or more."""
     return Metrics(**{
-        name: max(found) if name in AS_ONE else _sum(found)
+        name: _merged(name, found)
         for name in Metrics.__struct_fields__ for found in [[getattr(part, name) for part in parts]]})
+
+
+def _merged(name: str, found: list[Any]) -> Any:
+    if name in AS_ONE:
+        return max(found)
+    return _lowest(found) if name == "certificate_days" else _sum(found)
+
+
+def _handshakes(entrances: Sequence[Entrance]) -> dict[str, int]:
+    return {kind: count for kind in ("full", "resumed")
+            if (count := sum(entrance.handshakes[kind] for entrance in entrances))}
+
+
+def _lowest(found: list[Mapping[str, int]]) -> dict[str, int]:
+    lowest: dict[str, int] = {}
+    for numbers in found:
+        for key, number in numbers.items():
+            lowest[key] = min(number, lowest.get(key, number))
+    return lowest
 
 
 def _sum(found: list[Any]) -> Any:

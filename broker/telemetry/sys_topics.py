@@ -58,13 +58,14 @@ class Topic(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Topics of which each is published once it is not 0: a name that goes on with the reason or the type."""
+    """Topics of which each is published once it is not 0: a name that goes on with the reason, the type or a number."""
 
     name: str
     placeholder: str
     unit: str
     text: str
     values: Callable[[Metrics], Mapping[str, int]]
+    zeros: bool = False              # 0 is told, too
 
 
 TOPICS = (
@@ -138,6 +139,9 @@ TOPICS = (
     Topic("shoal/replays/gaps", "total", "times that a replay found messages removed before it came to them",
           lambda m: m.replay_gaps),
     Topic("shoal/memory/full", "total", "how often the worker reached its limit of memory", lambda m: m.memory_full),
+    Topic("shoal/reloads", "total", "how often files of the listeners were read again", lambda m: m.reloads),
+    Topic("shoal/reloads/failed", "total", "how often they could not be used, and what was read before was kept",
+          lambda m: m.reloads_failed),
     Topic("shoal/log/suppressed", "total", "log lines held back by the rate limit", lambda m: m.log_suppressed),
     Topic("shoal/log/dropped", "total", "log lines that the writer lost", lambda m: m.log_dropped),
     Topic("shoal/errors/unraisable", "total", "exceptions where none can be raised; each is our fault",
@@ -150,6 +154,11 @@ FAMILIES = (
     Family("shoal/ends", "reason", "total", "connections that ended, by close reason", lambda m: m.ends),
     Family("shoal/refused", "reason", "total",
            "connections that the broker ended before it accepted a CONNECT, by close reason", lambda m: m.refused),
+    Family("shoal/tls/handshakes", "kind", "total", "TLS handshakes that succeeded: full, resumed",
+           lambda m: m.tls_handshakes),
+    Family("shoal/tls/certificate_days", "listener", "number",
+           "whole days that a listener's certificates are valid yet, the first to expire; less than 0: expired. "
+           "Listeners count from 1, as in `shoal admin listeners`", lambda m: m.certificate_days, zeros=True),
     Family("shoal/accept_pauses", "reason", "total", "how often accepting was paused, by limit or error",
            lambda m: m.accept_pauses),
     Family("shoal/packets/received", "type", "total", "packets received, by type", lambda m: m.packets_in),
@@ -346,7 +355,7 @@ def values_of(metrics: Metrics, per_minute: Mapping[str, float]) -> Iterator[tup
         yield name, f"{average:.2f}"
     for family in FAMILIES:
         for key, count in family.values(metrics).items():
-            if count:
+            if count or family.zeros:
                 yield f"{family.name}/{key}", str(count)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.transport.facts import Facts
+from broker.transport.facts import Certificate, Facts
 from broker.transport.layer import Filter
 from broker.transport.proxies import Proxies
 
@@ -27,6 +27,7 @@ class Entrance:
 
     Attributes:
         context: what TLS handshakes are made with; None without TLS.
+        handshakes: how many there were, "full" and "resumed".
         is_bare: bytes go from the socket to the protocol as they are.
 
     Raises StartError: a file that it needs cannot be used.
@@ -42,6 +43,7 @@ class Entrance:
         self._bare_facts = Facts(listener=number)
         self._proxies = Proxies(settings.proxy_from, is_unix=address.scheme == "unix")
         self._opening_bytes_max = opening_bytes_max
+        self.handshakes = {"full": 0, "resumed": 0}
         self.context: TlsContext | None = None
         if address.is_tls:
             # Here, so that a broker without TLS loads none of it.
@@ -64,7 +66,14 @@ class Entrance:
         """Read its files, and return what they say. From any thread. Raises StartError."""
         from broker.transport.tls_context import TlsContext
 
-        return TlsContext(self.settings)
+        context = TlsContext(self.settings)
+        context.handshakes = self.handshakes
+        return context
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """Those that it shows its clients, in the order of the settings; none without TLS."""
+        return () if self.context is None else self.context.certificates
 
     def facts(self) -> Facts:
         """Return what is known of a connection that has just come; one that says nothing more shares it with others."""

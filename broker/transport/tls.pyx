@@ -222,6 +222,7 @@ cdef class Tls(Layer):
                 raise ClientError(Reason.NOT_AUTHORIZED, "RFC 5280, 4.1.2.5",
                                   f"the client's certificate has expired: {facts.certificate.dn}",
                                   CloseReason.TLS_CERTIFICATE_REFUSED)
+        self.context.handshakes["resumed" if facts.tls_resumed else "full"] += 1
         return 0
 
     cdef object failure(self, int outcome):

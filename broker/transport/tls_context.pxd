@@ -9,6 +9,7 @@ cdef class TlsContext:
     cdef dict by_name                # server name in lower case, "*.example.org" likewise -> Certified
     cdef dict keys                   # pre-shared keys by their identity, bytes; empty: none
     cdef readonly tuple certificates # broker.transport.facts.Certificate of each certificate file, in their order
+    cdef public dict handshakes      # how many were made, "full" and "resumed": of its listener, whatever it was read again
     cdef readonly bint alpn_http     # WebSocket: HTTP/1.1 is spoken inside
 
     cdef SSL_CTX* _make(self, settings, bytes identity, list files) except NULL

@@ -226,6 +226,7 @@ cdef class TlsContext:
     def __init__(self, settings):
         self.keys = read_keys(settings.psk_file) if settings.psk_file else {}
         self.alpn_http = settings.where.is_websocket
+        self.handshakes = {"full": 0, "resumed": 0}
         self.others = []
         self.by_name = {}
         identity = self._identity(settings)

@@ -41,6 +41,7 @@ class Reload:
         self.error: str | None = None
         self._entrances = [entrance for entrance in entrances if entrance.context is not None]
         self._asked = trio.Event()
+        self._reading = trio.Lock()
         self._seen = self._state()
 
     def ask(self) -> None:
@@ -57,7 +58,14 @@ class Reload:
                 await self.reload()
 
     async def reload(self) -> None:
-        """Read all files again; what they say holds for the connections that come from now on."""
+        """Read all files again; what they say holds for the connections that come from now on.
+
+        `error` says whether it does.
+        """
+        async with self._reading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         seen = self._state()
         try:
             contexts = await trio.to_thread.run_sync(lambda: [entrance.context_anew() for entrance in self._entrances])

@@ -317,6 +317,10 @@ class Worker:
         """Where clients can connect; port 0 of the configuration is the port that was free here."""
         return [] if self.acceptor is None else self.acceptor.addresses
 
+    def addresses_of(self, listener: int) -> list[Address]:
+        """Return where clients can connect to a listener, by its number."""
+        return [] if self.acceptor is None else self.acceptor.addresses_of(listener)
+
     async def connect(self, client_identifier: str, *, identity: object = None,
                       inbox_max: int = INBOX_MAX) -> InProcessClient:
         """Connect a client inside this process. The caller disconnects it, or takes client() instead.
@@ -372,7 +376,7 @@ class Worker:
 
     def metrics(self) -> Metrics:
         """Everything that the worker counts, now; about a tenth of a millisecond."""
-        return collect(self.reactor, self.controller, self.acceptor)
+        return collect(self.reactor, self.controller, self.acceptor, self.entrances, self.reload)
 
     def counters(self) -> dict[str, int]:
         """The same under plain names, for a log line."""

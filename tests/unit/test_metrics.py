@@ -334,8 +334,9 @@ def test_the_counters_of_several_workers_are_added_up_and_what_all_of_them_say_i
     assert total.turns == Durations(11, 55, 70, (11, *[10] * 9))
     assert total.messages_in_by_qos == (11, 0, 2)
     assert total.dropped == {"both": 11, "1": 1, "10": 1}
-    as_one = {"uptime_ms", "storage_replay_age_ms", "storage_trouble", "storage_full", "retained_messages",
-              "retained_bytes"}
+    assert total.certificate_days == {"both": 1, "1": 1, "10": 1}
+    as_one = {"uptime_ms", "reloads", "reloads_failed", "storage_replay_age_ms", "storage_trouble", "storage_full",
+              "retained_messages", "retained_bytes"}
     for name in Metrics.__struct_fields__:
         values = getattr(one, name), getattr(other, name)
         if isinstance(values[0], int):
