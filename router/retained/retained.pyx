@@ -8,6 +8,7 @@ from router.core.message cimport message_size
 
 from router.retained.fences import Fences
 from router.retained.keys import key_of
+from router.retained.link_waits import NOWHERE
 from router.retained.values import is_tombstone, origin_of, record_of
 
 
@@ -199,8 +200,8 @@ cdef class Retaining:
     def brought(self, effects, action, dict reached not None) -> None:
         """Links have come so far, or further: call `action(reached)` behind what they have brought."""
         for worker, record in self.fences.passed.items():
-            if record > reached.get(worker, record):
-                reached[worker] = record
+            # Of one that is not in there nothing was retained when it was asked for.
+            reached[worker] = max(reached.get(worker, NOWHERE), record)
         effects.call(partial(action, reached))
 
     def message_of(self, bytes topic_name not None) -> Message | None:
