@@ -86,7 +86,7 @@ class Interest:
                 self.changed[topic_filter] = None
 
     def connection_changes(self, online: bool, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
-        """A session has got a connection or lost it; these are its subscriptions."""
+        """A session has got a connection or lost it; these are its shared subscriptions, or more."""
         for topic_filter, _, _ in subscriptions:
             counts = self._counts.get(topic_filter) if topic_filter.startswith(SHARED) else None
             if counts is not None:

@@ -166,7 +166,7 @@ cdef class Router(Exchanges):
         [MQTT-3.1.2-8], [MQTT-3.1.3-9]. A session with expiry interval 0 ends here [MQTT-3.1.2-23].
         """
         if self.interest is not None and session.sink is not None:
-            self.interest.connection_changes(False, self.tree.subscriptions_of(session))
+            self.interest.connection_changes(False, self.tree.subscriptions_of(session, shared_only=True))
         session.detach()
         if session.will is not None and not publish_will:
             session.will = None

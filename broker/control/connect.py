@@ -519,7 +519,8 @@ class Handshake:
             self._new_salt(),
         )
         if self.router.interest is not None and session.subscription_count:
-            self.router.interest.connection_changes(True, self.router.tree.subscriptions_of(session))
+            self.router.interest.connection_changes(
+                True, self.router.tree.subscriptions_of(session, shared_only=True))
         if self.taps is not None and self.taps.looks:
             self.taps.opened(connection, connect)
         if keep_alive_s == 0:

@@ -256,14 +256,14 @@ cdef class SubscriptionTree:
             self.remove_entry(receiver, receiver.entry_count - 1)
         return count
 
-    def subscriptions_of(self, Receiver receiver not None) -> list[tuple[bytes, int, int]]:
+    def subscriptions_of(self, Receiver receiver not None, bint shared_only=False) -> list[tuple[bytes, int, int]]:
         """Return (topic filter, options, identifier) of each subscription of a receiver, $share/name/ included."""
         if receiver.tree != <void*>self:
             return []
         return [
             (self.filter_of(&receiver.entries[index]), receiver.entries[index].options,
              receiver.entries[index].identifier)
-            for index in range(receiver.entry_count)]
+            for index in range(receiver.entry_count) if not shared_only or receiver.entries[index].shared]
 
     cdef bytes filter_of(self, Entry* entry):
         """Return the topic filter of a receiver's entry."""

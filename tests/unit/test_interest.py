@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgpack
 
 from broker.wire.packets import Connect, Subscribe, encode, subscription
@@ -27,6 +29,34 @@ def test_a_session_that_is_to_end_with_its_connection_after_all_leaves_no_wish_b
     # Who has no member of a group any more is not to be picked, or it would take what the members elsewhere could have.
     assert interest.take(1) == [(b"$share/g/t", None)]
     assert interest.take(1 + LINGER_MS) == [(b"t", None)]
+
+
+class Heard(Interest):
+    """Remembers what it is told of connections."""
+
+    def connection_changes(self, online: bool, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
+        self.heard = list(subscriptions)
+        super().connection_changes(online, self.heard)
+
+
+def test_a_connection_that_comes_or_goes_costs_by_shared_subscriptions_however_many_others_there_are() -> None:
+    linked = Linked()
+    interest = linked.router.interest = Heard()
+    client = linked.hub.connect()
+    client.feed_bytes(encode(Connect(5, b"c", True, properties={"session_expiry_interval": 60}), 5))
+    client.feed_bytes(encode(Subscribe(1, tuple(subscription(b"t/%d" % number, 1) for number in range(20))), 5))
+    client.feed_bytes(encode(Subscribe(2, (subscription(b"$share/g/t", 1),)), 5))
+    linked.hub.run_turn(linked.now_ms)
+    assert interest.wish(b"$share/g/t") == Wish(1, True, 1)
+    client.close("connection_lost")
+    linked.hub.run_turn(linked.now_ms)
+    assert [topic_filter for topic_filter, _, _ in interest.heard] == [b"$share/g/t"]
+    assert interest.wish(b"$share/g/t") == Wish(1, True, 0)
+    interest.heard.clear()
+    linked.hub.connect().feed_bytes(encode(Connect(5, b"c", False), 5))
+    linked.hub.run_turn(linked.now_ms)
+    assert [topic_filter for topic_filter, _, _ in interest.heard] == [b"$share/g/t"]
+    assert interest.wish(b"$share/g/t") == Wish(1, False, 1)
 
 
 def test_what_changes_at_once_is_told_some_at_a_time_and_in_the_order_of_the_changes() -> None:
