@@ -47,6 +47,7 @@ class Promises(ABC):
         self.wills_came: set[bytes] = set()
         self.has_forgiven = False       # a worker has lost what it had acknowledged
         self.forgiven_twice: set[bytes] = set()         # may come twice at QoS 2: their worker forgot that it had them
+        self.may_repeat: dict[str, set[bytes]] = {}     # the same, by client: its worker had them of another one
         self.audience: dict[bytes, list[str]] = {}
         self.before: dict[str, set[bytes]] = {}
         self.highest: dict[tuple[str, bytes, bytes, int], int] = {}
@@ -151,11 +152,14 @@ class Promises(ABC):
     def forgive(self, clients: Collection[Client]) -> None:
         """A worker has lost what it had acknowledged, as the settings allow: nothing before counts for its clients.
 
-        They are still there. What is promised from now on holds.
+        They are still there. What is promised from now on holds. Other workers may still have what they had sent to it,
+        and send that again: it may have kept the message, and not who it had it of.
         """
         self.has_forgiven = True
         homeless = {client.identifier for client in clients}
+        elsewhere = {payload for payload in self.published_qos if payload.partition(b":")[0].decode() not in homeless}
         for client in clients:
+            self.may_repeat.setdefault(client.identifier, set()).update(elsewhere)
             client.forgive()
             self.got_at_qos2.pop(client.identifier, None)
             for packet in getattr(client, "in_flight", {}).values():
@@ -212,7 +216,9 @@ class Promises(ABC):
         # Whoever refuses a message may be sent it again; and who subscribes anew what is retained.
         if packet.qos == 2 and not client.refuses and not packet.retain:
             got_at_qos2 = self.got_at_qos2.setdefault(client.identifier, set())
-            self.check(packet.payload not in got_at_qos2 or packet.payload in self.forgiven_twice,
+            is_forgiven = packet.payload in self.forgiven_twice or packet.payload in self.may_repeat.get(
+                client.identifier, ())
+            self.check(packet.payload not in got_at_qos2 or is_forgiven,
                        f"{client.identifier} got {packet.payload[-20:]!r} twice at QoS 2")
             got_at_qos2.add(packet.payload)
         publisher, _, number = packet.payload.partition(b":")
