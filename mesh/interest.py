@@ -85,6 +85,17 @@ class Interest:
                     del self._counts[topic_filter]
                 self.changed[topic_filter] = None
 
+    def ended(self, topic_filter: bytes, options: int, durable: bool) -> None:
+        """One subscription of a receiver that has left has ended, not a shared one."""
+        counts = self._counts.get(topic_filter)
+        if counts is not None:
+            at = (3 if durable else 0) + (options & QOS)
+            counts[at] -= 1
+            assert counts[at] >= 0, (topic_filter, counts)
+            if counts == NOBODY:
+                del self._counts[topic_filter]
+            self.changed[topic_filter] = None
+
     def connection_changes(self, online: bool, subscriptions: Iterable[tuple[bytes, int, int]]) -> None:
         """A session has got a connection or lost it; these are its shared subscriptions, or more."""
         for topic_filter, _, _ in subscriptions:

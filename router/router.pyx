@@ -15,6 +15,7 @@ from router.core.receiver cimport DROPPED, RETAIN_HANDLING_MASK, Receiver
 from router.effects cimport Effects
 from router.log.record_buffer cimport RecordBuffer
 from router.matching.archive_filters cimport ArchiveFilters
+from router.matching.ended_subscriptions cimport EndedSubscriptions
 from router.matching.route_cache cimport Route, Target
 from router.matching.shared_groups cimport SharedGroup
 from router.matching.subscription_tree cimport SubscriptionTree
@@ -25,6 +26,10 @@ from router.retained.retained cimport Retaining
 from router.sessions.ledger cimport DROP_NOT_AUTHORIZED, Ledger
 
 from router.sessions.replay_subscription import REPLAY_PREFIX
+
+cdef enum:
+    ENDED_AT_ONCE = 64           # so many subscriptions end as a whole
+    ENDED_WORK = 4096            # levels of ended subscriptions, and some for each, that a turn deals with: some 0.5 ms
 
 
 @cython.final
@@ -51,6 +56,7 @@ cdef class Router(Exchanges):
         self.peers = {}
         self.indexing = Waiters()
         self._deadlines = Deadlines()
+        self.ended = EndedSubscriptions(self.tree)
         self.ending = Ending(ledger, self.effects)
         self.accepting = True
 
@@ -299,11 +305,18 @@ cdef class Router(Exchanges):
         return removed
 
     def remove_receiver(self, Receiver receiver not None) -> None:
-        """End every subscription of a receiver."""
-        if self.interest is not None:
-            self.interest.ends(receiver, self.tree.subscriptions_of(receiver))
-        self.tree.remove_receiver(receiver)
+        """End every subscription of a receiver; of many, what is left to be done is done in turns."""
+        if receiver.entry_count > ENDED_AT_ONCE:
+            self.ended.end(receiver, self.interest)
+        else:
+            if self.interest is not None:
+                self.interest.ends(receiver, self.tree.subscriptions_of(receiver))
+            self.tree.remove_receiver(receiver)
         self.retaining.fences.forget(receiver)
+
+    def forget_some(self) -> None:
+        """Do a turn's share of what is left to be done about subscriptions that have ended."""
+        self.ended.go_on(self.interest, ENDED_WORK)
 
     @property
     def deadline_count(self) -> int:

@@ -177,7 +177,7 @@ cdef class Hub(Shares):
         cdef Turn* turn = &self.turn
         return ((turn.parked.count | turn.waiting.count | turn.dirty.count | turn.wide.count | turn.cut.count
                  | turn.unread.count | turn.later.count) != 0 or self.ended < turn.closing.count
-                or self.pump.more or self.overdue or self.router.ending.more
+                or self.pump.more or self.overdue or self.router.ending.more or self.router.ended.count
                 or (self.replays is not None and self.replays.more))
 
     cdef int end_turn(self) except -1:
@@ -189,7 +189,7 @@ cdef class Hub(Shares):
         cdef int rounds = 0
         cdef bint read_on = False, gone_on = False
         cdef bint busy = self.is_live()
-        if self.overdue:
+        if self.overdue or self.router.ended.count:
             self.expire_some(busy)
         if self.replays is not None:
             self.run_replays(busy)
@@ -462,12 +462,11 @@ cdef class Hub(Shares):
         """End some of the sessions whose time is up, and publish wills that are due; the next turn goes on with it."""
         cdef uint64_t sent_end = self.sent_or_queued() + EXPIRED_SENT
         cdef int left = EXPIRED_MAX_BUSY if busy else EXPIRED_MAX
-        cdef int64_t next_ms
+        self.router.forget_some()
         self.turn.in_router = True
         while self.overdue and left > 0 and self.sent_or_queued() < sent_end:
             left -= 1
-            next_ms = self.router.expire(1)
-            self.overdue = self.router.deadline_count != 0 and next_ms <= self.turn.now_ms
+            self.overdue = self.router.expire(1) <= self.turn.now_ms and self.router.deadline_count != 0
         self.turn.in_router = False
         self.lap(PHASE_CONTROL)
         return 0

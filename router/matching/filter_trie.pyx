@@ -64,9 +64,10 @@ cdef class FilterTree:
             at = separator + 1
 
     cdef int prune(self, Node* node) noexcept:
-        """Free a node without entries, groups and children, and its parents likewise."""
+        """Free a node without entries, groups and children, and its parents likewise, unless it is held."""
         cdef Node* parent
-        while node != &self.root and not (node.entry_count or node.level.children or node.groups != NULL):
+        while node != &self.root and not (
+                node.entry_count or node.level.children or node.groups != NULL or node.level.held):
             parent = <Node*>node.level.parent
             free(node.entries)
             remove_level(&self.table, &node.level)

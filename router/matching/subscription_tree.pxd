@@ -36,6 +36,7 @@ cdef class SubscriptionTree:
     cdef uint32_t found_capacity
     cdef uint8_t* text
     cdef uint32_t text_capacity
+    cdef bint all_stale          # every route has been made stale: no need to look for some
 
     # Options as on the wire (5.0, 3.8.3.1), identifier 1..268,435,455 or 0 for none. True: new; False: replaced in
     # place [MQTT-3.8.4-3]. Raises ValueError for a malformed filter or option. Cost: about a microsecond.

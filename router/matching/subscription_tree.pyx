@@ -277,7 +277,7 @@ cdef class SubscriptionTree:
         cdef SharedGroup group = <SharedGroup>gone.partner if gone.shared else None
         cdef Node* node = <Node*>group.node if gone.shared else <Node*>gone.partner
         cdef Entry* moved
-        if group is None or group.member_count == 1:             # a route names the group, not its members
+        if (group is None or group.member_count == 1) and not self.all_stale:    # a route names the group, not its members
             self.invalidate(node)
         if group is not None:
             group.member_count -= 1

@@ -27,6 +27,7 @@ cdef struct Level:
     uint32_t children            # levels whose parent this is
     uint16_t length              # bytes of text, 0..65535
     uint8_t flags
+    uint8_t held                 # so many that are not done with it yet: it stays while there are any
 
 cdef struct LevelTable:
     # Open addressing, linear probing, no tombstones. tags[slot] is 0 where levels[slot] is empty; at most 3/4 are full.
