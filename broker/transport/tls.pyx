@@ -37,6 +37,8 @@ cdef size_t incoming_length = 0
 cdef Layers outgoing = None      # whose raw output takes what is written; None: it is thrown away
 cdef BIO* shared_bio = NULL
 cdef uint8_t[RECORD_BYTES] scratch
+# An alert record of TLS 1.0 (RFC 5246, 7.2): fatal, unexpected_message.
+cdef uint8_t[7] NO_TLS_ALERT = [0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x0A]
 
 
 cdef int on_bio_read(BIO* bio, char* data, int size) noexcept nogil:
@@ -171,6 +173,9 @@ cdef class Tls(Layer):
         return 0
 
     cdef int check_first_byte(self, uint8_t first) except -1:
+        if first != HANDSHAKE_RECORD:
+            # Whoever takes it for an answer to a CONNECT or to an HTTP request can say what is wrong.
+            self.pass_out(NO_TLS_ALERT, sizeof(NO_TLS_ALERT))
         if first == MQTT_CONNECT:
             raise ClientError(Reason.PROTOCOL_ERROR, "RFC 8446, 5.1", "a CONNECT without TLS on a port with TLS",
                               CloseReason.PLAIN_ON_TLS_PORT)

@@ -128,9 +128,9 @@ async def test_a_handshake_that_fails_ends_for_one_reason_and_says_why(
 
 
 FIRST_BYTES = {
-    "a CONNECT": (encode(Connect(4, b"c"), 4), "plain_on_tls_port", b""),
-    "an HTTP request": (b"GET / HTTP/1.1\r\n\r\n", "plain_on_tls_port", b""),
-    "nothing that is known": (bytes(range(200, 250)), "plain_on_tls_port", b""),
+    "a CONNECT": (encode(Connect(4, b"c"), 4), "plain_on_tls_port", b"\x15\x03"),
+    "an HTTP request": (b"GET / HTTP/1.1\r\n\r\n", "plain_on_tls_port", b"\x15\x03"),
+    "nothing that is known": (bytes(range(200, 250)), "plain_on_tls_port", b"\x15\x03"),
     "a broken hello": (b"\x16\x03\x01\x00\x20" + bytes(32), "tls_handshake_failed", b"\x15\x03"),
 }
 
