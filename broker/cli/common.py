@@ -13,7 +13,7 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "--id": ("--client-identifier",), "--clientid": ("--client-identifier",), "--client-id": ("--client-identifier",),
     "-I": ("--client-identifier",), "--username": ("--user",), "--pw": ("--password",), "--pass": ("--password",),
     "--passwd": ("--password",), "--keepalive": ("--keep-alive",), "--server": ("--host",), "--broker": ("--host",),
-    "-c": ("--no-clean-start", "--config"), "--disable-clean-session": ("--no-clean-start",), "-L": ("--url",),
+    "-c": ("--no-clean-start", "--config"), "--disable-clean-session": ("--no-clean-start",),
     "--clean-session": ("--clean-start",), "-x": ("--session-expiry-interval",), "-D": ("--user-property",),
     "--property": ("--user-property",), "--protocol-version": ("--mqtt-version",), "-R": ("--retain-handling",),
     "-F": ("--json",), "-s": ("--file",), "--stdin-file": ("--file",), "--stdin-line": ("--lines",),

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import select
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from broker.cli.connection import Connection
+from broker.cli.mqtt_errors import ConnectionLostError, MqttError
+from broker.cli.mqtt_url import Way
 from broker.wire import packets
 from broker.wire.properties import PacketType
 from broker.wire.reasons import ClientError, ConnectReturn, Reason
 
+if TYPE_CHECKING:
+    from broker.transport.tls_client import ClientContext
+
 OUTPUT_BYTES_MAX = 1 << 20          # publish() waits while more than this is unsent
-RECEIVE_BYTES = 1 << 16             # at most so much is read at once
 GOODBYE_TIMEOUT_S = 2.0             # how long disconnect() tries to get rid of what is unsent
-
-
-class MqttError(Exception):
-    """What ended or spoiled the connection, as a sentence for a person, without its full stop."""
-
-
-class ConnectionLostError(MqttError):
-    """There is no connection, or there is none any more; to connect again may help."""
 
 
 class RefusedError(MqttError):
@@ -62,20 +58,23 @@ class Client:
     raises MqttError when the connection is gone.
 
     Args:
+        way: where the broker is, and what is spoken there.
         connect: the CONNECT to send; it also fixes the version.
         answer_timeout_s: how long an answer that the broker owes us may take, each.
+        context: what TLS is made with; None without TLS.
     """
 
-    def __init__(self, host: str, port: int, connect: packets.Connect, answer_timeout_s: float = 30.0) -> None:
-        self.host = host
-        self.port = port
+    def __init__(
+        self, way: Way, connect: packets.Connect, answer_timeout_s: float = 30.0, context: ClientContext | None = None
+    ) -> None:
+        self.way = way
+        self.context = context
         self.connect = connect
         self.version = connect.version
         self.answer_timeout_s = answer_timeout_s
         self.connack = packets.Connack()
-        self._socket: socket.socket | None = None
+        self._connection: Connection | None = None
         self._input = bytearray()
-        self._output = bytearray()
         self._received: deque[packets.Publish] = deque()            # handed out by receive(), acknowledged then
         self._answers: dict[int, packets.Suback | packets.Unsuback] = {}
         self._connected = False
@@ -104,21 +103,20 @@ class Client:
         """How many QoS 1 and 2 messages the broker lets us have unfinished."""
         return int(self.connack.properties.get("receive_maximum", 0xFFFF))
 
+    @property
+    def tls(self) -> str | None:
+        """Version of TLS and cipher suite; None without TLS."""
+        return None if self._connection is None else self._connection.tls
+
     def open(self) -> packets.Connack:
         """Connect, and return the CONNACK that accepted us; raise RefusedError if it did not."""
-        try:
-            self._socket = socket.create_connection((self.host, self.port), self.answer_timeout_s)
-        except OSError as error:
-            text = (error.strerror or str(error) or "no answer in time").lower()
-            raise ConnectionLostError(f"no broker answers at {self.host}:{self.port} ({text})") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setblocking(False)
+        self._connection = Connection(self.way, self.context, self.answer_timeout_s)
         self._send(self.connect)
         self._until(lambda: self._connected, "CONNECT")
         reason = self.connack.reason
         if reason:
             self.close()
-            where = f"the broker at {self.host}:{self.port} refused the connection"
+            where = f"the broker at {self.way} refused the connection"
             raise _refused(where, reason, self.connack.properties)
         self._keep_alive_s = float(self.connack.properties.get("server_keep_alive", self._keep_alive_s))
         return self.connack
@@ -132,7 +130,6 @@ class Client:
         if self.connect.properties.get("session_expiry_interval"):
             self.connect = replace(self.connect, clean_start=False)
         self._input.clear()
-        self._output.clear()
         for of_connection in (self._answers, self._aliases, self._outgoing, self._refusals):
             of_connection.clear()
         self._connected = False
@@ -156,7 +153,7 @@ class Client:
         if retain and not allowed.get("retain_available", 1):
             raise MqttError("the broker has no retained messages")
         self._until(
-            lambda: len(self._output) <= OUTPUT_BYTES_MAX and (not qos or len(self._outgoing) < self.window), "PUBLISH")
+            lambda: self._unsent <= OUTPUT_BYTES_MAX and (not qos or len(self._outgoing) < self.window), "PUBLISH")
         packet_identifier = self._next_packet_identifier() if qos else 0
         self._send(packets.Publish(topic, payload, qos, retain, False, packet_identifier, properties or {}))
         if qos:
@@ -164,7 +161,7 @@ class Client:
 
     def flush(self) -> None:
         """Wait until everything is sent and every QoS 1 and 2 message is complete; RefusedError if one was refused."""
-        self._until(lambda: not self._output and not self._outgoing, "PUBLISH")
+        self._until(lambda: not self._unsent and not self._outgoing, "PUBLISH")
         if self._refusals:
             ack = self._refusals[0]
             raise RefusedError("the broker refused the message", ack.reason, ack.properties)
@@ -201,7 +198,7 @@ class Client:
                 return None
             self.turn(remaining)
         message = self._received.popleft()
-        if self._socket is None:
+        if self._connection is None:
             return message               # it had come before the connection was lost
         if message.qos == 1:
             self._send(packets.Ack(PacketType.PUBACK, message.packet_identifier))
@@ -212,23 +209,25 @@ class Client:
     def disconnect(
         self, reason: Reason = Reason.NORMAL_DISCONNECTION, properties: dict[str, Any] | None = None) -> None:
         """Send DISCONNECT behind what is unsent, and close. A broker that is gone already is no error."""
-        if self._socket is None:
+        connection = self._connection
+        if connection is None:
             return
         try:
             self._send(packets.Disconnect(reason, properties or {}))
+            connection.finish()
             deadline = monotonic() + GOODBYE_TIMEOUT_S
-            while self._output and monotonic() < deadline:
-                select.select([], [self._socket], [], deadline - monotonic())
-                self._write()
+            while connection.has_output and monotonic() < deadline:
+                select.select([], [connection], [], deadline - monotonic())
+                connection.flush()
         except (MqttError, OSError):
             pass
         self.close()
 
     def close(self) -> None:
         """Close the connection without DISCONNECT: the broker publishes the will."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def turn(self, timeout_s: float | None, also: int | None = None) -> bool:
         """Send and receive what is possible, waiting for something at most this long (None: no bound).
@@ -239,30 +238,32 @@ class Client:
         Returns:
             whether `also` can be read.
         """
-        if self._socket is None:
+        connection = self._connection
+        if connection is None:
             raise ConnectionLostError("the connection is closed")
         waits = [wait for wait in (timeout_s, self._keep_alive_wait_s()) if wait is not None]
-        readers: list[Any] = [self._socket] if also is None else [self._socket, also]
+        readers: list[Any] = [connection] if also is None else [connection, also]
         readable, writable, _ = select.select(
-            readers, [self._socket] if self._output else [], [], max(0.0, min(waits)) if waits else None)
+            readers, [connection] if connection.has_output else [], [], max(0.0, min(waits)) if waits else None)
         if writable:
-            self._write()
-        if self._socket in readable:
-            self._read()
+            connection.flush()
+        if connection in readable:
+            self._read(connection)
         return also in readable
 
     # ------------------------------------------------------------------------------------------------------ inside
 
     def _until(self, condition: Callable[[], bool], question: str) -> None:
         deadline = monotonic() + self.answer_timeout_s
-        progress = (len(self._outgoing), len(self._output))
+        progress = (len(self._outgoing), self._unsent)
         while not condition():
             if monotonic() >= deadline:
                 kind = ConnectionLostError if question == "CONNECT" else MqttError
+                question = (self._connection and self._connection.opening) or question
                 raise kind(f"the broker did not answer {question} within {self.answer_timeout_s:g} seconds")
             self.turn(deadline - monotonic())
-            if progress != (len(self._outgoing), len(self._output)):
-                progress = (len(self._outgoing), len(self._output))
+            if progress != (len(self._outgoing), self._unsent):
+                progress = (len(self._outgoing), self._unsent)
                 deadline = monotonic() + self.answer_timeout_s
 
     def _answer(self, packet_identifier: int, question: str) -> packets.Suback | packets.Unsuback:
@@ -293,50 +294,35 @@ class Client:
             return self.answer_timeout_s
         return remaining
 
+    @property
+    def _unsent(self) -> int:
+        return 0 if self._connection is None else self._connection.unsent
+
     def _send(self, packet: packets.Packet) -> None:
-        if self._socket is None:
+        if self._connection is None:
             raise ConnectionLostError("the connection is closed")
         frame = packets.encode(packet, self.version)
         size_max = self.connack.properties.get("maximum_packet_size")
         if size_max is not None and len(frame) > size_max:
             raise MqttError(f"the broker takes packets of {size_max} bytes at most, this one has {len(frame)}")
-        self._output += frame
         self._last_sent = monotonic()
-        self._write()
+        self._connection.send(frame)
 
-    def _write(self) -> None:
-        if self._socket is None or not self._output:
-            return
+    def _read(self, connection: Connection) -> None:
         try:
-            sent = self._socket.send(self._output)
-        except BlockingIOError:
-            return
-        except OSError:
-            # The broker may have said why before it closed: what can still be read comes first.
-            self._output.clear()
-            return
-        del self._output[:sent]
-
-    def _read(self) -> None:
-        assert self._socket is not None
-        try:
-            data = self._socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
+            self._input += connection.receive()
+        except MqttError:
             self.close()
-            raise ConnectionLostError(f"the connection was lost ({(error.strerror or str(error)).lower()})") from None
-        if not data:
-            self.close()
-            when = "" if self._connected else " before it answered CONNECT"
-            raise ConnectionLostError(f"the broker closed the connection{when}")
-        self._input += data
+            raise
         try:
             while (frame := packets.next_frame(self._input)) is not None:
                 self._take(packets.decode(*frame, self.version))
         except ClientError as error:
             self.close()
             raise MqttError(f"the broker broke the protocol: {error}") from None
+        if connection.ended and self._connection is not None:
+            self.close()
+            raise connection.lost()
 
     def _take(self, packet: packets.Packet) -> None:
         if not self._connected:

@@ -10,11 +10,24 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from broker.cli.mqtt_client import Client, ConnectionLostError, MqttError
+from broker.cli.client_options import (
+    QOS,
+    U16_FROM_1,
+    U32,
+    Seconds,
+    client_of,
+    connection_options,
+    only_5,
+    properties_of,
+    topic_name_of,
+    utf8,
+)
+from broker.cli.mqtt_client import Client
+from broker.cli.mqtt_errors import ConnectionLostError, MqttError
 from broker.wire import packets
 from broker.wire.properties import BY_NAME, VARIABLE_BYTE_INTEGER_MAX, PacketType
 
@@ -22,105 +35,51 @@ EXIT_BROKER = 1
 EXIT_TIME_OVER = 3
 EXIT_INTERRUPTED = 130
 
-VERSIONS = {"3": 3, "3.1": 3, "4": 4, "3.1.1": 4, "5": 5, "5.0": 5}
 STDIN_BYTES = 1 << 16
 RECONNECT_S = 1.0                   # between two attempts, as mosquitto_sub does
 # The payload and the properties of a PUBLISH share its Remaining Length; this leaves room for the rest.
 PAYLOAD_BYTES_MAX = VARIABLE_BYTE_INTEGER_MAX - (1 << 20)
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Seconds(click.ParamType[float]):
-    """A number of seconds, 0 or more; MQTT's own intervals are whole numbers and use click.IntRange."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds < 1e9:
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return seconds
-
-
-_QOS = click.IntRange(0, 2)
-_U16 = click.IntRange(0, 0xFFFF)
-_U16_FROM_1 = click.IntRange(1, 0xFFFF)
-_U32 = click.IntRange(0, 0xFFFFFFFF)
-_U32_FROM_1 = click.IntRange(1, 0xFFFFFFFF)
-
-_CONNECTION_OPTIONS = (
-    click.option("--url", metavar="tcp://HOST:PORT", help="The broker's address, instead of -h and -p."),
-    click.option("-h", "--host", default="localhost", show_default=True, help="The broker's host."),
-    click.option("-p", "--port", type=_U16_FROM_1, default=1883, show_default=True, help="The broker's port."),
-    click.option("-V", "--mqtt-version", "version", type=click.Choice(list(VERSIONS)), default="5", show_default=True,
-                 help="The version of MQTT to speak."),
-    click.option("-i", "--client-identifier", default="", help="Default: the broker chooses one."),
-    click.option("-u", "--user", help="User name."),
-    click.option("-P", "--password", help="Password; the environment variable MQTT_PASSWORD keeps it out of sight.",
-                 envvar="MQTT_PASSWORD"),
-    click.option("-k", "--keep-alive", type=_U16, default=60, show_default=True, help="Seconds; 0: none."),
-    click.option("--clean-start/--no-clean-start", default=True, show_default=True,
-                 help="Begin a new session, or go on with the one of this client identifier."),
-    click.option("--session-expiry-interval", type=_U32, help="Seconds that the session outlives us. [5]"),
-    click.option("--receive-maximum", type=_U16_FROM_1, help="QoS 1 and 2 messages unfinished towards us. [5]"),
-    click.option("--maximum-packet-size", type=_U32_FROM_1, help="Bytes of the largest packet we take. [5]"),
-    click.option("--topic-alias-maximum", type=_U16, help="Topic aliases that the broker may use. [5]"),
-    click.option("--will-topic", help="Leave a will message, on this topic."),
-    click.option("--will-payload", default="", help="Its payload."),
-    click.option("--will-qos", type=_QOS, default=0, help="Its QoS."),
-    click.option("--will-retain", is_flag=True, help="It is to be retained."),
-    click.option("--will-delay", type=_U32, help="Seconds before it is published. [5]"),
-    click.option("--user-property", nargs=2, multiple=True, metavar="NAME VALUE",
-                 help="May be given several times; sent with PUBLISH or SUBSCRIBE. [5]"),
-    click.option("--timeout", type=Seconds(), default=30.0, show_default=True,
-                 help="Seconds to wait for each answer that the broker owes us."),
-    click.option("-d", "--debug", is_flag=True, help="Say on standard error how far we are."),
-)
-_CONNECT_PROPERTIES = ("session_expiry_interval", "receive_maximum", "maximum_packet_size", "topic_alias_maximum")
 _PUBLISH_PROPERTIES = (
     "payload_format_indicator", "message_expiry_interval", "content_type", "response_topic", "correlation_data",
     "topic_alias")
 
 
-def _connection_options(command: Command) -> Command:
-    for option in reversed(_CONNECTION_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command(short_help="Publish messages.", epilog="[5] marks what needs MQTT 5.0.")
-@click.option("-t", "--topic", required=True, help="The topic name.")
+@click.option("-t", "--topic", help="The topic name.")
 @click.option("-m", "--message", help="The message.")
 @click.option("-f", "--file", "path", type=click.Path(dir_okay=False, allow_dash=True),
               help="Send a file as the message; '-' is standard input.")
 @click.option("-l", "--lines", is_flag=True, help="Send each line of standard input as a message.")
 @click.option("-n", "--null", is_flag=True, help="Send an empty message; with -r it clears what is retained.")
-@click.option("-q", "--qos", type=_QOS, default=0, show_default=True, help="Quality of service.")
+@click.option("-q", "--qos", type=QOS, default=0, show_default=True, help="Quality of service.")
 @click.option("-r", "--retain", is_flag=True, help="The broker is to retain the message.")
 @click.option("--payload-format-indicator", type=click.IntRange(0, 1), help="1: the payload is UTF-8 text. [5]")
-@click.option("--message-expiry-interval", type=_U32, help="Seconds that the message is worth delivering. [5]")
+@click.option("--message-expiry-interval", type=U32, help="Seconds that the message is worth delivering. [5]")
 @click.option("--content-type", help="What the payload is. [5]")
 @click.option("--response-topic", help="Where an answer is wanted. [5]")
 @click.option("--correlation-data", help="What the answer is to carry. [5]")
-@click.option("--topic-alias", type=_U16_FROM_1, help="A number for the topic after the first message. [5]")
-@_connection_options
-def pub(topic: str, qos: int, retain: bool, lines: bool, **options: Any) -> None:
+@click.option("--topic-alias", type=U16_FROM_1, help="A number for the topic after the first message. [5]")
+@connection_options
+def pub(topic: str | None, qos: int, retain: bool, lines: bool, **options: Any) -> None:
     """Publish one message, or one for each line of standard input.
 
     \b
     shoal pub -t greeting -m hello
+    shoal pub -L mqtts://ada:secret@broker.example/greeting -m hello
     tail -f log | shoal pub -t log -l -q 1
     """
     sources = [name for name in ("message", "path", "null") if options[name] not in (None, False)]
     if len(sources) + lines != 1:
         raise click.UsageError("give one of -m, -f, -l and -n")
-    topic_name = _topic_name("--topic", topic)
-    client = _client(options)
-    properties = _properties(options, _PUBLISH_PROPERTIES)
+    client, of_url = client_of(options)
+    if topic is not None and of_url is not None:
+        raise click.UsageError("the URL of -L has a topic: -t does not go with it")
+    topic = of_url if topic is None else topic
+    if topic is None:
+        raise click.UsageError("give -t TOPIC, or a URL with a topic (-L)")
+    topic_name = topic_name_of("--topic" if of_url is None else "-L", topic)
+    properties = properties_of(options, _PUBLISH_PROPERTIES)
     payload = b"" if lines else _payload(options)
 
     def run() -> None:
@@ -141,9 +100,9 @@ def pub(topic: str, qos: int, retain: bool, lines: bool, **options: Any) -> None
 
 
 @click.command(short_help="Subscribe and print what arrives.", epilog="[5] marks what needs MQTT 5.0.")
-@click.option("-t", "--topic", "topics", multiple=True, required=True,
+@click.option("-t", "--topic", "topics", multiple=True,
               help="A topic filter; may be given several times.")
-@click.option("-q", "--qos", type=_QOS, default=0, show_default=True, help="The highest quality of service wanted.")
+@click.option("-q", "--qos", type=QOS, default=0, show_default=True, help="The highest quality of service wanted.")
 @click.option("-C", "--count", type=click.IntRange(1), help="End after so many messages.")
 @click.option("-W", "--wait", type=Seconds(), help="End after so many seconds.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the topic name before each message.")
@@ -154,7 +113,7 @@ def pub(topic: str, qos: int, retain: bool, lines: bool, **options: Any) -> None
               help="Retained messages: 0 send them, 1 if the subscription is new, 2 never. [5]")
 @click.option("--subscription-identifier", type=click.IntRange(1, VARIABLE_BYTE_INTEGER_MAX),
               help="A number that comes with each message. [5]")
-@_connection_options
+@connection_options
 def sub(
     topics: tuple[str, ...], qos: int, count: int | None, wait: float | None, verbose: bool, as_json: bool,
     no_local: bool, retain_as_published: bool, retain_handling: int, **options: Any) -> None:
@@ -167,16 +126,20 @@ def sub(
     \b
     shoal sub -t 'sensors/+/temperature' -v
     shoal sub -t '#' -q 1 -C 1 --json
+    shoal sub --url wss://broker.example/mqtt --cafile ca.crt -t '#'
     """
-    topic_filters = [_utf8("--topic", topic) for topic in topics]
+    client, of_url = client_of(options)
+    topics = (of_url, *topics) if of_url is not None else topics
+    if not topics:
+        raise click.UsageError("give -t TOPIC, or a URL with a topic (-L)")
+    topic_filters = [utf8("--topic", topic) for topic in topics]
     if not all(topic_filters):
         raise click.BadParameter("a topic filter cannot be empty", param_hint="--topic")
     if no_local and any(topic_filter.startswith(b"$share/") for topic_filter in topic_filters):
         raise click.BadParameter("cannot go with a shared subscription", param_hint="--no-local")
-    _only_5(options, {"--no-local": no_local, "--retain-as-published": retain_as_published,
+    only_5(options, {"--no-local": no_local, "--retain-as-published": retain_as_published,
                       "--retain-handling": retain_handling})
-    client = _client(options)
-    properties = _properties(options, ("subscription_identifier",))
+    properties = properties_of(options, ("subscription_identifier",))
     subscriptions = [
         packets.subscription(topic_filter, qos, no_local=no_local, retain_as_published=retain_as_published,
                              retain_handling=retain_handling)
@@ -228,7 +191,7 @@ def _connect_again(client: Client, lost: MqttError, deadline: float | None) -> p
             connack = client.open_again()
         except ConnectionLostError:
             continue
-        click.echo(f"shoal: connected again to {client.host}:{client.port}.", err=True)
+        click.echo(f"shoal: connected again to {client.way}.", err=True)
         return connack
 
 
@@ -240,7 +203,8 @@ def _run(client: Client, run: Callable[[], None], debug: bool) -> None:
             what = "went on with a session" if connack.session_present else "began a session"
             given = client.connect.client_identifier.decode()
             identifier = connack.properties.get("assigned_client_identifier", given)
-            click.echo(f"shoal: connected to {client.host}:{client.port} as {identifier!r}, {what}.", err=True)
+            how = f" by {client.tls}" if client.tls is not None else ""
+            click.echo(f"shoal: connected to {client.way}{how} as {identifier!r}, {what}.", err=True)
         run()
         client.disconnect()
     except MqttError as error:
@@ -257,91 +221,6 @@ def _run(client: Client, run: Callable[[], None], debug: bool) -> None:
     except SystemExit:
         client.disconnect()
         raise
-
-
-def _client(options: dict[str, Any]) -> Client:
-    host, port = (options["host"], options["port"]) if options["url"] is None else _parse_url(options["url"])
-    version = VERSIONS[options["version"]]
-    client_identifier = _utf8("--client-identifier", options["client_identifier"])
-    if not client_identifier:
-        if not options["clean_start"]:
-            raise click.UsageError("--no-clean-start needs a client identifier (-i)")
-        if version == 3:
-            client_identifier = b"shoal" + os.urandom(6).hex().encode()         # 3.1 knows no empty one
-    password = None if options["password"] is None else os.fsencode(options["password"])
-    if password is not None and options["user"] is None and version != 5:
-        raise click.UsageError("a password without a user name needs MQTT 5.0 (-V 5)")
-    connect = packets.Connect(
-        version, client_identifier, options["clean_start"], options["keep_alive"], _will(options),
-        None if options["user"] is None else _utf8("--user", options["user"]).decode(), password,
-        _properties(options, _CONNECT_PROPERTIES, with_user_properties=False))
-    return Client(host, port, connect, options["timeout"])
-
-
-def _parse_url(url: str) -> tuple[str, int]:
-    scheme, separator, address = url.partition("://")
-    host, colon, port = address.rstrip("/").rpartition(":")
-    if not colon or port.endswith("]"):
-        host, port = address.rstrip("/"), "1883"
-    if not separator or scheme not in ("tcp", "mqtt") or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise click.BadParameter(f"{url!r} is not like tcp://HOST:PORT", param_hint="--url")
-    return host.strip("[]"), int(port)
-
-
-def _will(options: dict[str, Any]) -> packets.Will | None:
-    if options["will_topic"] is None:
-        for name in ("will_payload", "will_qos", "will_retain", "will_delay"):
-            if options[name]:
-                raise click.UsageError(f"--{name.replace('_', '-')} needs --will-topic")
-        return None
-    _only_5(options, {"--will-delay": options["will_delay"]})
-    payload = os.fsencode(options["will_payload"])
-    if len(payload) > 0xFFFF:
-        raise click.BadParameter("is longer than 65,535 bytes", param_hint="--will-payload")
-    return packets.Will(
-        _topic_name("--will-topic", options["will_topic"]), payload, options["will_qos"], options["will_retain"], {},
-        options["will_delay"] or 0)
-
-
-def _properties(options: dict[str, Any], names: tuple[str, ...], with_user_properties: bool = True) -> dict[str, Any]:
-    given = {name: options[name] for name in names if options[name] is not None}
-    pairs = list(options["user_property"]) if with_user_properties else []
-    _only_5(options, {f"--{name.replace('_', '-')}": True for name in given} | {"--user-property": bool(pairs)})
-    for name, value in given.items():
-        if isinstance(value, str):
-            text = _utf8(f"--{name.replace('_', '-')}", value)
-            given[name] = text if name == "correlation_data" else text.decode()
-    if "response_topic" in given:
-        _topic_name("--response-topic", given["response_topic"])
-    for pair in pairs:
-        for text in pair:
-            _utf8("--user-property", text)
-    return given | ({"user_property": pairs} if pairs else {})
-
-
-def _only_5(options: dict[str, Any], used: dict[str, Any]) -> None:
-    for name, value in used.items():
-        if value and VERSIONS[options["version"]] != 5:
-            raise click.UsageError(f"{name} needs MQTT 5.0 (-V 5)")
-
-
-def _utf8(option: str, text: str) -> bytes:
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        raise click.BadParameter("is not UTF-8", param_hint=option) from None
-    if len(data) > 0xFFFF:
-        raise click.BadParameter("is longer than 65,535 bytes", param_hint=option)
-    return data
-
-
-def _topic_name(option: str, text: str) -> bytes:
-    name = _utf8(option, text)
-    if not name:
-        raise click.BadParameter("a topic name cannot be empty", param_hint=option)
-    if b"+" in name or b"#" in name:
-        raise click.BadParameter("a topic name cannot have wildcards (+ and #)", param_hint=option)
-    return name
 
 
 def _payload(options: dict[str, Any]) -> bytes:
@@ -433,5 +312,4 @@ def _text(data: bytes) -> str | dict[str, str]:
 
 
 # An option that sets a property has the property's name.
-assert all(PacketType.CONNECT in BY_NAME[name].packets for name in _CONNECT_PROPERTIES)
 assert all(PacketType.PUBLISH in BY_NAME[name].packets for name in _PUBLISH_PROPERTIES)

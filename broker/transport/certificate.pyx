@@ -1,5 +1,7 @@
 """What a certificate says: read once for each connection that has one, and for each of our own."""
 
+import ipaddress
+
 from broker.transport.facts import Certificate
 from broker.transport.openssl cimport *
 from libc.string cimport memset
@@ -10,6 +12,7 @@ cdef enum:                       # openssl/obj_mac.h, openssl/x509v3.h, openssl/
     GEN_EMAIL = 1
     GEN_DNS = 2
     GEN_URI = 6
+    GEN_IP_ADDRESS = 7
 
 cdef unsigned long FLAG_RFC2253 = 0x01 | 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | (1 << 16) | (1 << 20)
 cdef unsigned long FLAG_UTF8 = 0xFFFFFFFF & ~0x04    # letters of other alphabets stay what they are
@@ -62,6 +65,27 @@ cdef tuple alternative_names(X509* certificate):
                 found[kind].append(ASN1_STRING_get0_data(value)[:ASN1_STRING_length(value)].decode("utf-8", "replace"))
         GENERAL_NAMES_free(names)
     return tuple(found[GEN_DNS]), tuple(found[GEN_URI]), tuple(found[GEN_EMAIL])
+
+
+cdef tuple server_names(X509* certificate):
+    """The host names and IP addresses that a server's certificate is for; without any, its common name."""
+    cdef OPENSSL_STACK* names = <OPENSSL_STACK*>X509_get_ext_d2i(certificate, NID_SUBJECT_ALT_NAME, NULL, NULL)
+    cdef int index, kind = 0
+    cdef const ASN1_STRING* value
+    found = []
+    if names != NULL:
+        for index in range(OPENSSL_sk_num(names)):
+            value = <const ASN1_STRING*>GENERAL_NAME_get0_value(OPENSSL_sk_value(names, index), &kind)
+            if kind not in (GEN_DNS, GEN_IP_ADDRESS):
+                continue
+            data = ASN1_STRING_get0_data(value)[:ASN1_STRING_length(value)]
+            if kind == GEN_DNS:
+                found.append(data.decode("utf-8", "replace"))
+            elif len(data) in (4, 16):
+                found.append(str(ipaddress.ip_address(data)))
+        GENERAL_NAMES_free(names)
+    name = None if found else common_name(X509_get_subject_name(certificate))
+    return tuple(found) if name is None else (name,)
 
 
 cdef object unix_s(const ASN1_STRING* when):

@@ -21,6 +21,8 @@ cdef extern from *:
     typedef struct x509_store_st X509_STORE;
     typedef struct x509_lookup_st X509_LOOKUP;
     typedef struct x509_lookup_method_st X509_LOOKUP_METHOD;
+    typedef struct x509_store_ctx_st X509_STORE_CTX;
+    typedef struct x509_verify_param_st X509_VERIFY_PARAM;
     typedef struct asn1_string_st ASN1_STRING;
     typedef struct evp_pkey_st EVP_PKEY;
     typedef struct evp_md_st EVP_MD;
@@ -37,6 +39,7 @@ cdef extern from *:
     } OSSL_PARAM;
 
     const SSL_METHOD* TLS_server_method(void);
+    const SSL_METHOD* TLS_client_method(void);
     SSL_CTX* SSL_CTX_new(const SSL_METHOD*);
     void SSL_CTX_free(SSL_CTX*);
     long SSL_CTX_ctrl(SSL_CTX*, int, long, void*);
@@ -50,17 +53,27 @@ cdef extern from *:
     X509* SSL_CTX_get0_certificate(const SSL_CTX*);
     EVP_PKEY* SSL_CTX_get0_privatekey(const SSL_CTX*);
     void SSL_CTX_set_default_passwd_cb(SSL_CTX*, int (*)(char*, int, int, void*));
+    void SSL_CTX_set_default_passwd_cb_userdata(SSL_CTX*, void*);
     int SSL_CTX_load_verify_file(SSL_CTX*, const char*);
     int SSL_CTX_load_verify_dir(SSL_CTX*, const char*);
     OPENSSL_STACK* SSL_load_client_CA_file(const char*);
     void SSL_CTX_set_client_CA_list(SSL_CTX*, OPENSSL_STACK*);
     void SSL_CTX_set_verify(SSL_CTX*, int, int (*)(int, void*));
     void SSL_CTX_set_verify_depth(SSL_CTX*, int);
+    int SSL_CTX_set_default_verify_paths(SSL_CTX*);
+    int SSL_CTX_set_alpn_protos(SSL_CTX*, const unsigned char*, unsigned int);
     X509_STORE* SSL_CTX_get_cert_store(const SSL_CTX*);
     X509_LOOKUP* X509_STORE_add_lookup(X509_STORE*, X509_LOOKUP_METHOD*);
     X509_LOOKUP_METHOD* X509_LOOKUP_file(void);
     int X509_load_crl_file(X509_LOOKUP*, const char*, int);
     int X509_STORE_set_flags(X509_STORE*, unsigned long);
+    int X509_VERIFY_PARAM_set1_host(X509_VERIFY_PARAM*, const char*, size_t);
+    int X509_VERIFY_PARAM_set1_ip_asc(X509_VERIFY_PARAM*, const char*);
+    void X509_VERIFY_PARAM_set_hostflags(X509_VERIFY_PARAM*, unsigned int);
+    int X509_STORE_CTX_get_error(const X509_STORE_CTX*);
+    int X509_STORE_CTX_get_error_depth(const X509_STORE_CTX*);
+    X509* X509_STORE_CTX_get_current_cert(const X509_STORE_CTX*);
+    void* X509_STORE_CTX_get_ex_data(const X509_STORE_CTX*, int);
     int SSL_CTX_set_session_id_context(SSL_CTX*, const unsigned char*, unsigned int);
     int SSL_CTX_set_num_tickets(SSL_CTX*, size_t);
     int SSL_CTX_set_tlsext_ticket_key_evp_cb(SSL_CTX*, int (*)(SSL*, unsigned char*, unsigned char*, EVP_CIPHER_CTX*,
@@ -69,6 +82,8 @@ cdef extern from *:
             const unsigned char*,
                                                       unsigned int, void*), void*);
     void SSL_CTX_set_psk_server_callback(SSL_CTX*, unsigned int (*)(SSL*, const char*, unsigned char*, unsigned int));
+    void SSL_CTX_set_psk_client_callback(SSL_CTX*, unsigned int (*)(SSL*, const char*, char*, unsigned int,
+                                                                    unsigned char*, unsigned int));
     int SSL_CTX_use_psk_identity_hint(SSL_CTX*, const char*);
     void SSL_CTX_set_keylog_callback(SSL_CTX*, void (*)(const SSL*, const char*));
     int SSL_CTX_set_ex_data(SSL_CTX*, int, void*);
@@ -78,6 +93,10 @@ cdef extern from *:
     void SSL_free(SSL*);
     void SSL_set_bio(SSL*, BIO*, BIO*);
     void SSL_set_accept_state(SSL*);
+    void SSL_set_connect_state(SSL*);
+    long SSL_ctrl(SSL*, int, long, void*);
+    X509_VERIFY_PARAM* SSL_get0_param(SSL*);
+    int SSL_get_ex_data_X509_STORE_CTX_idx(void);
     int SSL_do_handshake(SSL*);
     int SSL_read(SSL*, void*, int);
     int SSL_write(SSL*, const void*, int);
@@ -109,6 +128,8 @@ cdef extern from *:
     BIO* BIO_new_mem_buf(const void*, int);
     const BIO_METHOD* BIO_s_mem(void);
     int BIO_read(BIO*, void*, int);
+    int BIO_write(BIO*, const void*, int);
+    size_t BIO_ctrl_pending(BIO*);
     int BIO_free(BIO*);
     BIO* BIO_new_file(const char*, const char*);
     X509* PEM_read_bio_X509(BIO*, X509**, void*, void*);
@@ -181,6 +202,10 @@ cdef extern from *:
         pass
     ctypedef struct X509_LOOKUP_METHOD:
         pass
+    ctypedef struct X509_STORE_CTX:
+        pass
+    ctypedef struct X509_VERIFY_PARAM:
+        pass
     ctypedef struct ASN1_STRING:
         pass
     ctypedef struct EVP_PKEY:
@@ -203,6 +228,7 @@ cdef extern from *:
     struct tm:
         pass
     const SSL_METHOD* TLS_server_method() nogil
+    const SSL_METHOD* TLS_client_method() nogil
     SSL_CTX* SSL_CTX_new(const SSL_METHOD*) nogil
     void SSL_CTX_free(SSL_CTX*) nogil
     long SSL_CTX_ctrl(SSL_CTX*, int, long, void*) nogil
@@ -216,17 +242,27 @@ cdef extern from *:
     X509* SSL_CTX_get0_certificate(const SSL_CTX*) nogil
     EVP_PKEY* SSL_CTX_get0_privatekey(const SSL_CTX*) nogil
     void SSL_CTX_set_default_passwd_cb(SSL_CTX*, int (*)(char*, int, int, void*) noexcept nogil) nogil
+    void SSL_CTX_set_default_passwd_cb_userdata(SSL_CTX*, void*) nogil
     int SSL_CTX_load_verify_file(SSL_CTX*, const char*) nogil
     int SSL_CTX_load_verify_dir(SSL_CTX*, const char*) nogil
     OPENSSL_STACK* SSL_load_client_CA_file(const char*) nogil
     void SSL_CTX_set_client_CA_list(SSL_CTX*, OPENSSL_STACK*) nogil
     void SSL_CTX_set_verify(SSL_CTX*, int, int (*)(int, void*) noexcept nogil) nogil
     void SSL_CTX_set_verify_depth(SSL_CTX*, int) nogil
+    int SSL_CTX_set_default_verify_paths(SSL_CTX*) nogil
+    int SSL_CTX_set_alpn_protos(SSL_CTX*, const unsigned char*, unsigned int) nogil
     X509_STORE* SSL_CTX_get_cert_store(const SSL_CTX*) nogil
     X509_LOOKUP* X509_STORE_add_lookup(X509_STORE*, X509_LOOKUP_METHOD*) nogil
     X509_LOOKUP_METHOD* X509_LOOKUP_file() nogil
     int X509_load_crl_file(X509_LOOKUP*, const char*, int) nogil
     int X509_STORE_set_flags(X509_STORE*, unsigned long) nogil
+    int X509_VERIFY_PARAM_set1_host(X509_VERIFY_PARAM*, const char*, size_t) nogil
+    int X509_VERIFY_PARAM_set1_ip_asc(X509_VERIFY_PARAM*, const char*) nogil
+    void X509_VERIFY_PARAM_set_hostflags(X509_VERIFY_PARAM*, unsigned int) nogil
+    int X509_STORE_CTX_get_error(const X509_STORE_CTX*) nogil
+    int X509_STORE_CTX_get_error_depth(const X509_STORE_CTX*) nogil
+    X509* X509_STORE_CTX_get_current_cert(const X509_STORE_CTX*) nogil
+    void* X509_STORE_CTX_get_ex_data(const X509_STORE_CTX*, int) nogil
     int SSL_CTX_set_session_id_context(SSL_CTX*, const unsigned char*, unsigned int) nogil
     int SSL_CTX_set_num_tickets(SSL_CTX*, size_t) nogil
     int SSL_CTX_set_tlsext_ticket_key_evp_cb(SSL_CTX*, int (*)(SSL*, unsigned char*, unsigned char*,
@@ -235,6 +271,8 @@ cdef extern from *:
             const unsigned char*, unsigned int, void*) noexcept nogil, void*) nogil
     void SSL_CTX_set_psk_server_callback(SSL_CTX*, unsigned int (*)(SSL*, const char*, unsigned char*,
             unsigned int) noexcept nogil) nogil
+    void SSL_CTX_set_psk_client_callback(SSL_CTX*, unsigned int (*)(SSL*, const char*, char*, unsigned int,
+            unsigned char*, unsigned int) noexcept nogil) nogil
     int SSL_CTX_use_psk_identity_hint(SSL_CTX*, const char*) nogil
     void SSL_CTX_set_keylog_callback(SSL_CTX*, void (*)(const SSL*, const char*) noexcept nogil) nogil
     int SSL_CTX_set_ex_data(SSL_CTX*, int, void*) nogil
@@ -243,6 +281,10 @@ cdef extern from *:
     void SSL_free(SSL*) nogil
     void SSL_set_bio(SSL*, BIO*, BIO*) nogil
     void SSL_set_accept_state(SSL*) nogil
+    void SSL_set_connect_state(SSL*) nogil
+    long SSL_ctrl(SSL*, int, long, void*) nogil
+    X509_VERIFY_PARAM* SSL_get0_param(SSL*) nogil
+    int SSL_get_ex_data_X509_STORE_CTX_idx() nogil
     int SSL_do_handshake(SSL*) nogil
     int SSL_read(SSL*, void*, int) nogil
     int SSL_write(SSL*, const void*, int) nogil
@@ -272,6 +314,8 @@ cdef extern from *:
     void BIO_clear_flags(BIO*, int) nogil
     const BIO_METHOD* BIO_s_mem() nogil
     int BIO_read(BIO*, void*, int) nogil
+    int BIO_write(BIO*, const void*, int) nogil
+    size_t BIO_ctrl_pending(BIO*) nogil
     int BIO_free(BIO*) nogil
     BIO* BIO_new_file(const char*, const char*) nogil
     X509* PEM_read_bio_X509(BIO*, X509**, void*, void*) nogil

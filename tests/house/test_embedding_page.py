@@ -9,7 +9,9 @@ from typing import Any
 
 import trio
 
-from broker.cli.mqtt_client import Client, MqttError, RefusedError
+from broker.cli.mqtt_client import Client, RefusedError
+from broker.cli.mqtt_errors import MqttError
+from broker.cli.mqtt_url import Way
 from broker.wire.packets import Auth, Connack, Connect, decode, encode, subscription
 from broker.wire.reasons import Reason
 from broker.worker.worker import open_broker
@@ -50,7 +52,7 @@ def test_the_gateway_measures_obeys_and_tells_who_is_there(tmp_path: Path) -> No
         try:
             found = re.fullmatch(r"listening on .*\b127\.0\.0\.1:(\d+)\n", line := gateway.stdout.readline())
             assert found, line
-            with Client("127.0.0.1", int(found[1]), Connect(5, b"panel"), TIMEOUT_S) as panel:
+            with Client(Way("tcp", "127.0.0.1", int(found[1])), Connect(5, b"panel"), TIMEOUT_S) as panel:
                 # Whichever reading is first: the retained one or the next.
                 panel.subscribe([subscription(b"sensors/+", 1)])
                 message = panel.receive(TIMEOUT_S)
@@ -79,7 +81,7 @@ def test_the_seams_decide_who_comes_in_and_what_they_may_do() -> None:
         """Connect, publish to ann's topic and subscribe to everything: what became of it, in a word each."""
         connect = Connect(5, identifier, user_name=user, password=password)
         try:
-            with Client("127.0.0.1", port, connect, TIMEOUT_S) as client:
+            with Client(Way("tcp", "127.0.0.1", port), connect, TIMEOUT_S) as client:
                 reason = client.subscribe([subscription(b"devices/#", 1)]).reasons[0]
                 client.publish(b"devices/ann/t", b"x", 1)
                 client.flush()

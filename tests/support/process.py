@@ -29,7 +29,8 @@ class BrokerProcess:
 
     As a context manager it is started, and stopped at the end of the block; one that the block leaves by an exception
     is killed, and one that the block has ended is left at that. `port` is known once `start` has returned, and so are
-    `ports`, by transport, of what the options add; `errors` is the file that standard error goes to.
+    `ports`, by transport, of what the options add, and `addresses`, in the order of the settings; `errors` is the file
+    that standard error goes to.
     """
 
     def __init__(self, folder: Path, *options: str, environment: dict[str, str] | None = None) -> None:
@@ -39,6 +40,7 @@ class BrokerProcess:
         self.errors = folder / "stderr.log"
         self.port = 0
         self.ports: dict[str, int] = {}
+        self.addresses: list[tuple[str, int]] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -99,7 +101,9 @@ class BrokerProcess:
                 self.kill()
                 raise AssertionError(f"the broker did not start: {text}\n{self.errors.read_text()}")
             text += data.decode()
-        self.ports = {scheme: int(port) for scheme, port in _ADDRESSES.findall(text)}
+        line = next(line for line in text.splitlines() if _ADDRESS.search(line))
+        self.addresses = [(scheme, int(port)) for scheme, port in _ADDRESSES.findall(line)]
+        self.ports = dict(self.addresses)
         return int(found[1])
 
     def stop(self) -> str:

@@ -8,7 +8,9 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.mqtt_client import Client, MqttError
+from broker.cli.mqtt_client import Client
+from broker.cli.mqtt_errors import MqttError
+from broker.cli.mqtt_url import Way
 from broker.cli.pubsub import pub, sub
 from broker.wire import packets as p
 from broker.wire.properties import PacketType
@@ -205,7 +207,7 @@ def test_qos_2_is_completed_in_both_directions(scripted):
         assert broker.read() == p.Ack(PacketType.PUBCOMP, 9)
         assert broker.read() == p.Disconnect()
 
-    with Client("127.0.0.1", scripted(script).port, p.Connect(5)) as client:
+    with Client(Way("tcp", "127.0.0.1", scripted(script).port), p.Connect(5)) as client:
         client.publish(b"t", b"here", 2)
         client.flush()
         assert [client.receive().payload for _ in range(2)] == [b"there", b"end"]
@@ -227,7 +229,7 @@ def test_no_more_messages_are_unfinished_than_the_broker_allows(scripted):
         broker.send(*(p.Ack(PacketType.PUBACK, each.packet_identifier) for each in (first, third)))
         assert broker.read() == p.Disconnect()
 
-    with Client("127.0.0.1", scripted(script).port, p.Connect(5)) as client:
+    with Client(Way("tcp", "127.0.0.1", scripted(script).port), p.Connect(5)) as client:
         for number in range(3):
             client.publish(b"t", str(number).encode(), 1)
         client.flush()
@@ -243,7 +245,7 @@ def test_keep_alive_is_kept_while_nothing_arrives(scripted):
         broker.send(p.Publish(b"t", b"end"))
         assert broker.read() == p.Disconnect()
 
-    with Client("127.0.0.1", scripted(script).port, p.Connect(5)) as client:
+    with Client(Way("tcp", "127.0.0.1", scripted(script).port), p.Connect(5)) as client:
         assert client.receive().payload == b"end"
 
 
@@ -253,7 +255,7 @@ def test_an_answer_that_never_comes_ends_in_a_sentence(scripted):
         while broker.read() is not None:
             pass
 
-    client = Client("127.0.0.1", scripted(script).port, p.Connect(5), answer_timeout_s=0.05)
+    client = Client(Way("tcp", "127.0.0.1", scripted(script).port), p.Connect(5), answer_timeout_s=0.05)
     client.open()
     with pytest.raises(MqttError, match=r"did not answer SUBSCRIBE within 0\.05 seconds"):
         client.subscribe([p.subscription(b"a")])
@@ -269,7 +271,8 @@ def test_a_topic_alias_of_the_broker_is_resolved(scripted):
         broker.read()
         broker.send(p.Publish(b"", b"3", properties={"topic_alias": 2}))
 
-    client = Client("127.0.0.1", scripted(script).port, p.Connect(5, properties={"topic_alias_maximum": 1}))
+    way = Way("tcp", "127.0.0.1", scripted(script).port)
+    client = Client(way, p.Connect(5, properties={"topic_alias_maximum": 1}))
     client.open()
     assert [client.receive() for _ in range(2)] == [p.Publish(b"t", b"1"), p.Publish(b"t", b"2")]
     client.publish(b"t", b"go on")
@@ -283,7 +286,7 @@ def test_limits_that_the_broker_has_named_are_kept(scripted):
         broker.accept(maximum_qos=1, retain_available=0, maximum_packet_size=20)
         assert broker.read() == p.Disconnect()
 
-    with Client("127.0.0.1", scripted(script).port, p.Connect(5)) as client:
+    with Client(Way("tcp", "127.0.0.1", scripted(script).port), p.Connect(5)) as client:
         with pytest.raises(MqttError, match="QoS 1 at most"):
             client.publish(b"t", b"", 2)
         with pytest.raises(MqttError, match="no retained messages"):
@@ -328,8 +331,8 @@ def test_what_the_options_say_is_what_is_sent(scripted):
     (pub, ["-t", "a", "-n", "-V", "4", "-P", "x"], "a password without a user name needs MQTT 5.0"),
     (pub, ["-t", "a", "-n", "--no-clean-start"], "--no-clean-start needs a client identifier"),
     (pub, ["-t", "a", "-n", "--will-retain"], "--will-retain needs --will-topic"),
-    (pub, ["-t", "a", "-n", "--url", "http://here"], "is not like tcp://HOST:PORT"),
-    (pub, ["-t", "a", "-n", "--url", "tcp://here:70000"], "is not like tcp://HOST:PORT"),
+    (pub, ["-t", "a", "-n", "--url", "http://here"], "expected mqtt[s]://HOST"),
+    (pub, ["-t", "a", "-n", "--url", "tcp://here:70000"], "expected a port from 1 to 65535"),
     (pub, ["-t", "a", "-f", "/no/such/file"], "No such file"),
     (sub, ["-t", "a", "-V", "4", "--no-local"], "--no-local needs MQTT 5.0"),
     (sub, ["-t", "$share/g/a", "--no-local"], "cannot go with a shared subscription"),
