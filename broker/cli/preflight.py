@@ -6,12 +6,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from broker.config.listener import Listener
+from broker.config.listener_check import proves_clients
 from broker.config.loader import Address, Config
 from broker.config.start_error import StartError
 from broker.version import VERSION
 
 PACKAGES = ("broker", "router", "mesh")
 DEFAULT_PORT = 1883
+WEBSOCKET_PATH = "/mqtt"             # where `shoal sub` looks for one
 
 
 _SURVIVES = {
@@ -38,11 +41,15 @@ def check_packages() -> None:
 
 
 def banner(config: Config, addresses: Sequence[Address], folder: Path) -> str:
-    """Return what a person sees once clients can connect: where, what is not protected, and two lines to copy."""
-    only_here = all(address.is_loopback for address in addresses)
-    reach = "anyone on this machine" if only_here else "anyone who reaches these addresses"
+    """Return what a person sees once clients can connect: where, what is not protected, and two lines to copy.
+
+    Args:
+        addresses: of the listeners, in their order, with the ports that they have got.
+    """
+    places = list(zip(addresses, config.listeners, strict=True))
     command = _command()
-    url = _url(addresses[0])
+    there = _there(places)
+    first, *rest = _protection(places)
     return "\n".join(
         [
             f"Shoal {VERSION} is ready.",
@@ -50,12 +57,12 @@ def banner(config: Config, addresses: Sequence[Address], folder: Path) -> str:
             f"  Workers:      {_workers(config.workers)}",
             f"  Data folder:  {folder}",
             f"                Sessions, queues and retained messages survive {_SURVIVES[config.storage.durability]}.",
-            f"  Protection:   none. {reach.capitalize()} may connect, subscribe and publish without a password,",
-            f"                and nothing is encrypted.{' Other machines cannot connect.' if only_here else ''}",
+            f"  Protection:   {first}",
+            *(f"                {line}" for line in rest),
             "",
             "Try it in two other terminals:",
-            f"  {command} sub{url} -t 'hello/#' -v",
-            f"  {command} pub{url} -t hello/world -m hi",
+            f"  {command} sub{there} -t 'hello/#' -v",
+            f"  {command} pub{there} -t hello/world -m hi",
             "",
             "Ctrl-C ends it.",
         ]
@@ -66,12 +73,47 @@ def _workers(count: int) -> str:
     return f"{count} processes, which are one broker" if count > 1 else "1 process"
 
 
-def _url(address: Address) -> str:
-    """Return the option that leads `shoal sub` to an address, "" if it looks there anyway."""
+def _protection(places: Sequence[tuple[Address, Listener]]) -> list[str]:
+    """Return the lines that say where clients need prove nothing, and where what they send can be read."""
+    open_to_all = [address for address, listener in places if not proves_clients(listener)]
+    plain = [address for address, _ in places if not address.is_tls and address.scheme != "unix"]
+    only_here = all(address.is_loopback for address, _ in places)
+    if len(open_to_all) == len(places):
+        reach = "anyone on this machine" if only_here else "anyone who reaches these addresses"
+        lines = [f"none. {reach.capitalize()} may connect, subscribe and publish without a password,"]
+    elif open_to_all:
+        reach = "anyone on this machine" if all(address.is_loopback for address in open_to_all) else "anyone"
+        lines = [f"{reach.capitalize()} may connect, subscribe and publish without a password at",
+                 f"{', '.join(map(str, open_to_all))},"]
+    else:
+        lines = ["clients prove who they are, by a certificate or a key,"]
+    if not any(address.is_tls for address, _ in places):
+        lines.append("and nothing is encrypted.")
+    elif plain:
+        lines.append(f"and nothing is encrypted at {', '.join(map(str, plain))}.")
+    else:
+        lines.append("and what goes over a network is encrypted.")
+    if only_here:
+        lines[-1] += " Other machines cannot connect."
+    return lines
+
+
+def _there(places: Sequence[tuple[Address, Listener]]) -> str:
+    """Return the options that lead `shoal sub` to a listener, the one that needs least; "" if it looks there anyway."""
+    # A listener behind a proxy takes nobody without one.
+    address, listener = min(places, key=lambda place: (place[1].proxy_protocol, place[0].is_tls))
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-    if host in ("127.0.0.1", "localhost") and address.port == DEFAULT_PORT:
+    if address.scheme == "tcp" and host in ("127.0.0.1", "localhost") and address.port == DEFAULT_PORT:
         return ""
-    return f" --url {Address(host, address.port)}"
+    path = ""
+    if address.is_websocket and WEBSOCKET_PATH not in listener.websocket_paths:
+        path = next(iter(listener.websocket_paths), "")
+    options = f" --url {Address(host, address.port, address.scheme, address.path)}{path}"
+    if not address.is_tls:
+        return options
+    if not listener.certfile:
+        return f"{options} --psk KEY --psk-identity NAME"
+    return f"{options} --cafile FILE" + (" --cert FILE --key FILE" if listener.require_certificate else "")
 
 
 def _command() -> str:

@@ -1,0 +1,66 @@
+"""What a person is told when the broker is ready: which listeners are open, which are not encrypted, what to try."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.cli.preflight import banner
+from broker.config.listener import Listener
+from broker.config.loader import Config, parse_address
+
+PAIR = {"certfile": ("s.crt",), "keyfile": ("s.key",)}
+PROOF = {**PAIR, "cafile": "ca.crt", "require_certificate": True}
+ONLY_HERE = " Other machines cannot connect."
+
+
+def told(*listeners: Listener) -> tuple[str, str]:
+    """Return what the banner says of protection, in one line, and what it leads `shoal sub` by."""
+    config = Config(listen=(), listener=listeners)
+    text = banner(config, [parse_address(listener.address) for listener in listeners], Path("/data"))
+    protection = text.partition("Protection:")[2].partition("\n\n")[0]
+    command = next(line for line in text.splitlines() if "'hello/#'" in line)
+    return " ".join(protection.split()), command.partition(" sub")[2].partition(" -t ")[0]
+
+
+def here(scheme: str, port: int, **settings: object) -> Listener:
+    return Listener(address=f"{scheme}://127.0.0.1:{port}", **settings)                 # type: ignore[arg-type]
+
+
+def everywhere(scheme: str, port: int, **settings: object) -> Listener:
+    return Listener(address=f"{scheme}://0.0.0.0:{port}", **settings)                   # type: ignore[arg-type]
+
+
+NO_PASSWORD = "may connect, subscribe and publish without a password"
+
+
+@pytest.mark.parametrize(("listeners", "protection", "there"), [
+    ([here("tcp", 1883)], f"none. Anyone on this machine {NO_PASSWORD}, and nothing is encrypted.{ONLY_HERE}", ""),
+    ([everywhere("tcp", 1884), here("ws", 1)],
+     f"none. Anyone who reaches these addresses {NO_PASSWORD}, and nothing is encrypted.",
+     " --url tcp://127.0.0.1:1884"),
+    ([everywhere("tls", 8883, **PAIR)],
+     f"none. Anyone who reaches these addresses {NO_PASSWORD}, and what goes over a network is encrypted.",
+     " --url tls://127.0.0.1:8883 --cafile FILE"),
+    ([everywhere("tls", 8883, **PROOF), here("tcp", 1883), everywhere("ws", 8083)],
+     f"Anyone {NO_PASSWORD} at tcp://127.0.0.1:1883, ws://0.0.0.0:8083, "
+     "and nothing is encrypted at tcp://127.0.0.1:1883, ws://0.0.0.0:8083.", ""),
+    ([everywhere("tls", 8883, **PROOF), here("tcp", 7)],
+     f"Anyone on this machine {NO_PASSWORD} at tcp://127.0.0.1:7, and nothing is encrypted at tcp://127.0.0.1:7.",
+     " --url tcp://127.0.0.1:7"),
+    ([everywhere("wss", 8084, **PROOF)],
+     "clients prove who they are, by a certificate or a key, and what goes over a network is encrypted.",
+     " --url wss://127.0.0.1:8084 --cafile FILE --cert FILE --key FILE"),
+    ([here("tls", 8883, psk_file="keys")],
+     f"clients prove who they are, by a certificate or a key, and what goes over a network is encrypted.{ONLY_HERE}",
+     " --url tls://127.0.0.1:8883 --psk KEY --psk-identity NAME"),
+    ([Listener(address="unix:///run/s"), everywhere("tls", 8883, **PROOF)],
+     f"Anyone on this machine {NO_PASSWORD} at unix:///run/s, and what goes over a network is encrypted.",
+     " --url unix:///run/s"),
+    ([everywhere("tcp", 1883, proxy_protocol=True), here("ws", 8083, websocket_paths=("/here",))],
+     f"none. Anyone who reaches these addresses {NO_PASSWORD}, and nothing is encrypted.",
+     " --url ws://127.0.0.1:8083/here"),
+])
+def test_each_listener_is_named_that_is_open(listeners: list[Listener], protection: str, there: str) -> None:
+    assert told(*listeners) == (protection, there)
