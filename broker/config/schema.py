@@ -226,6 +226,15 @@ class Limits(Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=1_000_000, description="CONNECTs that the authenticator has at once; then accepting pauses."),
     ] = 1000
+    pending_handshakes_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="TLS, WebSocket and proxy handshakes that a worker has under way at once; then accepting pauses, "
+            "and clients that say nothing for 2 s are sent away.",
+        ),
+    ] = 1000
     pending_bytes_max: Annotated[
         int,
         Meta(ge=1024, le=1 << 30, description="Bytes kept unparsed behind a CONNECT that waits; then reading pauses."),

@@ -11,6 +11,7 @@ from broker.wire.codec cimport CONNECT, varint_length, write_varint
 from broker.reactor.histogram cimport monotonic_ns, note_duration, realtime_us
 from broker.reactor.turn cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
 from broker.reactor.turn import PHASES
+from broker.reactor.openings import Openings
 from broker.reactor.protocol cimport CLOSING, CONNECTING, WORK_READ
 from broker.reactor.socket_end cimport NO_SOCKET
 from broker.reactor.timing_wheel cimport TICK_MS
@@ -127,7 +128,8 @@ cdef class Reactor(Hub):
         sockets_per_turn: at most so many sockets are read in a turn, 1..512.
     """
 
-    def __init__(self, router, controller, pump, *, bytes_per_read: int, sockets_per_turn: int, **terms):
+    def __init__(self, router, controller, pump, *, bytes_per_read: int, sockets_per_turn: int,
+                 pending_handshakes_max: int = 1000, **terms):
         super().__init__(router, controller, pump, now_ms=monotonic_ns() // 1000000, **terms)
         self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll_fd < 0:
@@ -140,6 +142,7 @@ cdef class Reactor(Hub):
             raise MemoryError()
         self.sockets_per_turn = min(sockets_per_turn, EVENTS_MAX)
         self.watched = {}
+        self.openings = Openings(pending_handshakes_max)
         self._watch(self.wake_fd, EPOLLIN)
         self.next_tick_ms = 0
 
@@ -281,6 +284,8 @@ cdef class Reactor(Hub):
             connection.layers_failed(error)
         else:
             connection.put_layers(Layers(layers, connection.facts))
+            connection.layers.openings = self.openings
+            self.openings.waiting[connection.layers] = connection
 
     def adopt(self, int fd, accepted_ms: int | None = None) -> Connection:
         """Take over a connected, non-blocking stream socket; it is closed by the reactor from now on.

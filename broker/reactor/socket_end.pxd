@@ -11,7 +11,7 @@ cdef enum:
 cdef class SocketEnd(Protocol):
     cdef readonly Layers layers           # between socket and protocol: TLS and the like; None for plain TCP
     cdef public object tap                # who sees its packets (broker.control.tracing.Tap), None while nobody looks
-    cdef int64_t heard_ms                 # when bytes last came
+    cdef readonly int64_t heard_ms        # when bytes last came
     cdef readonly int fd                  # NO_SOCKET in tests, and after the close
     cdef int epoll_fd
     cdef uint32_t interest                # epoll events asked for

@@ -33,6 +33,7 @@ cdef class Layers:
     cdef Layer outermost             # at the socket; None: bytes go through as they are
     cdef Layer innermost             # at the protocol
     cdef Output raw                  # for the socket, which has not taken it yet
+    cdef public object openings      # broker.reactor.openings.Openings until all layers are open, or it is closed; None then
     cdef readonly object facts       # what the layers found out about the client: broker.transport.facts.Facts
     cdef uint32_t work               # that they did and no turn has counted yet: see Turn.work
     cdef bint closed                 # nothing comes through any more, either way
@@ -45,4 +46,5 @@ cdef class Layers:
     cdef int receive(self, uint8_t* data, size_t length) except -1      # into `plain`
     cdef int send(self, const uint8_t* data, size_t length) except -1   # into `raw`
     cdef int finish(self) except -1
+    cdef int note_opened(self) except -1
     cdef int take_out(self, Layer layer) except -1                      # it has done its work: it is in the stack no more

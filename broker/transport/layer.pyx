@@ -112,10 +112,19 @@ cdef class Layers:
         if self.closed:
             return 0
         self.said += length
-        if self.outermost is not None:
-            return self.outermost.receive(data, length)
-        memcpy(plain_room(length), data, length)
-        plain.length = length
+        if self.outermost is None:
+            memcpy(plain_room(length), data, length)
+            plain.length = length
+        else:
+            self.outermost.receive(data, length)
+        if self.openings is not None and self.is_open():
+            self.note_opened()
+        return 0
+
+    cdef int note_opened(self) except -1:
+        if self.openings is not None:
+            self.openings.waiting.pop(self, None)
+            self.openings = None
         return 0
 
     cdef int send(self, const uint8_t* data, size_t length) except -1:
@@ -155,6 +164,7 @@ cdef class Layers:
         cdef Layer layer = self.innermost
         cdef Layer outward
         self.closed = True
+        self.note_opened()
         output_clear(&self.raw)
         while layer is not None:
             outward = layer.outward

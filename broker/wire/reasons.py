@@ -126,6 +126,7 @@ class CloseReason(StrEnum):
     PROXY_HEADER_INVALID = "proxy_header_invalid"                     # no header of the PROXY protocol, or a wrong one
     PROXY_NOT_TRUSTED = "proxy_not_trusted"                           # the listener is for proxies, and it is none
     PLAIN_ON_TLS_PORT = "plain_on_tls_port"
+    PENDING_HANDSHAKES_MAX = "pending_handshakes_max"                 # it was silent in one, and others waited to begin
     # TLS could not be agreed on.
     TLS_NOTHING_IN_COMMON = "tls_nothing_in_common"                   # no version, cipher suite or key exchange
     TLS_NO_CERTIFICATE = "tls_no_certificate"                         # the client has to have one

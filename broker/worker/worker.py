@@ -103,7 +103,8 @@ class Worker:
             log_store = self.store.log
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
-            bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max, **terms(config))
+            bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max,
+            pending_handshakes_max=limits.pending_handshakes_max, **terms(config))
         self.reactor.memory = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
         self.entrances = [Entrance(number, listener, max(limits.connect_bytes_max, OPENING_BYTES_MIN), transform)
                           for number, listener in enumerate(config.listeners)]
