@@ -107,7 +107,7 @@ class Way:
 
     def _leave(self) -> None:
         """All CONNECTs of the turn have been looked at: send the clients that live there."""
-        leaving = [connection for connection in self._leaving if not connection.is_closing]
+        leaving = [connection for connection in self._leaving if connection.is_connecting]
         self._leaving.clear()
         sent = 0
         if not self._waiting:
@@ -148,12 +148,12 @@ class Way:
         now_s = trio.current_time()
         while self._waiting:
             connection, until_s = self._waiting[0]
-            if connection.is_closing:            # it left, or was sent home
+            if not connection.is_connecting:     # it left, or was sent home
                 self._waiting.popleft()
             elif now_s >= until_s:
                 self.handover.give_up(connection)
             elif not self._sent([waiting for waiting, _ in islice(self._waiting, CLIENTS_PER_MESSAGE)
-                                 if not waiting.is_closing]):
+                                 if waiting.is_connecting]):
                 return True
         return bool(self._rest)
 

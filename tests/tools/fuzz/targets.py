@@ -8,6 +8,7 @@ from tests.tools.fuzz import (
     first_bytes,
     openings,
     proxy,
+    tls_records,
     topics,
     upgrades,
     websocket_frames,
@@ -15,4 +16,4 @@ from tests.tools.fuzz import (
 
 TARGETS = {module.TARGET.name: module.TARGET for module in (
     connection, decoders, codec, topics, first_bytes, openings, configuration,
-    websocket_frames, upgrades, proxy)}
+    websocket_frames, upgrades, proxy, tls_records)}

@@ -13,6 +13,7 @@ import argparse
 import os
 import random
 import signal
+import ssl
 import statistics
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import trio
 
+from tests.support.certificates import certificates
 from tests.support.process import BrokerProcess
 from tests.tools.soak.kill_loads import Cast, Scene, read_retained
 from tests.tools.soak.retained_readers import readers
@@ -56,7 +58,7 @@ class Killer:
         await trio.to_thread.run_sync(self.broker.start)
         self.restarts_s.append(time.monotonic() - begun)
         self.scene.starts += 1
-        self.scene.port = self.broker.port
+        self.scene.port = self.broker.ports["tls"] if self.scene.context is not None else self.broker.port
 
     async def start_and_kill(self, after_s: float) -> None:
         """Kill it while it recovers, or shortly after."""
@@ -166,9 +168,9 @@ class Killer:
 
 
 async def kill_again_and_again(broker: BrokerProcess, seconds: float, rate: float, every_s: float, seed: int,
-                               publishers: int, workers: int) -> list[str]:
+                               publishers: int, workers: int, context: ssl.SSLContext | None) -> list[str]:
     """Run it all; returns what was wrong, in words."""
-    scene = Scene(seed, rate)
+    scene = Scene(seed, rate, context=context)
     killer = Killer(scene, broker, every_s, workers)
     cast = Cast(scene, publishers)
     await killer.start()
@@ -197,12 +199,14 @@ async def kill_again_and_again(broker: BrokerProcess, seconds: float, rate: floa
 
 
 def run(folder: Path, *, seconds: float, rate: float, every_s: float, seed: int, publishers: int = PUBLISHERS,
-        settings: dict[str, str] | None = None, workers: int = 1) -> list[str]:
+        settings: dict[str, str] | None = None, workers: int = 1, tls: bool = False) -> list[str]:
     """Start a broker in a folder, kill it again and again; returns what was wrong, in words. Prints what was done."""
-    broker = BrokerProcess(folder, "--log-level", "warning", "--workers", str(workers),
+    options = ["--config", str(_with_tls(folder))] if tls else []
+    broker = BrokerProcess(folder, "--log-level", "warning", *options, "--workers", str(workers),
                            environment={**SETTINGS, **(settings or {})})
+    context = certificates().client_context() if tls else None
     try:
-        faults = trio.run(kill_again_and_again, broker, seconds, rate, every_s, seed, publishers, workers)
+        faults = trio.run(kill_again_and_again, broker, seconds, rate, every_s, seed, publishers, workers, context)
         assert broker.process is not None
         if broker.process.poll() is None:
             broker.stop()
@@ -222,6 +226,15 @@ def run(folder: Path, *, seconds: float, rate: float, every_s: float, seed: int,
     return faults
 
 
+def _with_tls(folder: Path) -> Path:
+    """Return a file with the settings of a broker that has a listener with TLS, too."""
+    certificate, key = certificates().server
+    settings = folder / "tls.toml"
+    settings.write_text(
+        f'[[listener]]\naddress = "tls://127.0.0.1:0"\ncertfile = "{certificate}"\nkeyfile = "{key}"\n')
+    return settings
+
+
 def main() -> None:
     """Run, and say what came of it; the exit code is 0 if nothing was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.soak.kill", description=__doc__)
@@ -229,6 +242,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=5000.0, help="messages published in a second")
     parser.add_argument("--every", type=float, default=4.0, help="seconds between two kills, on the average")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--tls", action="store_true", help="all clients connect with TLS")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--set", action="append", default=[], metavar="SHOAL_...=VALUE", help="a setting of the broker")
     arguments = parser.parse_args()
@@ -236,7 +250,7 @@ def main() -> None:
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
         faults = run(Path(folder), seconds=arguments.seconds, rate=arguments.rate, every_s=arguments.every, seed=seed,
-                     settings=dict(setting.split("=", 1) for setting in arguments.set), workers=arguments.workers)
+                     settings=dict(setting.split("=", 1) for setting in arguments.set), workers=arguments.workers, tls=arguments.tls)
     print(f"make soak-kill: {arguments.seconds:g} s, seed {seed}: {'FAILED' if faults else 'held'}")
     sys.exit(1 if faults else 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Scene:
 
     Attributes:
         port: of the broker that runs now; 0 while none does.
+        context: what clients connect with; None: without TLS.
         starts: how often the broker or one of its workers began anew. What was sent before may never have been read.
         over: set when no new messages are to be made; what is owed is caught up with then.
         done: set when everything has been caught up with; everybody goes.
@@ -40,6 +42,7 @@ class Scene:
     seed: int
     rate: float
     port: int = 0
+    context: ssl.SSLContext | None = None
     starts: int = 0
     over: trio.Event = field(default_factory=trio.Event)
     done: trio.Event = field(default_factory=trio.Event)
@@ -60,6 +63,11 @@ class Scene:
     def draw(self, name: str) -> random.Random:
         """Return a client's own chance, so that it does not depend on what the others do."""
         return random.Random(f"{self.seed} {name}")
+
+    async def connect(self) -> trio.abc.Stream:
+        """Connect to the broker, with TLS if clients have it. Raises OSError."""
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+        return stream if self.context is None else trio.SSLStream(stream, self.context, server_hostname="localhost")
 
     async def rest(self, seconds: float, until: trio.Event) -> None:
         """Wait, but not beyond an event."""
@@ -93,7 +101,7 @@ class Actor:
         if not scene.port:
             return "refused"
         try:
-            stream = await trio.open_tcp_stream("127.0.0.1", scene.port)
+            stream = await scene.connect()
         except OSError:
             return "refused"
         session.start()
