@@ -231,8 +231,8 @@ class Limits(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=1_000_000,
-            description="TLS, WebSocket and proxy handshakes that a worker has under way at once; then accepting pauses, "
-            "and clients that say nothing for 2 s are sent away.",
+            description="TLS, WebSocket and proxy handshakes that a worker has under way at once; then accepting "
+            "pauses, and clients that say nothing for 2 s are sent away.",
         ),
     ] = 1000
     pending_bytes_max: Annotated[

@@ -14,6 +14,7 @@ from broker.wire.packets import (
     Connack,
     Connect,
     Pingreq,
+    Pingresp,
     Publish,
     Subscribe,
     decode,
@@ -22,7 +23,8 @@ from broker.wire.packets import (
     subscription,
 )
 from broker.wire.properties import PacketType
-from tests.support.conversation import MemoryBroker, Script, config_for
+from broker.worker.worker import Worker, open_broker
+from tests.support.conversation import MemoryBroker, Script, SocketClient, config_for, open_over, with_listener
 from tests.support.doubles import FakeLog, QuickAuthenticator
 
 CONFIG = config_for(Script(path=None, versions=(), lines=[]))    # type: ignore[arg-type]
@@ -67,25 +69,127 @@ class Peer:
         assert type(await self.hear()).__name__ == "Pingresp"
 
 
-def with_broker(function: Any, logged: bool) -> None:
+class SocketBroker:
+    """A broker whose clients come by a transport; its log is synced in the next turn."""
+
+    def __init__(self, worker: Worker, over: str, log: FakeLog) -> None:
+        self.worker = worker
+        self.log = log
+        self.over = over
+        self.clients: list[SocketClient] = []
+
+    async def connect(self) -> SocketClient:
+        client = await open_over(self.over, self.worker.addresses[0].port, len(self.clients))
+        self.clients.append(client)
+        return client
+
+    async def until_durable(self) -> None:
+        """Wait until all records are."""
+        while self.log.durable < self.log.appended:
+            await trio.lowlevel.checkpoint()
+
+    async def until_alone(self, count: int) -> None:
+        """Wait until no more connections are there."""
+        while self.worker.reactor.connection_count > count:      # noqa: ASYNC110  (the reactor knows no trio)
+            await trio.sleep(0.001)
+
+
+class SocketPeer(Peer):
+    """The same, at the other end of a transport. That nothing more comes is said by the answer to a PINGREQ."""
+
+    broker: SocketBroker              # type: ignore[assignment]
+    client: SocketClient
+    waiting: list[Any]
+
+    async def connect(self) -> bool:
+        self.client = await self.broker.connect()
+        self.waiting = []
+        properties = {"session_expiry_interval": 3600} if self.version == 5 else {}
+        await self.say(Connect(self.version, self.identifier, False, 0, properties=properties))
+        connack = await self.packet()
+        assert isinstance(connack, Connack)
+        return connack.session_present
+
+    async def say(self, packet: Any) -> None:
+        await self.client.send(encode(packet, self.version), False)
+        if not isinstance(packet, Connect):
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Let everything happen that follows from what was said; what comes meanwhile waits to be heard."""
+        for _ in range(2):               # the second is answered behind what the first found durable
+            await self.client.send(encode(Pingreq(), self.version), False)
+            while not isinstance(packet := await self.packet(), Pingresp):
+                self.waiting.append(packet)
+            await self.broker.until_durable()
+
+    async def packet(self) -> Any:
+        frame = await self.client.receive()
+        assert frame is not None, "disconnected"
+        return decode(*frame, self.version)
+
+    async def hear(self) -> Any:
+        if self.waiting:
+            return self.waiting.pop(0)
+        await self.settle()
+        return self.waiting.pop(0) if self.waiting else None
+
+    async def hears_nothing_more(self) -> None:
+        assert await self.hear() is None
+
+    async def cut(self) -> None:
+        count = self.broker.worker.reactor.connection_count
+        await self.client.cut()
+        await self.broker.until_alone(count - 1)
+
+
+def peer_of(broker: Any, identifier: bytes, version: int) -> Peer:
+    """Return a client of a broker in memory, or behind sockets."""
+    return (Peer if isinstance(broker, MemoryBroker) else SocketPeer)(broker, identifier, version)
+
+
+async def over_sockets(function: Any, over: str) -> None:
+    log = FakeLog()
+    with trio.fail_after(60):
+        async with (
+            trio.open_nursery() as nursery,
+            open_broker(with_listener(CONFIG, over), authenticator=QuickAuthenticator(), log_store=log) as worker,
+        ):
+            async def sync() -> None:
+                await trio.lowlevel.checkpoint()
+                log.sync()
+
+            log.on_append = lambda: nursery.start_soon(sync)
+            broker = SocketBroker(worker, over, log)
+            await function(broker)
+            for client in broker.clients:
+                await client.cut()
+            nursery.cancel_scope.cancel()
+
+
+def with_broker(function: Any, how: str) -> None:
+    if how not in ("memory", "log"):
+        return trio.run(over_sockets, function, how)
+    logged = how == "log"
+
     async def run() -> None:
         async with trio.open_nursery() as nursery:
             await function(MemoryBroker(CONFIG, nursery, FakeLog() if logged else None, None, QuickAuthenticator()))
             nursery.cancel_scope.cancel()
 
-    trio.run(run)
+    return trio.run(run)
 
 
-@pytest.mark.parametrize("logged", [False, True], ids=["memory", "log"])
+@pytest.mark.parametrize("how", ["memory", "log", "tls_cut", "ws", "wss"])
 @pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
 @pytest.mark.parametrize(("qos", "cut_after"), [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)])
-def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: int, logged: bool) -> None:
+def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: int, how: str) -> None:
     """The connection of the subscriber breaks after the PUBLISH (0) or after a later packet of the first exchange."""
     # Proves: [MQTT-3.3.1-1] [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.4.0-1]
     # Proves: [MQTT3-4.3.2-1] [MQTT3-4.3.3-1] [MQTT3-4.4.0-1]
 
-    async def run(broker: MemoryBroker) -> None:
-        subscriber, publisher = Peer(broker, b"s", version), Peer(broker, b"p", version)
+    async def run(broker: Any) -> None:
+        subscriber, publisher = peer_of(broker, b"s", version), peer_of(broker, b"p", version)
         assert not await subscriber.connect()
         await subscriber.say(Subscribe(1, (subscription(b"t", qos),)))
         await subscriber.hear()
@@ -130,18 +234,18 @@ def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: 
         assert await subscriber.connect()
         await subscriber.hears_nothing_more()
 
-    with_broker(run, logged)
+    with_broker(run, how)
 
 
-@pytest.mark.parametrize("logged", [False, True], ids=["memory", "log"])
+@pytest.mark.parametrize("how", ["memory", "log", "tls_cut", "ws", "wss"])
 @pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
 @pytest.mark.parametrize(("qos", "cut_after"), [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)])
-def test_a_publish_goes_on_where_it_was_cut(version: int, qos: int, cut_after: int, logged: bool) -> None:
+def test_a_publish_goes_on_where_it_was_cut(version: int, qos: int, cut_after: int, how: str) -> None:
     """The connection of the publisher breaks after its PUBLISH (0) or after a later packet of the exchange."""
     # Proves: [MQTT-4.3.2-4] [MQTT-4.3.3-10] [MQTT3-4.3.3-2]
 
-    async def run(broker: MemoryBroker) -> None:
-        subscriber, publisher = Peer(broker, b"s", version), Peer(broker, b"p", version)
+    async def run(broker: Any) -> None:
+        subscriber, publisher = peer_of(broker, b"s", version), peer_of(broker, b"p", version)
         await subscriber.connect()
         await subscriber.say(Subscribe(1, (subscription(b"t", 0),)))
         await subscriber.hear()
@@ -171,4 +275,4 @@ def test_a_publish_goes_on_where_it_was_cut(version: int, qos: int, cut_after: i
             times += 1
         assert times == (2 if qos == 1 and cut_after == 0 else 1)        # QoS 1: at least once; QoS 2: once
 
-    with_broker(run, logged)
+    with_broker(run, how)

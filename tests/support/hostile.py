@@ -10,12 +10,14 @@ import argparse
 import json
 import random
 import socket
+import ssl
 import sys
 from collections import Counter
 
 import trio
 
 from broker.wire.packets import Connect, Subscribe, encode, subscription
+from tests.support.websockets import ClientEnd, request
 
 GARBAGE_AT_ONCE = 50
 HALF_SENT = b"\x30\xff\xff\xff\x7f\0\1t"          # a PUBLISH of 268,435,455 bytes, of which three come
@@ -35,27 +37,72 @@ def garbage(number: int, random_: random.Random) -> bytes:
     return kinds[number % len(kinds)]
 
 
-class Hostile:
-    """All of them, against one port of the loopback interface."""
+class Framed(trio.abc.Stream):
+    """A stream of bytes in the frames of a WebSocket."""
 
-    def __init__(self, port: int, garbage_count: int, declared_count: int, flap_s: float) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.end = ClientEnd(1)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.stream.send_all(self.end.send(bytes(data)))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        while data := await self.stream.receive_some(max_bytes):
+            if plain := b"".join(self.end.received(bytes(data))):
+                return plain
+        return b""
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+class Hostile:
+    """All of them, against one port of the loopback interface.
+
+    Args:
+        over: what they come by: "tcp", "tls", "ws" or "wss".
+        cafile: who has signed the broker's certificate.
+    """
+
+    def __init__(self, port: int, garbage_count: int, declared_count: int, flap_s: float, over: str = "tcp",
+                 cafile: str | None = None) -> None:
         self.port, self.garbage_count, self.declared_count, self.flap_s = port, garbage_count, declared_count, flap_s
+        self.over = over
+        self.context = ssl.create_default_context(cafile=cafile) if over in ("tls", "wss") else None
         self.done: Counter[str] = Counter()
 
-    async def open(self, data: bytes) -> trio.SocketStream:
-        """Return a connection on which some bytes were sent."""
-        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+    async def open(self, data: bytes, receive_buffer: int = 0, bare: bool = False) -> trio.abc.Stream:
+        """Return a connection on which some bytes were sent.
+
+        Args:
+            receive_buffer: of its socket; 0: as the system has it.
+            bare: they are sent as they are, whatever is spoken there.
+        """
+        plain = await trio.open_tcp_stream("127.0.0.1", self.port)
+        if receive_buffer:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        stream: trio.abc.Stream = plain
+        if not bare and self.context is not None:
+            stream = trio.SSLStream(plain, self.context, server_hostname="localhost")
+        if not bare and self.over in ("ws", "wss"):
+            await stream.send_all(request())
+            stream = Framed(stream)
         await stream.send_all(data)
         return stream
 
-    async def member(self, name: bytes) -> trio.SocketStream:
+    async def member(self, name: bytes, receive_buffer: int = 0) -> trio.abc.Stream:
         """Return a client that has subscribed to everything."""
-        return await self.open(encode(Connect(4, name), 4) + encode(Subscribe(1, (subscription(b"#", 1),)), 4))
+        return await self.open(
+            encode(Connect(4, name), 4) + encode(Subscribe(1, (subscription(b"#", 1),)), 4), receive_buffer)
 
     async def stuck(self, task_status: trio.TaskStatus[None]) -> None:
         """Subscribe to everything, and take nothing."""
-        stream = await self.member(b"stuck")
-        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stream = await self.member(b"stuck", 4096)
+        assert stream is not None
         task_status.started()
         await trio.sleep_forever()
 
@@ -68,7 +115,7 @@ class Hostile:
 
     async def flapping(self, task_status: trio.TaskStatus[None]) -> None:
         """Connect under one client identifier again and again; each takes over from the one before."""
-        before: trio.SocketStream | None = None
+        before: trio.abc.Stream | None = None
         task_status.started()
         while True:
             stream = await self.open(encode(Connect(4, b"flapping", clean_start=False), 4))
@@ -86,8 +133,9 @@ class Hostile:
         async def one(number: int) -> None:
             async with limit:
                 try:
-                    async with await self.open(garbage(number, random_)) as stream:
-                        await stream.send_eof()
+                    async with await self.open(garbage(number, random_), bare=number % 2 == 0) as stream:
+                        if isinstance(stream, trio.SocketStream):
+                            await stream.send_eof()
                         while await stream.receive_some(4096):
                             pass
                 except (OSError, trio.BrokenResourceError):
@@ -131,9 +179,12 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--garbage", type=int, default=5000, help="connections that send no MQTT")
     parser.add_argument("--declared", type=int, default=1000, help="packets that declare 256 MB")
+    parser.add_argument("--over", choices=("tcp", "tls", "ws", "wss"), default="tcp", help="what they come by")
+    parser.add_argument("--cafile", help="who has signed the broker's certificate")
     parser.add_argument("--flap", type=float, default=0.01, help="seconds between two takeovers")
     arguments = parser.parse_args()
-    trio.run(Hostile(arguments.port, arguments.garbage, arguments.declared, arguments.flap).run)
+    trio.run(Hostile(arguments.port, arguments.garbage, arguments.declared, arguments.flap, arguments.over,
+                     arguments.cafile).run)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What a client says in TLS: handshakes with bytes changed, left out and put in, and records behind them.
 
-An input is a script of eight bytes (which flight of an OpenSSL client is changed, where and how; how its pieces come), and
-bytes that are put in there. The keys of a handshake are drawn anew each time, so the answers of one input may differ in
-what they say; a promise that is broken by one set of keys and not by another is broken all the same.
+An input is a script of eight bytes (which flight of an OpenSSL client is changed, where and how; how its pieces come),
+and bytes that are put in there. The keys of a handshake are drawn anew each time, so the answers of one input may
+differ in what they say; a promise that is broken by one set of keys and not by another is broken all the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ KINDS = ("nothing", "flip", "insert", "cut", "replace", "only")
 OPENING_BYTES_MAX = 16_384
 PLAIN = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00"
 REASONS = {reason for reason in CloseReason if reason.startswith("tls_")} | {CloseReason.PLAIN_ON_TLS_PORT}
-TOKENS = (b"\x16\x03\x01\x00\x05hello", b"\x15\x03\x03\x00\x02\x02\x28", b"\x14\x03\x03\x00\x01\x01", b"\x17\x03\x03\x00\x00",
-          b"\x17\x03\x03\x48\x00" + b"x" * 100, b"GET / HTTP/1.1\r\n\r\n", PLAIN, b"\x80\x2e\x01", b"\xff" * 40)
+TOKENS = (
+    b"\x16\x03\x01\x00\x05hello", b"\x15\x03\x03\x00\x02\x02\x28", b"\x14\x03\x03\x00\x01\x01", b"\x17\x03\x03\x00\x00",
+    b"\x17\x03\x03\x48\x00" + b"x" * 100, b"GET / HTTP/1.1\r\n\r\n", PLAIN, b"\x80\x2e\x01", b"\xff" * 40)
 
 _CONTEXTS: list[TlsContext] = []
 
@@ -43,12 +44,13 @@ def context_of() -> TlsContext:
 def make(draw: random.Random) -> bytes:
     """Return a script, and what it puts in."""
     put = draw.choice(TOKENS) if draw.random() < 0.6 else draw.randbytes(draw.randrange(1, 60))
-    return bytes((draw.randrange(CHANGED_FLIGHTS), draw.randrange(len(KINDS)), *draw.randbytes(2), draw.choice((1, 1, 7, 100, 255)),
-                  draw.randrange(4), draw.randrange(256), 0)) + put
+    script = (draw.randrange(CHANGED_FLIGHTS), draw.randrange(len(KINDS)), *draw.randbytes(2),
+              draw.choice((1, 1, 7, 100, 255)), draw.randrange(4), draw.randrange(256), 0)
+    return bytes(script) + put
 
 
 def check(data: bytes) -> Hashable:
-    """It ends for one of the reasons that are TLS's, in words, or opens; what was let through is what the client said."""
+    """It ends for one of TLS's reasons, in words, or opens; what was let through is what the client said."""
     flight, change, high, low, size, version, value, _ = data[:SCRIPT_BYTES].ljust(SCRIPT_BYTES, b"\0")
     put = data[SCRIPT_BYTES:]
     stack = Layers([Tls(context_of(), Facts(listener=0), OPENING_BYTES_MAX)], Facts(listener=0))

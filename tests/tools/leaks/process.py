@@ -62,7 +62,7 @@ async def test_a_process_holds_after_many_rounds_what_it_held_after_two(tmp_path
 
 @functools.cache
 def contexts() -> list[ssl.SSLContext]:
-    """Return those of clients that do not trust the broker, have nothing in common with it, and leave when it is over."""
+    """Return those of clients that do not trust the broker, have nothing in common with it, and leave at once."""
     no_trust, other, leaves = (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificates().client_context(),
                                certificates().client_context())
     other.set_ciphers("AES128-SHA256")

@@ -250,7 +250,8 @@ def main() -> None:
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
         faults = run(Path(folder), seconds=arguments.seconds, rate=arguments.rate, every_s=arguments.every, seed=seed,
-                     settings=dict(setting.split("=", 1) for setting in arguments.set), workers=arguments.workers, tls=arguments.tls)
+                     settings=dict(setting.split("=", 1) for setting in arguments.set),
+                     workers=arguments.workers, tls=arguments.tls)
     print(f"make soak-kill: {arguments.seconds:g} s, seed {seed}: {'FAILED' if faults else 'held'}")
     sys.exit(1 if faults else 0)
 
