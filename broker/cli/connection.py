@@ -107,8 +107,12 @@ class Connection:
 
     def send(self, data: bytes) -> None:
         """Send something of MQTT, as soon as that is possible."""
-        self._pending += data
-        self._move_out()
+        if self._layers:
+            self._pending += data
+            self._move_out()
+        else:
+            self._output += data
+            self.flush()
 
     def flush(self) -> None:
         """Give the socket what it takes."""
@@ -182,14 +186,11 @@ class Connection:
         self._socket.close()
 
     def _move_out(self, *, only_layers: bool = False) -> None:
-        """Move what MQTT and the layers want to be sent through the layers to the socket."""
+        """Move what MQTT and the layers want to be sent through the layers to the socket; only with layers."""
         if self._pending and not only_layers and self.opening is None:
             data = bytes(self._pending)
             self._pending.clear()
-            if self._layers:
-                self._layers[-1].send(data)
-            else:
-                self._output += data
+            self._layers[-1].send(data)
         for index in range(len(self._layers) - 1, 0, -1):
             if self._layers[index - 1].opened:
                 self._layers[index - 1].send(self._layers[index].take())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
-from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from broker.transport.facts import Certificate
+if TYPE_CHECKING:
+    from broker.transport.facts import Certificate
 
 PSK_BYTES_MAX: Final = 256
 PSK_IDENTITY_BYTES_MAX: Final = 128
@@ -113,11 +112,15 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _utc(unix_s: int | None) -> str:
+    from datetime import UTC, datetime  # a client whose connection is well needs none of it
+
     return "an unknown day" if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def is_ip_address(host: str) -> bool:
     """Return whether a host is no name."""
+    import ipaddress
+
     try:
         ipaddress.ip_address(host)
     except ValueError:
