@@ -16,39 +16,21 @@ from broker.transport.facts import Certificate
 from broker.transport.tls_client import ClientContext, TlsClient
 from broker.transport.tls_words import TlsError, TlsOptionError, wrong_certificate
 from tests.support.certificates import Certificates, certificates
+from tests.support.tls_server import TlsServer, server_context
 
 OURS = certificates()
 OTHERS = Certificates()
 TRUSTING = ClientContext(cafile=str(OURS.cafile))
 
 
-class Server:
-    """A server, whose handshake goes on as bytes come."""
+class Server(TlsServer):
+    """A server that notes the names that it is called by."""
 
     def __init__(self, pair: tuple[str, str], **settings: Any) -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*pair)
-        for name, value in settings.items():
-            getattr(context, name)(value) if callable(getattr(context, name)) else setattr(context, name, value)
+        context = server_context(pair, **settings)
         self.names: list[str | None] = []
         context.sni_callback = lambda _, name, __: self.names.append(name)
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
-        self.opened = False
-        self.received = b""
-
-    def feed(self, data: bytes) -> bytes:
-        """Take bytes; return those to be sent."""
-        self.incoming.write(data)
-        try:
-            if not self.opened:
-                self.tls.do_handshake()
-                self.opened = True
-            while data := self.tls.read(65536):
-                self.received += data
-        except ssl.SSLError:             # it wants more, or has failed and says so to the client
-            pass
-        return self.outgoing.read()
+        super().__init__(context)
 
 
 def shaken(server: Server, client: TlsClient, draw: random.Random | None = None) -> bytes:

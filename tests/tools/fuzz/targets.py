@@ -8,12 +8,14 @@ from tests.tools.fuzz import (
     first_bytes,
     openings,
     proxy,
+    tls_answers,
     tls_records,
     topics,
     upgrades,
+    websocket_answers,
     websocket_frames,
 )
 
 TARGETS = {module.TARGET.name: module.TARGET for module in (
     connection, decoders, codec, topics, first_bytes, openings, configuration,
-    websocket_frames, upgrades, proxy, tls_records)}
+    websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers)}
