@@ -35,6 +35,7 @@ help:
 	@echo 'make test-quick     the part of it that gives a verdict within three minutes'
 	@echo 'make lint           ruff, mypy and import-linter'
 	@echo 'make test-workers   all conversations over three workers, and real clients with one worker and with three'
+	@echo 'make test-browser   MQTT.js in Chromium, which it installs, over WebSocket with TLS'
 	@echo 'make test-checked   the tests on a build with bounds checks, sanitizers and poisoned buffers'
 	@echo 'make mutants        break some fifty lines of the source, one at a time; each must be noticed (ARGS="part of a name")'
 	@echo 'make coverage       line coverage, compiled modules included'
@@ -204,6 +205,11 @@ test-quick: test-ready
 test-workers: test-ready
 	@SHOAL_TEST_WORKERS=all $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist=loadgroup \
 		tests/clients tests/conversations/test_conversations.py -k worker $(ARGS)
+
+.PHONY: test-browser
+test-browser: test-ready
+	@command -v chromium >/dev/null || apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/clients/browser.py $(ARGS)
 
 .PHONY: simulate
 simulate: test-ready
