@@ -128,24 +128,28 @@ cdef class Router(Exchanges):
 
     # Sessions: rare verbs ------------------------------------------------------------------------------------------
 
-    def open_session(self, bytes client_identifier not None, clean_start: bool, expiry_interval_s: int, will=None):
+    def open_session(self, bytes client_identifier not None, clean_start: bool, expiry_interval_s: int, will=None,
+                     bytes mount_point=b""):
         """Find or make the session of a client identifier whose connection, if any, has been detached.
 
         Returns (session, session_present). A clean start ends an existing session first [MQTT-3.1.2-4]; its will, if
-        one waits for its delay, is published then (3.1.3.2.2). A resumed session's waiting will is cancelled.
+        one waits for its delay, is published then (3.1.3.2.2). A resumed session's waiting will is cancelled. A session
+        of another mount point ends likewise: what it subscribes to and is owed has names that its client does not know.
 
         Args:
             will: of the new connection; `delay_interval_s`, `message(now_ms)` and, where there is a log, `fields()`, or
                 None.
+            mount_point: under which the client lives; b"" for the broker's whole tree.
         """
         cdef Session session = self._fall_due(self.sessions.get(client_identifier))
-        if session is not None and clean_start:
+        if session is not None and (clean_start or session.mount_point != mount_point):
             self.end_session(session)
             session = None
         present = session is not None
         if session is None:
             self.ending.make_way(client_identifier)
             session = Session(client_identifier, self.ledger, expiry_interval_s)
+            session.mount_point = mount_point
             self.sessions[client_identifier] = session
         else:
             self.set_expiry_interval(session, expiry_interval_s)
@@ -155,6 +159,8 @@ cdef class Router(Exchanges):
         if self.recording and (session.logged or session.durable or will is not None):
             session.logged = True
             self.ledger.records.add("session", self.ledger.now_us, client_identifier, expiry_interval_s)
+            if mount_point:
+                self.ledger.records.add("mounted", self.ledger.now_us, client_identifier, mount_point)
             if will is not None:
                 self.ledger.records.add("will", self.ledger.now_us, client_identifier, *will.fields())
         return session, present

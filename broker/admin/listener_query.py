@@ -22,6 +22,7 @@ def listeners_of(worker: AskedWorker) -> list[Row]:
         rows.append({
             "listener": entrance.number + 1, "address": entrance.settings.address, "listening": found,
             "clients": rules.open_connections, "clients_max": rules.connections_max or None,
+            "mount_point": entrance.settings.mount_point or None,
             "handshakes": None if entrance.context is None else dict(entrance.handshakes),
             "certificates": [certificate_row(one) for one in entrance.certificates],
             "reloads": reload.done, "reloads_failed": reload.failed,

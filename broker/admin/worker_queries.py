@@ -199,6 +199,7 @@ class Queries:
         return {
             "client": text_of(session.client_identifier), "worker": self.number, "connected": session.connected,
             "session_expiry_interval_s": session.expiry_interval_s,
+            "mount_point": text_of(session.mount_point) or None,
             "expires_in_s": max(0.0, (ends_ms - self.router.ledger.now_ms) / 1000) if ends_ms else None,
             "subscriptions": session.subscription_count, "queued": owed["queued"],
             "queued_bytes": owed["queued_bytes"], "in_flight": owed["in_flight"],

@@ -346,6 +346,7 @@ def _client(value: Row) -> list[RenderableType]:
                       f"keep alive {duration(value['keep_alive_s']) if value['keep_alive_s'] else 'none'}"
          if connected else "no"),
         ("came by", came_by(value["came_by"]) if connected and "came_by" in value else None),
+        ("mount point", value["mount_point"]),
         ("identity", value.get("identity")),
         ("session", f"kept {duration(value['session_expiry_interval_s'])}"
          if value["session_expiry_interval_s"] else "ends with its connection"),

@@ -116,6 +116,14 @@ class Listener(Struct, frozen=True, kw_only=True):
     maximum_qos: Annotated[
         int, Meta(ge=0, le=2, description="Highest QoS here, if that is less than mqtt.maximum_qos.")
     ] = 2
+    mount_point: Annotated[
+        str,
+        Meta(
+            max_length=1_000,
+            description="What stands in front of all topic names here, and is not seen by clients; it ends with /.",
+            examples=["plant-1/"],
+        ),
+    ] = ""
     mode: Annotated[
         str, Meta(min_length=1, max_length=4, description="Permissions of a Unix socket, octal.")
     ] = "660"

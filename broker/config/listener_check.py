@@ -18,6 +18,8 @@ LISTENER_SETTINGS: dict[str, Setting] = {setting.key: setting for setting in set
 TLS_SETTINGS = ("certfile", "keyfile", "cafile", "capath", "crlfile", "require_certificate", "psk_file", "psk_hint",
                 "ciphers", "ciphersuites", "tls_keylog")
 CERTIFICATE_SETTINGS = ("username_from", "client_id_from")
+# With a $ in front of them, names that begin with these are no names of clients: see broker.reactor.mount_point.
+NO_MOUNT_POINTS = ("SYS", "replay", "share")
 FILE_SETTINGS = ("certfile", "keyfile", "cafile", "capath", "crlfile", "psk_file")
 
 
@@ -134,9 +136,26 @@ def _alone(listener: Listener, address: Address, in_list: bool) -> Iterator[tupl
     if address.scheme == "unix" and (not listener.mode.isascii() or not listener.mode.isdigit() or any(
             digit in "89" for digit in listener.mode)):
         yield "mode", listener.mode, "octal digits such as 660"
+    wrong = mount_point_problem(listener.mount_point)
+    if wrong is not None:
+        yield "mount_point", listener.mount_point, wrong
     for path in listener.websocket_paths:
         if not path.startswith("/") or any(character.isspace() for character in path):
             yield "websocket_paths", path, "paths that begin with /"
+
+
+def mount_point_problem(mount_point: str) -> str | None:
+    """Return what a mount point has to be and is not; None if it is all right, or there is none."""
+    if not mount_point:
+        return None
+    if not mount_point.endswith("/"):
+        return f"a prefix that ends with /, such as {mount_point}/: it is put in front of each name as it is"
+    if any(character in mount_point for character in "+#\0"):
+        return "a prefix without + # and NUL"
+    first_level = mount_point.partition("/")[0]
+    if mount_point.startswith("$") or first_level in NO_MOUNT_POINTS:
+        return "a prefix that begins with neither $ nor " + ", ".join(f"{level}/" for level in NO_MOUNT_POINTS)
+    return None
 
 
 def _tls(listener: Listener, in_list: bool) -> Iterator[tuple[str, Any, str]]:

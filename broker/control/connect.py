@@ -14,7 +14,7 @@ from broker.control.listener_rules import ListenerRules, proves_itself
 from broker.control.openings import Opening, Openings
 from broker.control.rate_limit import Rate
 from broker.control.session_limit import SessionLimit
-from broker.control.will import PendingWill
+from broker.control.will import PendingWill, mounted_will
 from broker.logs import get
 from broker.reactor.peer_socket import watch_peer
 from broker.wire.packets import (
@@ -121,6 +121,10 @@ class Handshake:
         connect = self._read(connection, body)
         if rules.limits_more:
             connection.limit(rules.packet_bytes_max, rules.maximum_qos)
+        if rules.mount_point is not None:
+            connection.put_under(rules.mount_point)
+            if connect.will is not None:
+                connect = replace(connect, will=mounted_will(connect.will, rules.mount_point))
         if identifier is not None:
             connect = replace(connect, client_identifier=identifier)
         user_name = rules.user_name(connection.facts)
@@ -368,8 +372,9 @@ class Handshake:
         before = self.router.last_record
         self._take_over(self.router.sessions.get(identifier))
         older = self.router.sessions.get(identifier)
-        if connect.clean_start and older is not None:
-            self.router.end_session(older)           # [MQTT-3.1.2-4]
+        mount_point = b"" if rules.mount_point is None else rules.mount_point.prefix
+        if older is not None and (connect.clean_start or older.mount_point != mount_point):
+            self.router.end_session(older)           # [MQTT-3.1.2-4]; the names in it are not those of its client now
         if self.router.ending.call_after(identifier, lambda: self._decide_late(
                 connection, connect, exchange, outcome)):
             self.give_place(connection)
@@ -377,7 +382,7 @@ class Handshake:
             return False
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
-            PendingWill.of(connect.will, self.acl, outcome.identity) if connect.will is not None else None)
+            PendingWill.of(connect.will, self.acl, outcome.identity) if connect.will is not None else None, mount_point)
         opening = Opening(connection, connect, session, present, keep_alive_s, properties)
         if self.router.last_record == before and identifier not in self.router.ending:
             self._finish(opening)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.config.listener_check import anonymous_allowed
+from broker.reactor.mount_point import MountPoint
 from broker.wire.reasons import ClientError, Reason
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class ListenerRules:
         places: of all workers together; None: there are no others.
         limits_more: it allows less than the broker does.
         connack: what a CONNACK says here otherwise than elsewhere.
+        mount_point: under which its clients live; None: in the broker's whole tree.
     """
 
     def __init__(self, config: Config, listener: Listener) -> None:
@@ -49,6 +51,7 @@ class ListenerRules:
             self.connack["maximum_packet_size"] = self.packet_bytes_max
             if self.maximum_qos < 2:
                 self.connack["maximum_qos"] = self.maximum_qos
+        self.mount_point = MountPoint(listener.mount_point.encode()) if listener.mount_point else None
         self._user_name_from = listener.username_from
         self._client_identifier_from = listener.client_id_from
 

@@ -114,13 +114,15 @@ class Subscribing:
 
     def go_on(self, busy: bool) -> bool:
         """Subscribe to the next ones. Returns whether these were the last."""
-        filters, version = self._filters, self._connection.version
+        filters, version, mount_point = self._filters, self._connection.version, self._connection.mount_point
         left = SLICE_FILTERS_BUSY if busy else SLICE_FILTERS
         levels_left, bytes_left, waiting_max = SLICE_LEVELS, SLICE_BYTES, self._backlog.pending + SLICE_RETAINED
         while not filters.done:
             if left <= 0 or levels_left <= 0 or bytes_left <= 0 or self._backlog.pending >= waiting_max:
                 return False
             topic_filter, options = filters.next()
+            if mount_point is not None:
+                topic_filter = mount_point.mounted_filter(topic_filter)
             left -= 1
             levels_left -= topic_filter.count(b"/")
             bytes_left -= len(topic_filter)
@@ -274,12 +276,14 @@ class Unsubscribing:
 
     def go_on(self, busy: bool) -> bool:
         """End the next subscriptions. Returns whether these were the last."""
-        filters = self._filters
+        filters, mount_point = self._filters, self._connection.mount_point
         left, levels_left, bytes_left = SLICE_FILTERS_BUSY if busy else SLICE_FILTERS, SLICE_LEVELS, SLICE_BYTES
         while not filters.done:
             if left <= 0 or levels_left <= 0 or bytes_left <= 0:
                 return False
             topic_filter, _ = filters.next()
+            if mount_point is not None:
+                topic_filter = mount_point.mounted_filter(topic_filter)
             left -= 1
             levels_left -= topic_filter.count(b"/")
             bytes_left -= len(topic_filter)

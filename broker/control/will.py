@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.wire.properties import encode_message_block
@@ -9,8 +10,18 @@ from router.core.message import message as make_message
 
 if TYPE_CHECKING:
     from broker.auth.acl import Acl
+    from broker.reactor.mount_point import MountPoint
     from broker.wire.packets import Will
     from router.core.message import Message
+
+
+def mounted_will(will: Will, mount_point: MountPoint) -> Will:
+    """Return a client's will with the broker's names. Raises ClientError if one is too long."""
+    properties = will.properties
+    response_topic = properties.get("response_topic")
+    if response_topic is not None:
+        properties = {**properties, "response_topic": mount_point.mounted(response_topic.encode()).decode()}
+    return replace(will, topic=mount_point.mounted(will.topic), properties=properties)
 
 
 class PendingWill:

@@ -412,8 +412,8 @@ cdef class Connection(RelayEnd):
         """
         assert self.state == CONNECTING, self.state
         self.state = OPEN
-        self.alias_max_in = alias_max_in
-        self.alias_max_out = alias_max_out
+        self.alias_max_in, self.alias_max_out = alias_max_in, alias_max_out
+        self.made_anew |= self.alias_max_out
         self.keep_alive_ms = keep_alive_s * 1500
         self.acl = acl
         self.salt = salt

@@ -1,6 +1,7 @@
 """One connection's half of the conversation: bytes in, calls out; pure."""
 
 from broker.wire.output_buffer cimport Output, PointerList
+from broker.reactor.mount_point cimport MountPoint
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.core.message cimport Message
 from router.exchanges cimport PublishVerdict
@@ -94,6 +95,7 @@ cdef class Protocol(Sink):
     cdef Message message                  # the worker's one borrowed message, refilled by every PUBLISH
     cdef readonly Session session         # None before CONNACK and after the end
     cdef Route route                      # of the topic published last; None before the first
+    cdef readonly MountPoint mount_point  # its listener's; None: names are the broker's
     cdef object acl                       # None: everything is allowed
     cdef public object identity           # who the client is, for the ACL
     cdef list aliases_in                  # topic name by alias; None until the first
@@ -110,9 +112,11 @@ cdef class Protocol(Sink):
     cdef uint32_t packet_bytes_in_max     # Maximum Packet Size that we accept of it
     cdef uint32_t checked_bytes           # that, or what a packet but PUBLISH may have: larger ones are looked at closely
     cdef readonly uint8_t maximum_qos     # that it may publish with, and is granted
-    cdef uint8_t publish_bits_refused     # of PUBLISH's first byte: RETAIN, QoS 1 or QoS 2 if they are not available
+    # Of PUBLISH's first byte: RETAIN, QoS 1 or QoS 2 if they are not available; MOUNTED_IN, which is in every one's.
+    cdef uint8_t publish_bits_refused
     cdef uint16_t alias_max_in            # what the CONNACK granted the client
     cdef uint16_t alias_max_out           # what we use of the client's Topic Alias Maximum
+    cdef uint16_t made_anew               # that, and 1 for who has a mount point; 0: a PUBLISH may go out as it came
     cdef readonly uint8_t parked_first    # first byte of the parked packet's fixed header
     cdef readonly uint8_t version         # 0 before CONNECT; 3, 4 or 5
     cdef public bint unexplained          # 5.0: Request Problem Information is 0 [MQTT-3.1.2-29]
@@ -133,7 +137,7 @@ cdef class Protocol(Sink):
                         uint32_t body_length) except -1
     cdef int resolve_alias(self, Message message, uint16_t alias) except -1
     cdef int find_route(self, Message message) except -1
-    cdef int check_available(self, Message message) except -1
+    cdef int before_route(self, Message message) except -1
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell
     cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1
     cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1

@@ -11,6 +11,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy, memset
 from broker.wire.output_buffer cimport LARGE_CHUNK, list_push, output_clear, output_room
+from broker.reactor.mount_point cimport MOUNTED_IN, MountPoint
 from broker.wire.codec cimport (
     AUTH, CONNECT, CONNACK, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
     copy_publish, goes_as_it_came, parse_acknowledgement, parse_publish, read_varint, varint_length,
@@ -234,7 +235,7 @@ cdef class Protocol(Sink):
         if alias:
             self.resolve_alias(message, alias)
         if frame[0] & self.publish_bits_refused:
-            self.check_available(message)
+            self.before_route(message)
         if not self.router.tree.leads(route, message.topic, message.topic_length):
             self.find_route(message)
             route = self.route
@@ -365,11 +366,19 @@ cdef class Protocol(Sink):
         remembered[0] = (verdict & ~<uint64_t>1) | (1 if self.route_allowed else 0)
         return 0
 
-    cdef int check_available(self, Message message) except -1:
-        """The PUBLISH has RETAIN or a QoS that the settings do not allow, as its CONNACK said."""
+    cdef int before_route(self, Message message) except -1:
+        """The PUBLISH has RETAIN or a QoS that the settings do not allow, as its CONNACK said; or its names are mounted."""
         if message.retain and self.publish_bits_refused & 0x01:
             raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "a PUBLISH with RETAIN 1")
-        raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"a PUBLISH of QoS {message.qos}")
+        if self.publish_bits_refused & (message.qos << 1):
+            raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"a PUBLISH of QoS {message.qos}")
+        return self.mount_point.enter(message)
+
+    def put_under(self, MountPoint mount_point not None) -> None:
+        """From here on the client lives under a mount point."""
+        self.mount_point = mount_point
+        self.publish_bits_refused |= MOUNTED_IN
+        self.made_anew |= 1
 
     # Acknowledgements in --------------------------------------------------------------------------------------------
 
@@ -446,7 +455,7 @@ cdef class Protocol(Sink):
             return SINK_EXPIRED
         if self.version < 5:
             ids_length = 0
-        if self.alias_max_out == 0 and goes_as_it_came(message, self.version, qos, ids_length):
+        if self.made_anew == 0 and goes_as_it_came(message, self.version, qos, ids_length):
             if message.frame_length > self.packet_bytes_max:
                 return SINK_TOO_LARGE
             size = copy_publish(&self.out, message, packet_identifier, qos, retain, dup, self.turn.now_ms)
@@ -468,10 +477,15 @@ cdef class Protocol(Sink):
 
     cdef uint32_t put_together(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
                                const uint8_t* ids, uint32_t ids_length) except? 0:
-        """Write a PUBLISH that does not go out as it came, or may have an alias; returns its size, 0 if it is too large."""
+        """Write a PUBLISH that does not go out as it came; returns its size, 0 if it is too large or nothing to the client."""
         cdef uint16_t alias = 0
         cdef bint with_topic = True
         cdef uint32_t size
+        if self.mount_point is not None:
+            message = self.mount_point.leave(message)
+            self.is_outside = message is None
+            if self.is_outside:
+                return 0
         if self.alias_max_out:
             alias = self.pick_alias(message, &with_topic)
         size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids, ids_length,

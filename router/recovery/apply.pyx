@@ -415,6 +415,8 @@ cdef class Recovery:
             self.router.retaining.fences.take_down(session, fields["topic_filter"])
         elif kind == "fenced":
             self.router.retaining.fences.restore(session, fields["topic_filter"], fields["reached"])
+        elif kind == "mounted":
+            session.mount_point = fields["mount_point"]
         elif kind == "will":
             del fields["client_identifier"]
             session.will = self.make_will(*fields.values())

@@ -16,8 +16,10 @@ DELIVERIES_PER_RECORD: Final = 500
 
 
 def record_wishes(records: RecordBuffer, now_us: int, router: Router, session: Session) -> None:
-    """Record what a session subscribes to, what it has replayed, and its will."""
+    """Record where a session's client lives, what it subscribes to, what it has replayed, and its will."""
     add, client_identifier = records.add, session.client_identifier
+    if session.mount_point:
+        add("mounted", now_us, client_identifier, session.mount_point)
     for topic_filter, options, identifier in router.tree.subscriptions_of(session):
         add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
     for replay in (session.replays or {}).values():

@@ -24,7 +24,8 @@ cdef enum:                       # why a message did not reach a receiver; names
     DROP_PEER_AWAY = 15          # QoS 0 for a peer that does not take it now
     DROP_PEER_GONE = 16          # owed to a peer that was away for too long, or is owed too much
     DROP_PAYLOAD_TOO_LARGE = 17  # its publisher may not send as large a payload
-    DROP_REASON_COUNT = 18
+    DROP_OUTSIDE_MOUNT = 18      # its topic has no name under the mount point of the receiver's listener
+    DROP_REASON_COUNT = 19
 
 
 cdef class Ledger:

@@ -7,7 +7,7 @@ from router.core.receiver cimport DISPLACES, TAKES
 DROP_REASONS = (
     "offline", "queue_full", "expired", "too_large", "output_full", "refused", "session_ended", "no_member",
     "not_authorized", "retained_full", "memory", "inbox_full", "unreadable", "log_unavailable", "queue_oldest",
-    "peer_away", "peer_gone", "payload_too_large",
+    "peer_away", "peer_gone", "payload_too_large", "outside_mount",
 )
 assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
 

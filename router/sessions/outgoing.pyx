@@ -13,7 +13,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from router.sessions.ledger cimport (
-    DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_TOO_LARGE, DROP_UNREADABLE,
+    DROP_UNREADABLE,
 )
 from router.sessions.packet_identifiers cimport PACKET_IDENTIFIERS, ShiftedIdentifiers
 from router.core.message cimport message_size
@@ -21,7 +21,9 @@ from router.sessions.queue_policy cimport PUSH_BACK
 from router.core.receiver cimport DELIVERED, DROPPED, QUEUED, TOO_LARGE
 from router.core.rings cimport grown
 from router.matching.shared_groups cimport SharedGroup
-from router.sessions.sink cimport PUBREL, SINK_EXPIRED, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
+from router.sessions.sink cimport (
+    PUBREL, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, reason_of, refuse,
+)
 
 from router.sessions.ledger import DROP_REASONS
 
@@ -203,8 +205,7 @@ cdef class Outgoing:
 
     cdef int _drop(self, SinkResult result, Sink sink, uint64_t number, bint logged) except -1:
         """The connection did not take a delivery: count why, and if it is in the log, say so there."""
-        cdef int reason = (DROP_TOO_LARGE if result == SINK_TOO_LARGE else DROP_EXPIRED if result == SINK_EXPIRED
-                           else DROP_OFFLINE if result == SINK_GONE else DROP_OUTPUT_FULL)
+        cdef int reason = reason_of(sink, result)
         count_drop(self.ledger, sink, reason)
         if logged:
             self.note_drop(number, reason)

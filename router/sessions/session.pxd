@@ -41,6 +41,7 @@ cdef class Session(Receiver):
     cdef uint32_t deadline_place          # in router.sessions.deadlines.Deadlines, from 1 on; 0: it has none
     cdef public object will               # Will to publish, None if there is none
     cdef public object watch              # hears what becomes of what it is delivered (broker.control.tracing.Tap); None: nobody does
+    cdef public bytes mount_point         # under which its client lives; b"": in the broker's whole tree
     cdef public dict replays              # topic filter as given -> ReplaySubscription; None while there are none
 
     cdef bint incoming_add(self, uint16_t packet_identifier, bint settled) except -1    # False: it was there already

@@ -2,11 +2,11 @@
 
 cimport cython
 from libc.stdlib cimport calloc, free
-from router.sessions.ledger cimport DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_PEER_AWAY, DROP_PEER_GONE, DROP_TOO_LARGE
+from router.sessions.ledger cimport DROP_OFFLINE, DROP_PEER_AWAY, DROP_PEER_GONE
 from router.sessions.packet_identifiers cimport ShiftedIdentifiers
 from router.sessions.queue_eviction cimport make_room
 from router.core.receiver cimport DELIVERED, DROPPED, QUEUED, TAKES, TOO_LARGE
-from router.sessions.sink cimport SINK_EXPIRED, SINK_FULL, SINK_GONE, SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, refuse
+from router.sessions.sink cimport SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, reason_of, refuse
 from router.log.crc32c cimport crc32c
 from router.core.message cimport message_size, topic_hash
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -46,6 +46,7 @@ cdef class Session(Receiver):
         self.ledger = ledger
         self.set_expiry_interval(expiry_interval_s)
         self.incoming_max = UNLIMITED
+        self.mount_point = b""
         self.key = topic_hash(<const uint8_t*>PyBytes_AS_STRING(client_identifier), len(client_identifier))
 
     def __dealloc__(self):
@@ -94,9 +95,7 @@ cdef class Session(Receiver):
 
     cdef Verdict untaken(self, SinkResult result) noexcept:
         """The connection did not take a message of QoS 0: count why."""
-        count_drop(self.ledger, self.sink,
-                   DROP_OUTPUT_FULL if result == SINK_FULL else DROP_EXPIRED if result == SINK_EXPIRED
-                   else DROP_OFFLINE if result == SINK_GONE else DROP_TOO_LARGE)
+        count_drop(self.ledger, self.sink, reason_of(self.sink, result))
         return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
 
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,

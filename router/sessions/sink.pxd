@@ -7,7 +7,7 @@ from router.core.message cimport Message
 cdef enum SinkResult:
     SINK_SENT = 0
     SINK_FULL = 1                # QoS 0 only: the output is over its limit, the message is dropped
-    SINK_TOO_LARGE = 2           # over the receiver's Maximum Packet Size: counts as delivered [MQTT-3.1.2-25]
+    SINK_TOO_LARGE = 2           # over the receiver's Maximum Packet Size: counts as delivered [MQTT-3.1.2-25]; or is_outside
     SINK_EXPIRED = 3
     SINK_GONE = 4                # the connection has ended, and its session is not told yet
 
@@ -27,6 +27,7 @@ cdef enum:                       # reason codes of acknowledgements
 
 cdef class Sink:
     cdef uint64_t* drops         # messages that did not reach this connection, by drop reason; NULL until the first
+    cdef bint is_outside         # after SINK_TOO_LARGE: the topic has no name under the receiver's mount point
     cdef bint tells_refusals     # an acknowledgement there can say that a message was refused: MQTT 5.0
     cdef bint writable           # false while the output is over its limit: QoS 1/2 then waits in the session's queue
 
@@ -39,5 +40,7 @@ cdef class Sink:
 
 # A message was dropped for one of ledger.DROP_REASONS: counted for the router and, unless sink is None, its connection.
 cdef int count_drop(Ledger ledger, Sink sink, int reason) noexcept
+# For which of them a connection that answers so has not taken a message.
+cdef int reason_of(Sink sink, SinkResult result) noexcept
 # A queue did not take a message: counted likewise, and the connection ends, if that is the policy.
 cdef int refuse(Ledger ledger, Sink sink, Message message, int reason) except -1

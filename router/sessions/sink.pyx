@@ -1,7 +1,9 @@
 """Where a session's packets go: the seam that a connection implements."""
 
 from libc.stdlib cimport calloc, free
-from router.sessions.ledger cimport DROP_QUEUE_FULL, DROP_REASON_COUNT
+from router.sessions.ledger cimport (
+    DROP_EXPIRED, DROP_OFFLINE, DROP_OUTPUT_FULL, DROP_OUTSIDE_MOUNT, DROP_QUEUE_FULL, DROP_REASON_COUNT, DROP_TOO_LARGE,
+)
 from router.sessions.queue_policy cimport DISCONNECT
 
 from router.sessions.ledger import DROP_REASONS
@@ -40,6 +42,14 @@ cdef int count_drop(Ledger ledger, Sink sink, int reason) noexcept:
             return 0                     # no memory for a count: the router's has it
     sink.drops[reason] += 1
     return 0
+
+
+cdef int reason_of(Sink sink, SinkResult result) noexcept:
+    if result == SINK_TOO_LARGE:
+        return DROP_OUTSIDE_MOUNT if sink.is_outside else DROP_TOO_LARGE
+    if result == SINK_EXPIRED:
+        return DROP_EXPIRED
+    return DROP_OFFLINE if result == SINK_GONE else DROP_OUTPUT_FULL
 
 
 cdef int refuse(Ledger ledger, Sink sink, Message message, int reason) except -1:

@@ -26,10 +26,10 @@ import socket
 import ssl
 import tempfile
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import trio
 import trio.testing
 
@@ -70,9 +70,9 @@ from tests.support.doubles import (
     Gatekeeper,
     QuickAuthenticator,
     SlowAuthenticator,
-    TopicAcl,
     XorFilter,
 )
+from tests.support.mounted import acl_for, with_mounted
 from tests.support.seamed_workers import SeamedWorkers
 from tests.support.websockets import ClientEnd, request
 
@@ -279,7 +279,7 @@ class MemoryBroker:
                  authenticator: Any, acl: Any = None, index: RetainedIndex | None = None) -> None:
         self.log, self.follower, self.index = log, follower, index
         self.router = Router(ledger(config), seed=1, index=index)
-        self.controller = Controller(config, self.router, authenticator, acl or TopicAcl(), Gatekeeper())
+        self.controller = Controller(config, self.router, authenticator, acl or acl_for(""), Gatekeeper())
         self.controller.handshake.spawn = nursery.start_soon
         durability = Durability(log, [follower], 1) if follower is not None else None
         self.now_ms = 1_000_000
@@ -459,7 +459,8 @@ def config_for(script: Script, **more: str) -> Config:
 
 
 async def run_in_memory(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
-                        logged: bool = False, followed: bool = False, indexed: bool = False) -> MemoryBroker:
+                        logged: bool = False, followed: bool = False, indexed: bool = False,
+                        over: str = "tcp") -> MemoryBroker:
     """Run a conversation without sockets, in virtual time. Returns the broker, with what is left in it."""
     log = FakeLog() if logged or followed or indexed else None
     follower = FakeFollower(log) if followed and log is not None else None
@@ -469,8 +470,8 @@ async def run_in_memory(script: Script, version: int, *, piecewise: bool = False
             index = RetainedIndex(stack.enter_context(tempfile.TemporaryDirectory()))
             stack.callback(index.close)
         async with trio.open_nursery() as nursery:
-            broker = MemoryBroker(config_for(script), nursery, log, follower,
-                                  SlowAuthenticator() if slow else QuickAuthenticator(), index=index)
+            broker = MemoryBroker(with_listener(config_for(script), over), nursery, log, follower,
+                                  SlowAuthenticator() if slow else QuickAuthenticator(), acl_for(over), index)
             await talk(script, version, broker, broker.connect, broker.wait, piecewise)
             nursery.cancel_scope.cancel()
     assert "internal_error" not in broker.controller.ends, broker.controller.ends
@@ -516,6 +517,7 @@ async def open_tls(port: int, *, cut: bool = False, context: ssl.SSLContext | No
 async def open_over(over: str, port: int, seed: object) -> SocketClient:
     """Connect by a transport, as run_over_sockets() names them; the seed says how frames of a WebSocket are cut."""
     stream: trio.abc.Stream
+    over = over.partition("@")[0]
     if over.startswith(("tls", "wss")):
         stream = await open_tls(port, cut=over.endswith("_cut"))
     else:
@@ -529,9 +531,9 @@ async def open_over(over: str, port: int, seed: object) -> SocketClient:
 
 def with_listener(config: Config, over: str) -> Config:
     """Return settings with one listener, of a transport as run_over_sockets() names them."""
-    address = over.removesuffix("_cut") + "://127.0.0.1:0"
+    address = over.partition("@")[0].removesuffix("_cut") + "://127.0.0.1:0"
     listener = certificates().listener(address) if over.startswith(("tls", "wss")) else Listener(address=address)
-    return msgspec.structs.replace(config, listen=(), listener=(listener,))
+    return with_mounted(config, listener, over)
 
 
 async def run_over_sockets(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
@@ -540,7 +542,7 @@ async def run_over_sockets(script: Script, version: int, *, piecewise: bool = Fa
 
     Args:
         over: what it goes through: "tcp", "tls", "ws", "wss", or "tls_cut" and "wss_cut", whose records come byte by
-            byte. Frames of a WebSocket are cut anywhere.
+            byte. Frames of a WebSocket are cut anywhere. Behind an @ follows a mount point.
     """
     log = FakeLog() if logged else None
     number = itertools.count()
@@ -558,7 +560,7 @@ async def run_over_sockets(script: Script, version: int, *, piecewise: bool = Fa
         trio.open_nursery() as nursery,
         open_broker(with_listener(config_for(script), over),
                     authenticator=SlowAuthenticator() if slow else QuickAuthenticator(),
-                    admission=Gatekeeper(), acl=TopicAcl(), log_store=log,
+                    admission=Gatekeeper(), acl=acl_for(over), log_store=log,
                     transform=XorFilter if filtered else None) as worker,
     ):
         if log is not None:
@@ -577,7 +579,7 @@ async def run_over_workers(script: Script, version: int, count: int, over: str =
     """Run a conversation over real sockets against several workers, each client by another one than the last."""
     config = with_listener(config_for(script, **{"storage.durability": "none"}), over)
     number = itertools.count()
-    with SeamedWorkers(config, count, seams) as workers:
+    with SeamedWorkers(config, count, partial(seams, over)) as workers:
         next_port = workers.in_turn()
 
         async def connect() -> SocketClient:
@@ -589,6 +591,6 @@ async def run_over_workers(script: Script, version: int, count: int, over: str =
         await talk(script, version, workers, connect, wait, False)
 
 
-def seams() -> dict[str, Any]:
+def seams(over: str = "tcp") -> dict[str, Any]:
     """Return what conversations expect of a worker."""
-    return {"authenticator": QuickAuthenticator(), "admission": Gatekeeper(), "acl": TopicAcl()}
+    return {"authenticator": QuickAuthenticator(), "admission": Gatekeeper(), "acl": acl_for(over)}

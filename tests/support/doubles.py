@@ -130,15 +130,22 @@ class Gatekeeper:
 
 
 class TopicAcl:
-    """Topics below `secret/` are for nobody."""
+    """Topics below `secret/` are for nobody.
+
+    Args:
+        mount_point: under which all clients live.
+    """
+
+    def __init__(self, mount_point: bytes = b"") -> None:
+        self.secret = mount_point + b"secret/"
 
     def may_publish(self, identity: object, topic_name: bytes) -> bool:
         """Return whether it is not below secret/."""
-        return not topic_name.startswith(b"secret/")
+        return not topic_name.startswith(self.secret)
 
     def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
         """Return whether it is not below secret/."""
-        return not topic_filter.startswith(b"secret/")
+        return not topic_filter.startswith(self.secret)
 
 
 class XorFilter:

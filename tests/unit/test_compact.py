@@ -38,6 +38,7 @@ steps = st.one_of(
               st.integers(0, 50), st.sampled_from((-1, 5))),
     st.tuples(st.just("replay_in_logs"), clients, st.sampled_from(REPLAYS), st.integers(0, 1), st.sampled_from((0, 7)),
               st.sampled_from((-1, 5)), st.sampled_from(([], [0, 7], [0, 0, 3, 50]))),
+    st.tuples(st.just("mounted"), clients, st.sampled_from((b"one/", b"two/"))),
     st.tuples(st.just("fenced"), clients, st.sampled_from(FILTERS),
               st.sampled_from(([], [1, 7, 20], [1, 8, 3, 2, 1, 9]))),
     st.tuples(st.just("accepted"), clients, st.sampled_from(TOPICS), st.integers(0, 2), identifiers,
@@ -91,7 +92,7 @@ def state(router: Router, log: Log) -> dict[bytes, Any]:
         owed = session.owed.deliveries() if session.owed is not None else []
         bodies = [log.fetch(delivery[1], 0, 0).body for delivery in owed if delivery[4] in (1, 2)]
         found[client] = (
-            session.expiry_interval_s, session.will.fields if session.will is not None else None,
+            session.expiry_interval_s, session.mount_point, session.will.fields if session.will is not None else None,
             sorted(router.tree.subscriptions_of(session)), session.incoming_identifiers, owed, bodies,
             session.owed.numbers if session.owed is not None else (0, 0), session.ends_ms,
             session.owed.state()["in_flight"] if session.owed is not None else [],
