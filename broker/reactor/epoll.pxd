@@ -14,6 +14,7 @@ cdef enum:
 cdef class Reactor(Hub):
     cdef int epoll_fd
     cdef int wake_fd                     # an eventfd: trio, the log and other threads wake us by it
+    cdef object wake_lock                # held to write to it and to close it: its number may be somebody else's then
     cdef uint8_t* shared                 # the one receive buffer
     cdef size_t shared_size
     cdef int sockets_per_turn            # at most so many sockets are read in one turn

@@ -21,6 +21,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 import os
+from threading import RLock
 
 cdef extern from "<sys/epoll.h>" nogil:
     struct epoll_data:
@@ -134,6 +135,7 @@ cdef class Reactor(Hub):
         self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll_fd < 0:
             raise OSError(errno, os.strerror(errno))
+        self.wake_lock = RLock()         # a signal's handler may wake us while we do
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.turn.wake_fd = self.wake_fd
         self.shared_size = bytes_per_read
@@ -201,8 +203,9 @@ cdef class Reactor(Hub):
 
     def wake(self) -> None:
         """Make a blocked reactor turn. From any thread."""
-        if self.wake_fd >= 0:
-            os.eventfd_write(self.wake_fd, 1)
+        with self.wake_lock:
+            if self.wake_fd >= 0:
+                os.eventfd_write(self.wake_fd, 1)
 
     def guest_is_due(self) -> None:
         """A tick of the guest waits; from this thread, where no wake is needed."""
@@ -239,8 +242,9 @@ cdef class Reactor(Hub):
         for connection in self.connections_snapshot():
             self.dispose(connection)
         os.close(self.epoll_fd)
-        os.close(self.wake_fd)
-        self.epoll_fd = self.wake_fd = self.turn.wake_fd = -1
+        with self.wake_lock:             # the log goes on, and wakes us
+            os.close(self.wake_fd)
+            self.epoll_fd = self.wake_fd = self.turn.wake_fd = -1
 
     def stop(self) -> None:
         """End run() after the turn."""

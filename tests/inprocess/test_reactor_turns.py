@@ -3,6 +3,7 @@
 A turn without blocking takes what is ready, so a test that makes everything ready first knows what is in the batch.
 """
 
+import os
 import socket
 import threading
 import time
@@ -340,3 +341,35 @@ def test_a_thousand_half_sent_packets_cost_the_others_nothing(tmp_path: Path) ->
         for client in clients:
             client.close()
         broker.stop()
+
+
+def test_a_thread_that_wakes_a_reactor_while_it_closes_writes_to_no_descriptor_of_another(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log goes on while a worker closes, and wakes the reactor; the number may be another file's by then."""
+    worker = Worker(Config(listen=("tcp://127.0.0.1:0",)))
+    woken: list[BaseException | None] = []
+    wakers: list[threading.Thread] = []
+    close = os.close
+
+    def wake() -> None:
+        try:
+            worker.reactor.wake()
+        except OSError as error:
+            woken.append(error)
+        else:
+            woken.append(None)
+
+    def close_and_wake(descriptor: int) -> None:
+        close(descriptor)
+        wakers.append(threading.Thread(target=wake))
+        wakers[-1].start()
+        wakers[-1].join(0.1)             # until it has done it, or waits for us
+
+    monkeypatch.setattr(os, "close", close_and_wake)
+    worker.reactor.close()
+    monkeypatch.undo()
+    for waker in wakers:
+        waker.join()
+    assert len(woken) >= 2
+    assert woken == [None] * len(woken)
+    worker.close()
