@@ -47,8 +47,10 @@ class Entrance:
         self.context: TlsContext | None = None
         if address.is_tls:
             # Here, so that a broker without TLS loads none of it.
+            from broker.transport.tls import Tls
             from broker.transport.tls_context import write_keys_to
 
+            self._tls = Tls
             self.context = self.context_anew()
             if settings.tls_keylog:
                 write_keys_to(settings.tls_keylog)
@@ -92,9 +94,7 @@ class Entrance:
 
             layers.append(ProxyLayer(self._proxies, peer))
         if self.context is not None:
-            from broker.transport.tls import Tls
-
-            layers.append(Tls(self.context, facts, self._opening_bytes_max))
+            layers.append(self._tls(self.context, facts, self._opening_bytes_max))
         if self._make_websocket is not None:
             layers.append(self._make_websocket(facts, peer))
         if self._transform is not None:

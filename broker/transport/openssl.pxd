@@ -26,6 +26,7 @@ cdef extern from *:
     typedef struct asn1_string_st ASN1_STRING;
     typedef struct evp_pkey_st EVP_PKEY;
     typedef struct evp_md_st EVP_MD;
+    typedef struct evp_md_ctx_st EVP_MD_CTX;
     typedef struct evp_cipher_st EVP_CIPHER;
     typedef struct evp_cipher_ctx_st EVP_CIPHER_CTX;
     typedef struct evp_mac_ctx_st EVP_MAC_CTX;
@@ -86,6 +87,8 @@ cdef extern from *:
                                                                     unsigned char*, unsigned int));
     int SSL_CTX_use_psk_identity_hint(SSL_CTX*, const char*);
     void SSL_CTX_set_keylog_callback(SSL_CTX*, void (*)(const SSL*, const char*));
+    typedef void (*KeylogCallback)(const SSL*, const char*);
+    KeylogCallback SSL_CTX_get_keylog_callback(const SSL_CTX*);
     int SSL_CTX_set_ex_data(SSL_CTX*, int, void*);
     void* SSL_CTX_get_ex_data(const SSL_CTX*, int);
 
@@ -170,6 +173,21 @@ cdef extern from *:
     const EVP_CIPHER* EVP_aes_256_cbc(void);
     int EVP_EncryptInit_ex(EVP_CIPHER_CTX*, const EVP_CIPHER*, void*, const unsigned char*, const unsigned char*);
     int EVP_DecryptInit_ex(EVP_CIPHER_CTX*, const EVP_CIPHER*, void*, const unsigned char*, const unsigned char*);
+    EVP_CIPHER_CTX* EVP_CIPHER_CTX_new(void);
+    void EVP_CIPHER_CTX_free(EVP_CIPHER_CTX*);
+    int EVP_CIPHER_CTX_ctrl(EVP_CIPHER_CTX*, int, int, void*);
+    int EVP_CipherInit_ex(EVP_CIPHER_CTX*, const EVP_CIPHER*, void*, const unsigned char*, const unsigned char*, int);
+    int EVP_CipherUpdate(EVP_CIPHER_CTX*, unsigned char*, int*, const unsigned char*, int);
+    int EVP_CipherFinal_ex(EVP_CIPHER_CTX*, unsigned char*, int*);
+    EVP_MD_CTX* EVP_MD_CTX_new(void);
+    int EVP_DigestInit_ex(EVP_MD_CTX*, const EVP_MD*, void*);
+    int EVP_DigestUpdate(EVP_MD_CTX*, const void*, size_t);
+    int EVP_DigestFinal_ex(EVP_MD_CTX*, unsigned char*, unsigned int*);
+    EVP_MD* EVP_MD_fetch(void*, const char*, const char*);
+    EVP_CIPHER* EVP_CIPHER_fetch(void*, const char*, const char*);
+    void OPENSSL_cleanse(void*, size_t);
+    int SSL_version(const SSL*);
+    unsigned short SSL_CIPHER_get_protocol_id(const SSL_CIPHER*);
     int EVP_MAC_CTX_set_params(EVP_MAC_CTX*, const OSSL_PARAM*);
     OSSL_PARAM OSSL_PARAM_construct_octet_string(const char*, void*, size_t);
     OSSL_PARAM OSSL_PARAM_construct_utf8_string(const char*, char*, size_t);
@@ -211,6 +229,8 @@ cdef extern from *:
     ctypedef struct EVP_PKEY:
         pass
     ctypedef struct EVP_MD:
+        pass
+    ctypedef struct EVP_MD_CTX:
         pass
     ctypedef struct EVP_CIPHER:
         pass
@@ -274,7 +294,9 @@ cdef extern from *:
     void SSL_CTX_set_psk_client_callback(SSL_CTX*, unsigned int (*)(SSL*, const char*, char*, unsigned int,
             unsigned char*, unsigned int) noexcept nogil) nogil
     int SSL_CTX_use_psk_identity_hint(SSL_CTX*, const char*) nogil
-    void SSL_CTX_set_keylog_callback(SSL_CTX*, void (*)(const SSL*, const char*) noexcept nogil) nogil
+    ctypedef void (*KeylogCallback)(const SSL*, const char*) noexcept nogil
+    void SSL_CTX_set_keylog_callback(SSL_CTX*, KeylogCallback) nogil
+    KeylogCallback SSL_CTX_get_keylog_callback(const SSL_CTX*) nogil
     int SSL_CTX_set_ex_data(SSL_CTX*, int, void*) nogil
     void* SSL_CTX_get_ex_data(const SSL_CTX*, int) nogil
     SSL* SSL_new(SSL_CTX*) nogil
@@ -356,6 +378,21 @@ cdef extern from *:
             const unsigned char*) nogil
     int EVP_DecryptInit_ex(EVP_CIPHER_CTX*, const EVP_CIPHER*, void*, const unsigned char*,
             const unsigned char*) nogil
+    EVP_CIPHER_CTX* EVP_CIPHER_CTX_new() nogil
+    void EVP_CIPHER_CTX_free(EVP_CIPHER_CTX*) nogil
+    int EVP_CIPHER_CTX_ctrl(EVP_CIPHER_CTX*, int, int, void*) nogil
+    int EVP_CipherInit_ex(EVP_CIPHER_CTX*, const EVP_CIPHER*, void*, const unsigned char*, const unsigned char*, int) nogil
+    int EVP_CipherUpdate(EVP_CIPHER_CTX*, unsigned char*, int*, const unsigned char*, int) nogil
+    int EVP_CipherFinal_ex(EVP_CIPHER_CTX*, unsigned char*, int*) nogil
+    EVP_MD_CTX* EVP_MD_CTX_new() nogil
+    int EVP_DigestInit_ex(EVP_MD_CTX*, const EVP_MD*, void*) nogil
+    int EVP_DigestUpdate(EVP_MD_CTX*, const void*, size_t) nogil
+    int EVP_DigestFinal_ex(EVP_MD_CTX*, unsigned char*, unsigned int*) nogil
+    EVP_MD* EVP_MD_fetch(void*, const char*, const char*) nogil
+    EVP_CIPHER* EVP_CIPHER_fetch(void*, const char*, const char*) nogil
+    void OPENSSL_cleanse(void*, size_t) nogil
+    int SSL_version(const SSL*) nogil
+    unsigned short SSL_CIPHER_get_protocol_id(const SSL_CIPHER*) nogil
     int EVP_MAC_CTX_set_params(EVP_MAC_CTX*, const OSSL_PARAM*) nogil
     OSSL_PARAM OSSL_PARAM_construct_octet_string(const char*, void*, size_t) nogil
     OSSL_PARAM OSSL_PARAM_construct_utf8_string(const char*, char*, size_t) nogil

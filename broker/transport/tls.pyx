@@ -1,4 +1,4 @@
-"""TLS on one connection, by OpenSSL.
+"""TLS on one connection: handshakes and TLS 1.2 by OpenSSL, the records of TLS 1.3 by records.pyx.
 
 OpenSSL reads what has come straight from the reactor's receive buffer and decrypts into the buffer that all connections
 share; what it makes of our output goes straight into the output of the connection's layers. So it needs no buffers of its
@@ -9,9 +9,12 @@ cimport cython
 from broker.transport.certificate cimport certificate_of
 from broker.transport.layer cimport Layers, plain, plain_room
 from broker.transport.openssl cimport *
+from broker.transport.records cimport Records, Secrets
+from broker.transport.tls_context cimport begin_noting, end_noting
 from broker.wire.output_buffer cimport output_room
 from broker.wire.reasons import ClientError, CloseReason, Reason
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 import time
 
@@ -30,6 +33,7 @@ cdef enum:                       # openssl/ssl.h, openssl/bio.h: parts of the bi
     HANDSHAKE_RECORD = 22
     WORK_HANDSHAKE = 8000        # units of a turn's work: some 400 us
     WORK_RESUMED = 2000
+    TLS1_3_VERSION = 0x0304
 
 # What OpenSSL reads from and writes to while one of its functions runs. One BIO serves all connections.
 cdef const uint8_t* incoming = NULL
@@ -128,7 +132,8 @@ cdef class Tls(Layer):
         self.context = context
         self.opening_bytes_max = opening_bytes_max
         self.ssl = SSL_new(context.context)
-        if self.ssl == NULL:
+        self.secrets = <Secrets*>calloc(1, sizeof(Secrets))
+        if self.ssl == NULL or self.secrets == NULL:
             raise MemoryError()
         BIO_up_ref(shared_bio)
         SSL_set_bio(self.ssl, shared_bio, shared_bio)
@@ -136,13 +141,15 @@ cdef class Tls(Layer):
         SSL_set_accept_state(self.ssl)
 
     def __dealloc__(self):
-        if self.ssl != NULL:
-            SSL_free(self.ssl)
+        SSL_free(self.ssl)
+        self.forget_secrets()
 
     cdef int receive(self, uint8_t* data, size_t length) except -1:
         global incoming, incoming_length, outgoing
         cdef uint8_t* room
         cdef int size, error
+        if self.records is not None:
+            return self.records.receive(self, data, length)
         incoming, incoming_length, outgoing = data, length, self.stack
         try:
             if not self.opened:
@@ -151,6 +158,8 @@ cdef class Tls(Layer):
                 self.opening_bytes += <uint32_t>length
                 if not self.shake_hands():
                     return 0
+                if self.records is not None:
+                    return self.records.receive(self, incoming, incoming_length)
             while not self.ended:
                 room = plain_room(RECORD_BYTES) if self.inward is None else scratch
                 ERR_clear_error()
@@ -187,12 +196,16 @@ cdef class Tls(Layer):
     cdef int shake_hands(self) except -1:
         """Go on with the handshake. Returns 1 when it is over, 0 if more has to come."""
         cdef int outcome, error
+        cdef uint64_t sent_records
         ERR_clear_error()
+        begin_noting(self.ssl, self.secrets)
         outcome = SSL_do_handshake(self.ssl)
+        sent_records = end_noting(self.ssl)
         if outcome == 1:
             self.opened = True
             self.note_facts()
             self.stack.work += WORK_RESUMED if SSL_session_reused(self.ssl) else WORK_HANDSHAKE
+            self.take_over(sent_records)
             return 1
         error = SSL_get_error(self.ssl, outcome)
         if error != ERROR_WANT_READ:
@@ -230,6 +243,29 @@ cdef class Tls(Layer):
         self.context.handshakes["resumed" if facts.tls_resumed else "full"] += 1
         return 0
 
+    cdef int take_over(self, uint64_t sent_records) except -1:
+        """Go on without OpenSSL's object, if that can be.
+
+        Args:
+            sent_records: since the client's last message: tickets, which have the key of application data already.
+        """
+        cdef Records records
+        if SSL_version(self.ssl) == TLS1_3_VERSION:
+            records = Records()
+            if records.take(SSL_get_current_cipher(self.ssl), self.secrets, sent_records):
+                self.records = records
+                SSL_free(self.ssl)
+                self.ssl = NULL
+        self.forget_secrets()
+        return 0
+
+    cdef int forget_secrets(self) noexcept:
+        if self.secrets != NULL:
+            OPENSSL_cleanse(self.secrets, sizeof(Secrets))
+            free(self.secrets)
+            self.secrets = NULL
+        return 0
+
     cdef object failure(self, int outcome):
         """Return the error to raise for what OpenSSL did not take, in words."""
         cdef unsigned long code = ERR_get_error()
@@ -253,6 +289,8 @@ cdef class Tls(Layer):
 
     cdef int send(self, const uint8_t* data, size_t length) except -1:
         global outgoing
+        if self.records is not None:
+            return self.records.send(self.stack, data, length)
         if length == 0:
             return 0
         before = outgoing                # what came may be answered while it is read: a ping of WebSocket
@@ -267,6 +305,8 @@ cdef class Tls(Layer):
     cdef int finish(self) except -1:
         """Tell the peer that nothing more will come (close_notify)."""
         global outgoing
+        if self.records is not None:
+            return self.records.send_close(self.stack)
         if self.opened:
             ERR_clear_error()
             before = outgoing

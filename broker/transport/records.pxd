@@ -1,0 +1,60 @@
+"""The records of one TLS 1.3 connection, once its handshake is over."""
+
+from broker.transport.layer cimport Layer, Layers
+from broker.transport.openssl cimport EVP_CIPHER, EVP_CIPHER_CTX, EVP_MD, SSL_CIPHER
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    SECRET_MAX = 48                  # bytes of the longest traffic secret
+    HEADER = 5                       # bytes of a record's header, and of a KeyUpdate
+
+
+cdef struct Secrets:                 # what OpenSSL derives in a handshake for the records behind it
+    uint8_t[SECRET_MAX] sent
+    uint8_t[SECRET_MAX] received
+    uint32_t sent_length             # 0: not derived yet
+    uint32_t received_length
+
+
+cdef struct Suite:                   # a cipher suite of TLS 1.3
+    uint32_t name                    # its number
+    EVP_CIPHER* cipher
+    EVP_MD* digest
+    uint32_t secret_length           # bytes of a digest, and of a traffic secret
+    uint32_t block_length            # bytes that the digest takes at a time
+    uint32_t key_length
+
+
+cdef struct Direction:
+    EVP_CIPHER_CTX* cipher           # has the key
+    uint8_t[SECRET_MAX] secret       # which the next key comes from
+    uint8_t[12] iv
+    uint64_t number                  # of the next record
+
+
+cdef class Records:
+    cdef Direction received
+    cdef Direction sent
+    cdef Suite* suite
+    cdef uint8_t* partial            # header and body of a record that has come in part; NULL: there is none
+    cdef uint32_t partial_length     # what has come of it, of its header first
+    cdef uint8_t[HEADER] header      # of that record
+    cdef uint8_t[HEADER] message     # of a KeyUpdate, as far as it has come
+    cdef uint8_t message_length
+    cdef bint update_owed            # the client asked for our next key; it comes before what we send next
+
+    cdef bint take(self, const SSL_CIPHER* cipher, Secrets* secrets, uint64_t sent_records) except -1
+    cdef int receive(self, Layer layer, const uint8_t* data, size_t length) except -1
+    cdef int send(self, Layers stack, const uint8_t* data, size_t length) except -1
+    cdef int send_close(self, Layers stack) except -1
+    cdef int set_key(self, Direction* direction) except -1
+    cdef int next_key(self, Direction* direction) except -1
+    cdef int begin_record(self, Direction* direction, const uint8_t* header) except -1
+    cdef int body_of(self, Layer layer, const uint8_t* header) except -1
+    cdef int open_record(self, Layer layer, const uint8_t* record, int body) except -1
+    cdef int on_alert(self, Layer layer, const uint8_t* content, int length) except -1
+    cdef int on_handshake(self, Layer layer, const uint8_t* content, int length) except -1
+    cdef object fault(self, Layer layer, uint8_t alert, str detail)
+    cdef int send_key_update(self, Layers stack) except -1
+    cdef int send_alert(self, Layers stack, uint8_t level, uint8_t alert) except -1
+    cdef int seal(self, Layers stack, uint8_t kind, const uint8_t* data, int length) except -1
