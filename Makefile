@@ -52,6 +52,7 @@ help:
 	@echo 'make bench-log      measure what durability costs, and write docs/benchmarks-log.md (10 minutes)'
 	@echo 'make bench-workers  measure what several workers cost beside one, and write docs/benchmarks-workers.md (5 minutes)'
 	@echo 'make demo           broker, 1,000 devices, lake, three questions and a report in build/demo (MINUTES=2)'
+	@echo 'make bench-transports  measure what TLS, WebSocket and Unix sockets cost, and write docs/benchmarks-transports.md'
 	@echo 'make bench-analytics  measure Spark on the log, and write docs/benchmarks-analytics.md (10 minutes)'
 	@echo 'make test-lake-kills  1,000,000 messages into a lake, through kills of broker and driver, with 1 worker and with 3'
 	@echo 'make test-cluster   a standalone Spark cluster of two workers runs a job with the package in an archive'
@@ -319,12 +320,15 @@ coverage: test-ready
 
 # --- speed ---------------------------------------------------------------------------------------------------------
 
-.PHONY: bench bench-log bench-workers bench-analytics bench-check profile
+.PHONY: bench bench-log bench-workers bench-transports bench-analytics bench-check profile
 bench: test-ready
 	@$(BIN)/python -m tests.tools.bench run $(ARGS)
 
 bench-workers: test-ready
 	@$(BIN)/python -m tests.tools.bench.workers $(ARGS)
+
+bench-transports: test-ready
+	@$(BIN)/python -m tests.tools.bench.transports $(ARGS)
 
 bench-log: test-ready
 	@$(BIN)/python -m tests.tools.bench.log_rows run $(ARGS)

@@ -43,14 +43,20 @@ log_dest none
 """
 
 
-def prepare() -> Path:
-    """Build the load generator and the floor; returns where the yardstick's sources are."""
+def find_sources() -> Path:
+    """Return where the yardstick's sources are. Exits if something is missing that every run needs."""
     sources = Path(os.environ.get("YARDSTICK", ROOT.parent / "shared" / "bench"))
     if not (sources / "mqload.c").exists():
         sys.exit(f"The yardstick (mqload.c, yardstick.c, bench.py) is not in {sources}: "
                  "set YARDSTICK to its folder.")
     if shutil.which("mosquitto") is None:
         sys.exit("mosquitto is missing, which the ratios are taken to: apt-get install mosquitto")
+    return sources
+
+
+def prepare() -> Path:
+    """Build the load generator and the floor; returns where the yardstick's sources are."""
+    sources = find_sources()
     BUILD.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cc", "-O2", "-pthread", "-o", BUILD / "mqload", sources / "mqload.c"], check=True)
     subprocess.run(["cc", "-O2", "-o", BUILD / "yardstick", sources / "yardstick.c"], check=True)

@@ -1,0 +1,1 @@
+"""What each way in costs, beside the floor that speaks the same, mosquitto, and plain TCP."""
