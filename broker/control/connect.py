@@ -291,23 +291,28 @@ class Handshake:
         """
         if connect.client_identifier not in self.router.sessions and self.session_limit.is_reached:
             return _NO_SESSION
-        if self._takes_over(connect) or (self.open_connections < self.connections_max and not rules.is_full and (
+        older = self._older(connect)
+        if rules.is_full and (older is None or self._rules_of(older) is not rules):
+            return self._server_full()           # what it takes over has a place by another listener
+        if older is not None or (self.open_connections < self.connections_max and (
                 self.places is None or self.places.total() < self.config.limits.connections_max)):
             return None
         return self._server_full()
 
-    def _takes_over(self, connect: Connect) -> bool:
+    def _older(self, connect: Connect) -> Connection | None:
+        """Return the connection that a client takes over."""
         session = self.router.sessions.get(connect.client_identifier)
-        return session is not None and self.holder_of(session) is not None
+        return None if session is None else self.holder_of(session)
 
-    def _take_place(self, rules: ListenerRules, beyond: bool) -> bool:
-        """Count a connection, unless all places are taken and it may not go beyond. Returns whether it was counted."""
+    def _take_place(self, rules: ListenerRules, older: Connection | None) -> bool:
+        """Count a connection, unless all places are taken and it takes over none. Returns whether it was counted."""
+        beyond = older is not None
         if not beyond and self.open_connections >= self.connections_max:
             return False
         if self.places is not None and not self.places.take(
                 2**63 if beyond else self.config.limits.connections_max):
             return False
-        if not rules.take(beyond):
+        if not rules.take(older is not None and self._rules_of(older) is rules):
             if self.places is not None:
                 self.places.give()
             return False
@@ -364,7 +369,7 @@ class Handshake:
                                   f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
         # Its place is taken before it waits for its record, and the older connection's is given back only then: so no
         # other client, here or on another worker, comes between.
-        if not self._take_place(rules, self._takes_over(connect)):
+        if not self._take_place(rules, self._older(connect)):
             return self._refuse(connection, *self._server_full())
         if identifier not in self.router.sessions and not self.session_limit.take():
             self.give_place(connection)
