@@ -246,7 +246,7 @@ cdef class MountPoint:
                 return topic_filter
             inner_filter = levels[2]
             prefix = topic_filter[:len(topic_filter) - len(inner_filter)]
-            if (inner_filter + b"/").startswith(never):
+            if (inner_filter if prefix.startswith(SHARE_PREFIX) else inner_filter + b"/").startswith(never):
                 return topic_filter
         if check_topic_filter(inner_filter) is not None:
             return topic_filter

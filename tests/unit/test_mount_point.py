@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.config.listener_check import mount_point_problem
@@ -79,6 +79,7 @@ def test_a_topic_filter_matches_nothing_that_has_another_name_here(
         assert not matches(mounted, name) or seen is None or matches(topic_filter, seen)
 
 
+@example(MountPoint(b"a/"), b"g", b"$replay")
 @given(MOUNT_POINTS, st.sampled_from((b"g", b"", b"+", b"$SYS", b"-1h")), st.one_of(FILTERS, st.just(b"")))
 def test_what_is_shared_or_replayed_is_mounted_or_no_topic_filter(mount_point: Any, name: bytes, inner: bytes) -> None:
     shared = mount_point.mounted_filter(b"$share/" + name + b"/" + inner)
