@@ -2,15 +2,12 @@
 
 from broker.wire.output_buffer cimport PointerList
 from broker.reactor.connection cimport Connection
+from broker.reactor.connection_table cimport ConnectionTable
 from broker.reactor.histogram cimport Durations
 from broker.reactor.pump cimport Pump
 from broker.reactor.replay_seam cimport ReplaySeam
-from broker.reactor.turn_shares cimport Shares
-from broker.reactor.timing_wheel cimport TimingWheel
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from mesh.reactor_port cimport MeshSeam
-from router.core.message cimport Message
-from router.router cimport Router
 
 cdef enum Phase:                         # what a turn's time goes to; names in hub.PHASES
     PHASE_INPUT = 0                      # receiving, parsing, routing
@@ -21,30 +18,18 @@ cdef enum Phase:                         # what a turn's time goes to; names in 
     PHASE_COUNT = 5
 
 
-cdef class Hub(Shares):
+cdef class Hub(ConnectionTable):
     cdef int64_t mark_ns                 # when the phase under way began
     cdef int64_t[PHASE_COUNT] phase_ns   # since the start
     cdef Durations turn_times
     cdef Durations turn_lags             # how long before its turn a ready socket may have waited, by turn
     cdef Durations guest_lags            # how long a tick of the guest was due
     cdef int64_t sampled_input_ns        # PHASE_INPUT of sampled turns
-    cdef readonly uint64_t connections_made
     cdef readonly uint64_t guest_ticks
     cdef readonly int64_t started_ms
-    cdef readonly Router router
     cdef readonly Pump pump
-    cdef public object controller
-    cdef Message message                 # the one borrowed message
-    cdef TimingWheel wheel
-    cdef dict connections                # in memory only: id -> Connection
-    cdef void** by_fd                    # Connection (owned reference) or NULL
-    cdef int fd_capacity
-    cdef readonly uint32_t relay_ends        # of these: ends of relays, two for each client that another worker serves
-    cdef readonly uint64_t relays_made
-    cdef readonly uint32_t connection_count
     cdef PointerList due
     cdef uint32_t ended                  # how many of turn.closing the controller has heard of
-    cdef uint32_t connect_timeout_ms
     cdef public MeshSeam mesh            # the links to other routers; None without any
     cdef public object memory            # broker.worker.memory_guard.MemoryGuard, or None
     cdef public ReplaySeam replays          # None without a log
@@ -55,7 +40,6 @@ cdef class Hub(Shares):
     cdef readonly list arrivals          # in-process clients (LocalClient) that got messages in this turn
     cdef readonly list after_control     # called once, when this turn's control packets have been dealt with
 
-    cdef Connection make(self, int fd, int epoll_fd)
     cdef bint unfinished(self) noexcept
     cdef bint has_more(self) noexcept
     cdef int end_turn(self) except -1
@@ -74,7 +58,6 @@ cdef class Hub(Shares):
     cdef int end_closing(self) except -1
     cdef int gather_slices(self, Connection connection, bint busy) except -1
     cdef int reap(self) except -1
-    cdef int dispose(self, Connection connection) except -1
     cdef int64_t clock_ns(self) noexcept
     cdef int lap(self, int phase) noexcept     # what passed since the last lap was this phase's
     cdef int before_deadlines(self, Connection connection) except -1

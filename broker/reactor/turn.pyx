@@ -6,17 +6,16 @@ The reactor adds epoll and sockets. Tests and the simulator use the hub as it is
 
 cimport cython
 from broker.wire.output_buffer import chunk_counts, trim_pools
-from broker.wire.output_buffer cimport list_push, output_clear
+from broker.wire.output_buffer cimport list_push
 from broker.wire.codec cimport PUBLISH
 from broker.reactor.connection cimport LINGER_MS
 from broker.reactor.histogram cimport durations_of
 from broker.wire.properties import PacketType
 from broker.reactor.protocol cimport CLOSING, OPEN, Protocol, Turn, VERDICTS
 from broker.reactor.socket_end cimport NO_SOCKET
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memmove, memset
-import os
+from libc.stdlib cimport calloc, free
+from libc.string cimport memmove
+from router.router cimport Router
 
 
 cdef extern from "<malloc.h>" nogil:
@@ -39,22 +38,12 @@ assert len(PHASES) == PHASE_COUNT, PHASES
 PACKET_NAMES = {int(packet_type): packet_type.name.lower() for packet_type in PacketType if packet_type}
 
 
-cdef void forget(PointerList* items, void* item) noexcept:
-    """Take an item out of a list, wherever it stands; the others keep their order."""
-    cdef uint32_t index, kept = 0
-    for index in range(items.count):
-        if items.items[index] != item:
-            items.items[kept] = items.items[index]
-            kept += 1
-    items.count = kept
-
-
 cdef inline bint is_listed(Hub hub) noexcept:
     """Return whether anything is listed that is dealt with before the turn ends; unfinished() says whether it still is."""
     return (hub.turn.parked.count | hub.turn.waiting.count) != 0 or hub.ended < hub.turn.closing.count
 
 
-cdef class Hub(Shares):
+cdef class Hub(ConnectionTable):
     """Connections of one worker and what happens when.
 
     Args:
@@ -81,12 +70,8 @@ cdef class Hub(Shares):
                  connect_bytes_max: int, topic_levels_max: int,
                  topic_bytes_max: int, maximum_qos: int, retain_available: bool, packet_timeout_ms: int,
                  messages_per_second_max: int, bytes_per_second_max: int):
-        self.router = router
-        self.controller = controller
+        self.begin_table(router, controller, now_ms, connect_timeout_ms)
         self.pump = pump
-        self.message = Message.__new__(Message)
-        self.wheel = TimingWheel(now_ms)
-        self.connections = {}
         self.arrivals = []
         self.after_control = []
         self.turn.visited = &self.router.tree.filters.visited
@@ -111,16 +96,10 @@ cdef class Hub(Shares):
         self.turn.now_ms = self.started_ms = now_ms
         self.live_ms = now_ms - BUSY_MS
         self.turn.wake_fd = -1
-        self.connect_timeout_ms = connect_timeout_ms
         router.ledger.now_ms = now_ms
         router.ledger.now_us = self.turn.now_ms * 1000
 
     def __dealloc__(self):
-        cdef int fd
-        for fd in range(self.fd_capacity):
-            if self.by_fd[fd] != NULL:
-                Py_DECREF(<object>self.by_fd[fd])
-        free(self.by_fd)
         free(self.turn.verdicts)
         free(self.turn.parked.items)
         free(self.turn.closing.items)
@@ -129,40 +108,6 @@ cdef class Hub(Shares):
         free(self.turn.throttled.items)
         free(self.turn.pushed_back.items)
         free(self.due.items)
-
-    cdef Connection make(self, int fd, int epoll_fd):
-        cdef Connection connection = Connection.__new__(Connection)
-        cdef void** grown
-        cdef int capacity
-        connection.turn = &self.turn
-        connection.router = self.router
-        connection.message = self.message
-        connection.wheel = self.wheel
-        connection.controller = self.controller
-        connection.fd = fd
-        connection.epoll_fd = epoll_fd
-        connection.packet_bytes_max = 0xFFFFFFFF
-        connection.accept_terms(self.turn.packet_bytes_max, self.turn.maximum_qos)
-        connection.timer.owner = <void*>connection
-        connection.heard_ms = self.turn.now_ms
-        if fd == NO_SOCKET:
-            self.connections[id(connection)] = connection
-        else:
-            if fd >= self.fd_capacity:
-                capacity = max(fd + 1, self.fd_capacity * 2)
-                grown = <void**>realloc(self.by_fd, capacity * sizeof(void*))
-                if grown == NULL:
-                    raise MemoryError()
-                memset(grown + self.fd_capacity, 0, (capacity - self.fd_capacity) * sizeof(void*))
-                self.by_fd = grown
-                self.fd_capacity = capacity
-            assert self.by_fd[fd] == NULL, fd
-            Py_INCREF(connection)
-            self.by_fd[fd] = <void*>connection
-        self.connection_count += 1
-        self.connections_made += 1
-        self.wheel.arm(&connection.timer, self.turn.now_ms + self.connect_timeout_ms)
-        return connection
 
     # One turn, after the sockets have been read ---------------------------------------------------------------------
 
@@ -387,50 +332,6 @@ cdef class Hub(Shares):
                     connection.end_output()
                 continue
             self.dispose(connection)
-        return 0
-
-    cdef int dispose(self, Connection connection) except -1:
-        """Close the socket and let go of the connection and all it holds."""
-        cdef int fd = connection.fd
-        self.wheel.cancel(&connection.timer)
-        forget(&self.turn.parked, <void*>connection)
-        forget(&self.turn.waiting, <void*>connection)
-        if connection.dirty:
-            forget(&self.turn.dirty, <void*>connection)
-            forget(&self.turn.wide, <void*>connection)
-        if connection.cut:
-            forget(&self.turn.cut, <void*>connection)
-        if connection.unread:
-            forget(&self.turn.unread, <void*>connection)
-        if connection.later:
-            forget(&self.turn.later, <void*>connection)
-        if connection.throttled:
-            forget(&self.turn.throttled, <void*>connection)
-        if connection.waits_for is not None:
-            forget(&self.turn.pushed_back, <void*>connection)
-            connection.waits_for = None
-        if fd != NO_SOCKET:             # in memory, the last words are still to be taken
-            output_clear(&connection.out)
-        free(connection.kept)
-        connection.kept = NULL
-        connection.kept_length = connection.kept_capacity = 0
-        if connection.partner is not None:
-            connection.partner.partner = None
-            connection.partner = None
-        if connection.layers is not None:
-            connection.layers.close()
-            connection.layers = None
-        connection.lingering = False
-        connection.fd = NO_SOCKET
-        self.connection_count -= 1
-        if connection.relays:
-            self.relay_ends -= 1
-        if fd == NO_SOCKET:
-            self.connections.pop(id(connection), None)
-            return 0
-        os.close(fd)
-        self.by_fd[fd] = NULL
-        Py_DECREF(connection)
         return 0
 
     cdef int before_deadlines(self, Connection connection) except -1:

@@ -1,40 +1,29 @@
-"""The subscription tree and the routes read off it."""
+"""The subscription tree: who subscribed to what, and the routes that were read off it."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from router.matching.archive_filters cimport ArchiveFilters
-from router.matching.filter_trie cimport FilterTree, Node
+from router.matching.filter_trie cimport Node
 from router.core.message cimport Message, same_bytes
 from router.core.receiver cimport Entry, Receiver
 from router.matching.route_cache cimport Route, RouteCache, Target
+from router.matching.route_reader cimport RouteReader
 from router.matching.shared_groups cimport SharedGroup
-
-cdef enum:
-    NOT_FOUND = 0xFFFFFFFF       # no such entry
 
 
 cdef inline bint is_of(Route route, const uint8_t* topic, uint16_t topic_length) noexcept:
     return route.topic_length == topic_length and same_bytes(route.topic, topic, topic_length)
 
 
-cdef class SubscriptionTree:
-    cdef uint32_t generation_all
-    cdef uint32_t[1024] generation_level
+cdef class SubscriptionTree(RouteReader):
     cdef readonly uint64_t subscription_count            # what other routers want is none
     cdef readonly uint64_t shared_subscription_count     # of these, how many are $share/...
     # private state is declared below this line
-    cdef FilterTree filters
     cdef SharedGroup group(self, bytes name)     # by "name/filter", or None
     cdef dict groups             # "name/filter" -> SharedGroup
     cdef uint8_t strategy        # of groups made from now on
     cdef uint64_t random_state
     cdef public uint64_t router_key      # of this router, where a hash chooses among routers
     cdef readonly RouteCache cache
-    cdef ArchiveFilters archive  # None: nothing is archived
-    # Scratch of one match, grown and never shrunk.
-    cdef uint32_t stamp
-    cdef Target* found
-    cdef uint32_t found_capacity
-    cdef uint8_t* text
+    cdef uint8_t* text           # scratch: a topic filter; grown and never shrunk
     cdef uint32_t text_capacity
     cdef bint all_stale          # every route has been made stale: no need to look for some
 
@@ -46,13 +35,14 @@ cdef class SubscriptionTree:
     cpdef int remove_receiver(self, Receiver receiver) except -1     # all of its subscriptions; returns how many
 
     cdef Route route(self, const uint8_t* topic, uint16_t topic_length)       # cached or read off the tree; never None
-    cdef int target_for(self, const uint8_t* topic, uint16_t topic_length, Receiver receiver, bint skip_no_local,
-                        Target* target) except -1    # 1 and fills target (caller frees ids), or 0: nothing matches
 
+    cdef int check(self, Receiver receiver, bytes topic_filter, int options, int identifier) except -1
+    cdef SharedGroup group_made(self, bytes share_name, bytes topic_filter)
+    cdef bint replace_terms(self, Entry* entry, const Entry* terms) noexcept
+    cdef int add_entry(self, Receiver receiver, Node* node, SharedGroup group, const Entry* terms) except -1
     cdef int remove_entry(self, Receiver receiver, uint32_t index) noexcept
     cdef int remove_group(self, SharedGroup group) noexcept
     cdef int invalidate(self, Node* node) noexcept
-    cdef int fill(self, Route route, uint64_t hash, const uint8_t* topic, uint16_t topic_length) except -1
     cdef bytes filter_of(self, Entry* entry)
 
     cdef inline bint fresh(self, Route route) noexcept:

@@ -1,16 +1,18 @@
-"""The subscription tree and the routes read off it."""
+"""The subscription tree: who subscribed to what, and the routes that were read off it."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcpy, memset
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 
 cimport router.core.receiver
+from router.matching.filter_trie cimport FilterTree
 from router.matching.trie_levels cimport IS_WILDCARD, Level, text_of
 from router.core.message cimport topic_hash
 from router.core.receiver cimport NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, give_back, reserve
-from router.matching.route_cache cimport RouteSlot, described, identifier_size, merge, write_identifier
+from router.matching.route_cache cimport RouteSlot, described
+from router.matching.route_reader cimport LEVEL_SLOTS, NOT_FOUND, position
 
 from router.matching.shared_groups import STRATEGIES
 from router.matching.topic_names import check_topic_filter, parse_shared
@@ -19,10 +21,7 @@ cdef extern from "Python.h":
     Py_ssize_t reference_count "Py_REFCNT"(PyObject* object) noexcept
 
 cdef enum:
-    LEVEL_SLOTS = 1024
     IDENTIFIER_MAX = 268435455
-    FEW = 2                      # targets and groups of a route, see Route.cost
-    ROUTE_BYTES = 160            # of a route without anything, and of its place in the cache
 
 ROUTES_MAX = 65536
 
@@ -32,20 +31,6 @@ cdef inline Entry* far_end(Entry* entry) noexcept:
     if entry.shared:
         return &(<SharedGroup>entry.partner).members[entry.index]
     return &(<Node*>entry.partner).entries[entry.index]
-
-
-cdef uint32_t position(Receiver receiver, void* partner, Entry* others, uint32_t count) noexcept:
-    """Return where in receiver.entries its subscription to a node or group lies, or NOT_FOUND; reads the shorter side."""
-    cdef uint32_t index
-    if receiver.entry_count <= count:
-        for index in range(receiver.entry_count):
-            if receiver.entries[index].partner == partner:
-                return index
-    else:
-        for index in range(count):
-            if others[index].partner == <void*>receiver:
-                return others[index].index
-    return NOT_FOUND
 
 
 cdef inline void forget(void* receiver) noexcept:
@@ -69,7 +54,7 @@ router.core.receiver.leave_tree = leave
 
 @cython.final
 @cython.no_gc
-cdef class SubscriptionTree:
+cdef class SubscriptionTree(RouteReader):
     """Every subscription of one router, and a bounded cache of what was read off them.
 
     Args:
@@ -105,7 +90,6 @@ cdef class SubscriptionTree:
             group.node = NULL
             group.random_state = NULL
             group.router_key = NULL
-        free(self.found)
         free(self.text)
 
     # Subscribing
@@ -124,10 +108,32 @@ cdef class SubscriptionTree:
         """
         cdef SharedGroup group = None
         cdef Node* node
-        cdef Entry* entry
-        cdef Entry* other
+        cdef Entry terms
         cdef uint32_t index
-        cdef bint relevant
+        self.check(receiver, topic_filter, options, identifier)
+        terms.options = <uint8_t>options
+        terms.identifier = <uint32_t>identifier
+        terms.weight = <uint16_t>weight
+        shared = parse_shared(topic_filter)
+        if shared is None:
+            node = self.filters.add(topic_filter)
+            index = position(receiver, node, node.entries, node.entry_count)
+        else:
+            if options & NO_LOCAL:
+                raise ValueError("No Local on a shared subscription")
+            group = self.group_made(shared[0], shared[1])
+            node = <Node*>group.node
+            index = position(receiver, <void*>group, group.members, group.member_count)
+        if index != NOT_FOUND:
+            # A route names the group, not its members.
+            if self.replace_terms(&receiver.entries[index], &terms) and group is None:
+                self.invalidate(node)
+            return False
+        self.add_entry(receiver, node, group, &terms)
+        return True
+
+    cdef int check(self, Receiver receiver, bytes topic_filter, int options, int identifier) except -1:
+        """Raise ValueError for what no subscription can be."""
         problem = check_topic_filter(topic_filter)
         if problem is not None:
             raise ValueError(problem)
@@ -137,45 +143,45 @@ cdef class SubscriptionTree:
             raise ValueError(f"subscription identifier {identifier}")
         if receiver.tree != NULL and receiver.tree != <void*>self:
             raise ValueError("a receiver is in one tree only")
-        shared = parse_shared(topic_filter)
-        if shared is None:
-            node = self.filters.add(topic_filter)
-            index = position(receiver, node, node.entries, node.entry_count)
-        else:
-            if options & NO_LOCAL:
-                raise ValueError("No Local on a shared subscription")
-            name = shared[0] + b"/" + shared[1]
-            group = self.groups.get(name)
-            if group is None:
-                group = SharedGroup.__new__(SharedGroup)
-                group.name = name
-                group.strategy = self.strategy
-                group.random_state = &self.random_state
-                group.router_key = &self.router_key
-                node = self.filters.add(shared[1])
-                try:
-                    self.groups[name] = group
-                except MemoryError:
-                    self.filters.prune(node)
-                    raise
-                group.node = node
-                group.next = node.groups
-                node.groups = <void*>group
-            node = <Node*>group.node
-            index = position(receiver, <void*>group, group.members, group.member_count)
+        return 0
 
-        if index != NOT_FOUND:
-            entry = &receiver.entries[index]
-            other = far_end(entry)
-            relevant = ((entry.options ^ options) & (QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | PASSING)
-                        or entry.identifier != <uint32_t>identifier)
-            entry.options = other.options = <uint8_t>options
-            entry.identifier = other.identifier = <uint32_t>identifier
-            entry.weight = other.weight = <uint16_t>weight
-            if relevant and group is None:                       # a route names the group, not its members
-                self.invalidate(node)
-            return False
+    cdef SharedGroup group_made(self, bytes share_name, bytes topic_filter):
+        """Return the group of a shared subscription, which is made, without a member, if it is not there."""
+        cdef bytes name = share_name + b"/" + topic_filter
+        cdef SharedGroup group = self.groups.get(name)
+        cdef Node* node
+        if group is not None:
+            return group
+        group = SharedGroup.__new__(SharedGroup)
+        group.name = name
+        group.strategy = self.strategy
+        group.random_state = &self.random_state
+        group.router_key = &self.router_key
+        node = self.filters.add(topic_filter)
+        try:
+            self.groups[name] = group
+        except MemoryError:
+            self.filters.prune(node)
+            raise
+        group.node = node
+        group.next = node.groups
+        node.groups = <void*>group
+        return group
 
+    cdef bint replace_terms(self, Entry* entry, const Entry* terms) noexcept:
+        """Give a subscription, at both ends, other options, identifier and weight; returns whether routes tell of it."""
+        cdef Entry* other = far_end(entry)
+        cdef bint relevant = ((entry.options ^ terms.options) & (QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | PASSING)
+                              or entry.identifier != terms.identifier)
+        entry.options = other.options = terms.options
+        entry.identifier = other.identifier = terms.identifier
+        entry.weight = other.weight = terms.weight
+        return relevant
+
+    cdef int add_entry(self, Receiver receiver, Node* node, SharedGroup group, const Entry* terms) except -1:
+        """Begin a subscription to a filter, or to a group at its node; without memory, nothing has changed."""
+        cdef Entry* entry
+        cdef Entry* other
         try:
             reserve(&receiver.entries, receiver.entry_count, &receiver.entry_capacity)
             if group is None:
@@ -188,12 +194,10 @@ cdef class SubscriptionTree:
             self.filters.prune(node)
             raise
         entry = &receiver.entries[receiver.entry_count]
+        entry[0] = terms[0]
         entry.partner = <void*>group if group is not None else <void*>node
         entry.index = group.member_count if group is not None else node.entry_count
         entry.shared = group is not None
-        entry.options = <uint8_t>options
-        entry.identifier = <uint32_t>identifier
-        entry.weight = <uint16_t>weight
         other = far_end(entry)
         other[0] = entry[0]
         other.partner = <void*>receiver
@@ -209,7 +213,7 @@ cdef class SubscriptionTree:
             self.shared_subscription_count += not receiver.peer
             if group.member_count == 1:
                 self.invalidate(node)
-        return True
+        return 0
 
     cpdef bint unsubscribe(self, Receiver receiver, bytes topic_filter) except -1:
         """End a subscription; False: there was none."""
@@ -413,140 +417,6 @@ cdef class SubscriptionTree:
             else:
                 route.referenced = False
         return count - cache.count
-
-    cdef int fill(self, Route route, uint64_t hash, const uint8_t* topic, uint16_t topic_length) except -1:
-        """Read a route off the tree. If that fails, the route is as it was."""
-        cdef const uint8_t* first_end
-        cdef Node* node
-        cdef Entry* entry
-        cdef Receiver receiver
-        cdef Target* target
-        cdef void* group
-        cdef void* moved
-        cdef uint8_t* block
-        cdef uint8_t* ids
-        cdef uint32_t group_count = 0, ids_length = 0
-        cdef size_t size
-        cdef uint32_t index
-        cdef uint32_t place
-        cdef uint32_t count = 0
-        route.archived = self.archive is not None and self.archive.match(topic, topic_length)
-        self.filters.walk(topic, topic_length)
-        self.stamp += 1
-        for index in range(self.filters.matched_count):
-            node = self.filters.matched[index]
-            if count + node.entry_count > self.found_capacity:
-                moved = realloc(self.found, (count + node.entry_count) * 2 * sizeof(Target))
-                if moved == NULL:
-                    raise MemoryError()
-                self.found = <Target*>moved
-                self.found_capacity = (count + node.entry_count) * 2
-            self.filters.visited += node.entry_count
-            for place in range(node.entry_count):
-                entry = &node.entries[place]
-                receiver = <Receiver>entry.partner
-                # The stamp wraps, so the place that it vouches for is looked at too.
-                if (receiver.match_stamp == self.stamp and receiver.match_index < count
-                        and self.found[receiver.match_index].receiver == entry.partner):
-                    target = &self.found[receiver.match_index]
-                else:
-                    receiver.match_stamp = self.stamp
-                    receiver.match_index = count
-                    target = &self.found[count]
-                    memset(target, 0, sizeof(Target))
-                    target.receiver = entry.partner
-                    count += 1
-                merge(target, entry)
-                if entry.identifier:
-                    ids_length += identifier_size(entry.identifier)
-            group = node.groups
-            while group != NULL:
-                group_count += 1
-                group = (<SharedGroup>group).next
-
-        size = count * sizeof(Target) + group_count * sizeof(void*) + <size_t>topic_length + ids_length
-        block = <uint8_t*>malloc(size)
-        if block == NULL:
-            raise MemoryError()
-        if count:
-            memcpy(block, self.found, count * sizeof(Target))
-        memcpy(block + count * sizeof(Target) + group_count * sizeof(void*), topic, topic_length)
-        free(route.block)
-        route.block = block
-        route.size = <uint32_t>min(size + ROUTE_BYTES, 0xFFFFFFFF)
-        route.targets = <Target*>block
-        route.groups = <void**>(block + count * sizeof(Target))
-        route.topic = <uint8_t*>(route.groups + group_count)
-        route.target_count = count
-        route.group_count = 0
-        route.topic_length = topic_length
-        route.hash = hash
-        route.cost = count + group_count if count + group_count > FEW else 0
-        if ids_length:
-            ids = route.topic + topic_length
-            for index in range(count):
-                if route.targets[index].ids_length:
-                    route.targets[index].ids = ids
-                    ids += route.targets[index].ids_length
-                    route.targets[index].ids_length = 0          # counts again, as they are written
-        if ids_length or group_count:
-            for index in range(self.filters.matched_count):
-                node = self.filters.matched[index]
-                if ids_length:
-                    for place in range(node.entry_count):
-                        entry = &node.entries[place]
-                        if entry.identifier:
-                            target = &route.targets[(<Receiver>entry.partner).match_index]
-                            write_identifier(target.ids + target.ids_length, entry.identifier)
-                            target.ids_length += identifier_size(entry.identifier)
-                group = node.groups
-                while group != NULL:
-                    route.groups[route.group_count] = group
-                    route.group_count += 1
-                    group = (<SharedGroup>group).next
-
-        first_end = <const uint8_t*>memchr(route.topic, 0x2F, topic_length)
-        index = <uint32_t>(first_end - route.topic) if first_end != NULL else topic_length
-        route.level_slot = topic_hash(route.topic, index) % LEVEL_SLOTS
-        route.generation_level = self.generation_level[route.level_slot]
-        route.generation_all = self.generation_all
-        route.dropped = False
-        return 0
-
-    cdef int target_for(self, const uint8_t* topic, uint16_t topic_length, Receiver receiver, bint skip_no_local,
-                        Target* target) except -1:
-        """Merge one receiver's subscriptions that match; 1 and the caller frees target.ids, or 0: there is none."""
-        cdef Node* node
-        cdef Entry* entry
-        cdef uint8_t* end
-        cdef uint32_t index
-        cdef uint32_t place
-        cdef bint matched = False
-        cdef bint writing
-        memset(target, 0, sizeof(Target))
-        self.filters.walk(topic, topic_length)
-        target.receiver = <void*>receiver
-        for writing in (False, True):
-            end = target.ids
-            for index in range(self.filters.matched_count):
-                node = self.filters.matched[index]
-                place = position(receiver, node, node.entries, node.entry_count)
-                if place == NOT_FOUND:
-                    continue
-                entry = &receiver.entries[place]
-                if skip_no_local and entry.options & NO_LOCAL:
-                    continue
-                if not writing:
-                    matched = True
-                    merge(target, entry)
-                elif entry.identifier:
-                    end = write_identifier(end, entry.identifier)
-            if writing or target.ids_length == 0:
-                break
-            target.ids = <uint8_t*>malloc(target.ids_length)
-            if target.ids == NULL:
-                raise MemoryError()
-        return matched
 
     # For tests and administration
 
