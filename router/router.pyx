@@ -40,15 +40,15 @@ cdef class Router(Exchanges):
         ledger: limits and counters shared with the sessions.
         seed: of the random choice between members of a shared subscription; 64 bits.
         strategy: of shared subscriptions, a name in router.matching.shared_groups.STRATEGIES.
-        routes_max: topic names whose receivers are remembered.
+        routes_max, routes_bytes_max: topic names whose receivers are remembered, and the bytes that this may take.
         index: retained messages on disk (router.retained.lmdb_index.RetainedIndex); None: they are kept in memory.
         retains: False: retained messages that are recovered are passed over.
     """
 
     def __init__(self, Ledger ledger not None, seed: int = 0, strategy: str = "round_robin", routes_max: int = 65_536,
-                 *, index=None, retains: bool = True):
+                 *, routes_bytes_max: int = 0xFFFFFFFFFFFFFFFF, index=None, retains: bool = True):
         self.ledger = ledger
-        self.tree = SubscriptionTree(strategy, seed, routes_max)
+        self.tree = SubscriptionTree(strategy, seed, routes_max, routes_bytes_max)
         self.retaining = Retaining(ledger, seed, index, retains)
         self.retained = self.retaining.store
         self.effects = Effects(ledger)

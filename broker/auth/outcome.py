@@ -65,11 +65,16 @@ Outcome = Accepted | Refused
 
 @dataclass(slots=True)
 class Pending:
-    """CONNECTs that wait for the authenticator, not for their client; `limit_reached` pauses accepting."""
+    """CONNECTs that wait for the authenticator, not for their client; `limit_reached` pauses accepting.
+
+    Args:
+        limit: how many may wait.
+        on_room: is called when one does not wait any more.
+    """
 
     limit: int
+    on_room: Callable[[], None]
     connections: dict[int, Any] = field(default_factory=dict)
-    on_room: Callable[[], None] = field(default=lambda: None)
 
     @property
     def limit_reached(self) -> bool:

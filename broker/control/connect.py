@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -71,22 +71,23 @@ class Handshake:
 
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
                  acl: Acl, presence: Presence, end_now: Callable[[Connection], None],
-                 fail: Callable[[Connection, ClientError], None], opened: Callable[[Connection], None]) -> None:
+                 fail: Callable[[Connection, ClientError], None], opened: Callable[[Connection], None],
+                 taps: Taps, on_room: Callable[[], None]) -> None:
         self.config = config
         self.router = router
         self.authenticator = authenticator
         self.admission = admission
         self.acl = acl
         self.presence = presence
-        self.pending = Pending(config.limits.pending_connects_max)
+        self.pending = Pending(config.limits.pending_connects_max, on_room)
         self.exchanges: dict[int, Exchange] = {}
         self.openings = Openings()
-        self.spawn: Callable[..., Any] | None = None
-        self.handover: Handover | None = None       # set where there are other workers
+        self.spawn: Callable[..., Any] | None = None        # since run_tasks_by()
+        self.handover: Handover | None = None               # since share(), where there are other workers
         self._end_now = end_now
         self._fail = fail
         self._opened = opened
-        self.taps: Taps | None = None        # who looks at clients; set by the controller
+        self._taps = taps
         self._salt = secrets.randbits(64)
         self.rules = [ListenerRules(config, listener) for listener in config.listeners]
         self._is_open_house = isinstance(authenticator, Anonymous)      # no authenticator asks anybody who he is
@@ -108,9 +109,33 @@ class Handshake:
                 self._connack[name] = 0
         self.open_connections = 0                   # with those that are let in and wait for their session's record
         self.connections_max = config.limits.connections_max
-        self.places: Places | None = None           # of all workers together; set where there are other workers
+        self._places: Places | None = None          # of all workers together, since share()
         self.session_limit = SessionLimit(router.sessions, config.limits.sessions_max)
         self._rate = Rate(config.limits.connects_per_second_max, 2 * config.limits.connects_per_second_max or 1)
+
+    # A start, step by step --------------------------------------------------------------------------------------------
+
+    def limit_connections(self, connections_max: int) -> None:
+        """Let no more in than fit into this process, which has found out how many those are."""
+        self.connections_max = connections_max
+
+    def share(self, handover: Handover, places: Places, listener_places: Mapping[int, Places]) -> None:
+        """From now on clients go to the workers that they are at home on, and connections are counted together.
+
+        Args:
+            places: of the connections of all workers.
+            listener_places: ... at each listener that has a maximum of its own, by its number.
+        """
+        self.handover = handover
+        self._places = places
+        for number, of_listener in listener_places.items():
+            self.rules[number].share(of_listener)
+
+    def run_tasks_by(self, spawn: Callable[..., Any]) -> None:
+        """From now on authenticators may wait: what they wait in runs as tasks that `spawn` starts."""
+        self.spawn = spawn
+
+    # CONNECT ----------------------------------------------------------------------------------------------------------
 
     def on_connect(self, connection: Connection, body: bytes) -> bool:
         """Deal with a CONNECT. Returns whether the connection may be parsed on."""
@@ -295,7 +320,7 @@ class Handshake:
         if rules.is_full and (older is None or self._rules_of(older) is not rules):
             return self._server_full()           # what it takes over has a place by another listener
         if older is not None or (self.open_connections < self.connections_max and (
-                self.places is None or self.places.total() < self.config.limits.connections_max)):
+                self._places is None or self._places.total() < self.config.limits.connections_max)):
             return None
         return self._server_full()
 
@@ -309,12 +334,12 @@ class Handshake:
         beyond = older is not None
         if not beyond and self.open_connections >= self.connections_max:
             return False
-        if self.places is not None and not self.places.take(
+        if self._places is not None and not self._places.take(
                 2**63 if beyond else self.config.limits.connections_max):
             return False
         if not rules.take(older is not None and self._rules_of(older) is rules):
-            if self.places is not None:
-                self.places.give()
+            if self._places is not None:
+                self._places.give()
             return False
         self.open_connections += 1
         return True
@@ -323,8 +348,8 @@ class Handshake:
         """A connection that was let in has ended."""
         self._rules_of(connection).give()
         self.open_connections -= 1
-        if self.places is not None:
-            self.places.give()
+        if self._places is not None:
+            self._places.give()
 
     def _server_full(self) -> tuple[Refused, CloseReason | None]:
         reference = self.config.mqtt.server_reference
@@ -531,8 +556,8 @@ class Handshake:
         if self.router.interest is not None and session.subscription_count:
             self.router.interest.connection_changes(
                 True, self.router.tree.subscriptions_of(session, shared_only=True))
-        if self.taps is not None and self.taps.looks:
-            self.taps.opened(connection, connect)
+        if self._taps.looks:
+            self._taps.opened(connection, connect)
         if keep_alive_s == 0:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
         _welcome(opening)

@@ -35,6 +35,8 @@ from router.matching.topic_names import check_topic_filter, parse_shared
 from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, parse_replay
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.auth.acl import Acl
     from broker.auth.authenticator import Admission, Authenticator
     from broker.config.loader import Config
@@ -76,21 +78,27 @@ class Controller:
     """What a worker does about CONNECT, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT and AUTH, and at the end of a connection.
 
     The hub calls it at the end of a turn, never while packets are parsed.
+
+    Args:
+        config: checked settings.
+        router: the worker's.
+        authenticator, acl, admission: seams of identity.
+        on_room: is called when there is room again for a CONNECT that waits for the authenticator.
     """
 
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, acl: Acl,
-                 admission: Admission | None = None) -> None:
+                 admission: Admission | None = None, on_room: Callable[[], None] = lambda: None) -> None:
         self.mqtt = config.mqtt
         self.limits = config.limits
         self.router = router
-        self.replays: ReplaySeam | None = None     # set by whoever has a log
-        self.mesh: Any = None                   # set where there are other workers
+        self.replays: ReplaySeam | None = None     # since replay_from(), where there is a log
+        self.mesh: Any = None                      # since join_mesh(), where there are other workers
         self.acl = acl = FailClosed(acl)
         self.presence = Presence()
         self.taps = Taps(router)
         self.handshake = Handshake(
-            config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail, self.resume_replays)
-        self.handshake.taps = self.taps
+            config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail, self.resume_replays,
+            self.taps, on_room)
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
@@ -98,6 +106,14 @@ class Controller:
         self.awaiting_links: Counter[Connection] = Counter()     # how many SUBSCRIBE of it wait for links
         self.held = HeldBacklogs()
         self._errors: dict[Connection, ClientError] = {}         # of connections whose end is under way
+
+    def join_mesh(self, mesh: Any) -> None:
+        """From now on a SUBACK waits for the peers, too."""
+        self.mesh = mesh
+
+    def replay_from(self, replays: ReplaySeam) -> None:
+        """From now on clients may subscribe to what is stored."""
+        self.replays = replays
 
     # Packets -------------------------------------------------------------------------------------------------------
 

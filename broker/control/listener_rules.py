@@ -31,7 +31,6 @@ class ListenerRules:
         maximum_qos: highest QoS.
         connections_max: at once, over all workers; 0: any number.
         open_connections: in this worker.
-        places: of all workers together; None: there are no others.
         limits_more: it allows less than the broker does.
         connack: what a CONNACK says here otherwise than elsewhere.
         mount_point: under which its clients live; None: in the broker's whole tree.
@@ -43,7 +42,7 @@ class ListenerRules:
         self.maximum_qos = min(listener.maximum_qos, config.mqtt.maximum_qos)
         self.connections_max = listener.connections_max
         self.open_connections = 0
-        self.places: Places | None = None
+        self._places: Places | None = None
         self.limits_more = (self.packet_bytes_max, self.maximum_qos) != (
             config.mqtt.max_packet_size_bytes, config.mqtt.maximum_qos)
         self.connack: dict[str, Any] = {}
@@ -55,19 +54,23 @@ class ListenerRules:
         self._user_name_from = listener.username_from
         self._client_identifier_from = listener.client_id_from
 
+    def share(self, places: Places) -> None:
+        """Count from now on where the connections of all workers at this listener are counted."""
+        self._places = places
+
     @property
     def is_full(self) -> bool:
         """Whether as many are connected as may be."""
         if not self.connections_max:
             return False
-        taken = self.open_connections if self.places is None else self.places.total()
+        taken = self.open_connections if self._places is None else self._places.total()
         return taken >= self.connections_max
 
     def take(self, beyond: bool) -> bool:
         """Count a connection, unless all places are taken and it may not go beyond. Returns whether it was counted."""
         if self.connections_max:
-            if self.places is not None:
-                if not self.places.take(2**63 if beyond else self.connections_max):
+            if self._places is not None:
+                if not self._places.take(2**63 if beyond else self.connections_max):
                     return False
             elif self.open_connections >= self.connections_max and not beyond:
                 return False
@@ -77,8 +80,8 @@ class ListenerRules:
     def give(self) -> None:
         """A connection that was counted has ended."""
         self.open_connections -= 1
-        if self.connections_max and self.places is not None:
-            self.places.give()
+        if self.connections_max and self._places is not None:
+            self._places.give()
 
     def client_identifier(self, facts: Facts | None) -> bytes | None:
         """Return the client identifier of a client's certificate; None: its CONNECT's counts. Raises ClientError."""

@@ -20,36 +20,44 @@ class SessionLimit:
     Args:
         sessions: the router's, by client identifier.
         maximum: of all workers together.
-
-    Attributes:
-        places: where all see it; None where there are no others.
     """
 
-    __slots__ = ("_maximum", "_sessions", "places")
+    __slots__ = ("_maximum", "_places", "_sessions")
 
     def __init__(self, sessions: Sized, maximum: int) -> None:
         self._sessions = sessions
         self._maximum = maximum
-        self.places: Places | None = None
+        self._places: Places | None = None
+
+    def share(self, places: Places) -> None:
+        """Let the other workers know from now on; to be called when sessions have been recovered.
+
+        Until then they see what an earlier process wrote: its sessions, which are on their way back.
+
+        Args:
+            places: where all see it.
+        """
+        self._places = places
+        self.tell()
 
     @property
     def is_reached(self) -> bool:
         """Whether there may be no more."""
         self.tell()
-        count = len(self._sessions) if self.places is None else self.places.total()
+        count = len(self._sessions) if self._places is None else self._places.total()
         return count >= self._maximum
 
     def take(self) -> bool:
         """Return whether there may be one more, which comes into being at once."""
-        if self.places is None:
+        if self._places is None:
             return len(self._sessions) < self._maximum
-        self.places.set(len(self._sessions) + 1)
-        if self.places.total() <= self._maximum:
+        self._places.set(len(self._sessions) + 1)
+        if self._places.total() <= self._maximum:
             return True
         self.tell()
         return False
 
     def tell(self) -> None:
         """Let the other workers know how many there are here."""
-        if self.places is not None:
-            self.places.set(len(self._sessions))
+        if self._places is not None:
+            self._places.set(len(self._sessions))

@@ -31,8 +31,8 @@ cdef class Hub(ConnectionTable):
     cdef PointerList due
     cdef uint32_t ended                  # how many of turn.closing the controller has heard of
     cdef public MeshSeam mesh            # the links to other routers; None without any
-    cdef public object memory            # broker.worker.memory_guard.MemoryGuard, or None
-    cdef public ReplaySeam replays          # None without a log
+    cdef readonly object memory          # broker.worker.memory_guard.MemoryGuard since guard_memory(), or None
+    cdef readonly ReplaySeam replays     # since replay_from(); None without a log
     cdef uint64_t messages_seen          # publishes received until the turn before
     cdef bint overdue                    # sessions have ended by their time, or wills are due, and not all is done
     cdef int64_t live_ms                 # when clients last published, or peers sent something

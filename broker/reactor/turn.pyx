@@ -403,6 +403,18 @@ cdef class Hub(ConnectionTable):
         pushed_back.count = kept
         return 0
 
+    def guard_memory(self, memory) -> None:
+        """From now on look at the memory that is used: every 250 ms, and when much was received.
+
+        Args:
+            memory: broker.worker.memory_guard.MemoryGuard.
+        """
+        self.memory = memory
+
+    def replay_from(self, ReplaySeam replays not None) -> None:
+        """From now on turns give stored messages to those who subscribed to them."""
+        self.replays = replays
+
     def trim(self) -> None:
         """Give memory that a burst needed back to the system."""
         trim_pools()

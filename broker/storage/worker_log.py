@@ -122,7 +122,7 @@ class CommitLog:
             # Where the log does not wait for the disk (`none`), it says durable before it has written.
             index.durable(min(commit_log.durable, commit_log.written))
 
-        commit_log.on_durable = on_durable
+        commit_log.when_durable(on_durable)
         commit_log.start()
         index.pass_over(commit_log.written)
         index.durable(commit_log.written)

@@ -67,7 +67,7 @@ def join(worker: LinkedWorker, links: Links) -> Mesh:
                 window_bytes=settings.window_bytes,
                 absent_ms=int(settings.absent_peer_age_s * 1000))
     worker.reactor.join_mesh(mesh)
-    worker.controller.mesh = mesh
+    worker.controller.join_mesh(mesh)
     return mesh
 
 

@@ -94,10 +94,10 @@ class Worker:
         mqtt, limits = config.mqtt, config.limits
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
-            routes_max=limits.route_cache_max, index=None if folder is None else self._open_index(folder, accept_loss))
-        self.router.tree.cache.bytes_max = limits.route_cache_bytes_max
+            routes_max=limits.route_cache_max, routes_bytes_max=limits.route_cache_bytes_max,
+            index=None if folder is None else self._open_index(folder, accept_loss))
         self.controller = Controller(
-            config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission)
+            config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission, self._accept_on)
         if folder is not None:
             self.store = self._recover(folder, accept_loss)
             log_store = self.store.log
@@ -105,7 +105,8 @@ class Worker:
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max,
             pending_handshakes_max=limits.pending_handshakes_max, **terms(config))
-        self.reactor.memory = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
+        self.memory_guard = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
+        self.reactor.guard_memory(self.memory_guard)
         self.entrances = [Entrance(number, listener, max(limits.connect_bytes_max, OPENING_BYTES_MIN), transform)
                           for number, listener in enumerate(config.listeners)]
         self.reload = Reload(self.entrances)
@@ -113,19 +114,20 @@ class Worker:
             self.reactor.look_at_clock()
             self.store.begin(self.reactor.wake)
         elif log_store is not None:
-            log_store.on_durable = self.reactor.wake
+            log_store.when_durable(self.reactor.wake)
         self.in_process = InProcess(
             self.reactor, self.router, self.controller.acl, self.controller.presence, self._router_failed)
         self._join(links, folder)
         if place is not None:
             from broker.reactor.shared_counts import Places
 
-            limit = self.controller.handshake.session_limit
-            limit.places = Places(place.run_dir, place.number, place.count, "sessions")
-            limit.tell()                 # before anybody listens
+            self.controller.handshake.session_limit.share(
+                Places(place.run_dir, place.number, place.count, "sessions"))
         if self.store is not None:
             logs = ReplayLogs(self.store.log, 0 if place is None else place.number, folder, self.mesh)
-            self.reactor.replays = self.controller.replays = Replays(self.router, logs)
+            replays = Replays(self.router, logs)
+            self.reactor.replay_from(replays)
+            self.controller.replay_from(replays)
         if mqtt.sys_interval_s:
             self.sys_topics = SysTopics(self.router, self.metrics, mqtt.sys_interval_s, self.mesh)
 
@@ -160,7 +162,6 @@ class Worker:
         if links is not None:
             from broker.worker.mesh_links import join
 
-            self.router.ledger.peer_bytes_max = self.config.mesh.owed_bytes_max
             self.mesh = join(self, links)
 
     async def hear_peers(self) -> None:
@@ -202,7 +203,7 @@ class Worker:
         """
         assert self.store is None or self.store.deadlines_run, "due wills are published before clients are let in"
         handshake = self.controller.handshake
-        handshake.connections_max = _connections_max(self.config)
+        handshake.limit_connections(_connections_max(self.config))
         if sockets is None:
             sockets = self._bound = bind(self.config.listeners)
         self.acceptor = Acceptor(
@@ -211,19 +212,18 @@ class Worker:
         if self.place is not None:
             from broker.reactor.shared_counts import FILE_NAME, Places
 
-            handshake.places = Places(self.place.run_dir, self.place.number, self.place.count)
-            for number, rules in enumerate(handshake.rules):
-                if rules.connections_max:
-                    rules.places = Places(
-                        self.place.run_dir, self.place.number, self.place.count, f"{FILE_NAME}-{number}")
-            self.handover = handshake.handover = Handover(
+            place = self.place.run_dir, self.place.number, self.place.count
+            self.handover = Handover(
                 self.reactor, handshake, Homes(self.place.node.key, self.place.count), self.place.number,
                 self.place.run_dir, self.config.processes.home_wait_ms, self.config.limits.tcp_keepalive_s)
+            handshake.share(self.handover, Places(*place), {
+                number: Places(*place, f"{FILE_NAME}-{number}")
+                for number, listener in enumerate(self.config.listeners) if listener.connections_max})
             self.handover.listen()
-        handshake.pending.on_room = self._accept_on
         self.acceptor.resume()
 
     def _accept_on(self) -> None:
+        """There is room for a CONNECT that asks the authenticator, or for a client that another worker sends."""
         assert self.acceptor is not None, "CONNECTs wait after listen() only"
         self.acceptor.resume()
         if self.handover is not None:
@@ -245,8 +245,7 @@ class Worker:
             self.reactor.leave_mesh()
             self.mesh.close()
         self.reactor.close()
-        self.reactor.memory.close()
-        self.reactor.memory = None
+        self.memory_guard.close()
         self.controller.presence.end()
         if self.reactor.replays is not None:
             self.reactor.replays.close()
@@ -275,7 +274,7 @@ class Worker:
         """Serve until stop(), then stop accepting, say goodbye, and give the last bytes `drain_s` to leave."""
         assert self.acceptor is not None, "listen() comes first"
         async with trio.open_nursery() as nursery:
-            self.controller.handshake.spawn = nursery.start_soon
+            self.controller.handshake.run_tasks_by(nursery.start_soon)
             nursery.start_soon(self.acceptor.watch)
             nursery.start_soon(self._keep_house)
             if self.store is not None:
@@ -390,7 +389,7 @@ def ledger(config: Config) -> Ledger:
     return Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max, mqtt.queue_qos0,
                   limits.retained_messages_max, limits.retained_bytes_max, overflow=OverflowRules(
                       mqtt.queue_overflow, [parse_queue_rule(text) for text in mqtt.queue_rules], secrets.randbits(64)),
-                  push_back_ms=round(mqtt.queue_push_back_s * 1000))
+                  push_back_ms=round(mqtt.queue_push_back_s * 1000), peer_bytes_max=config.mesh.owed_bytes_max)
 
 
 def terms(config: Config) -> dict[str, Any]:

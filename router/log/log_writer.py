@@ -45,7 +45,6 @@ class _OpenSegment:
 class Log(Places):
     """The log of one worker, from where `segments` ended.
 
-    `on_durable` is called, from the thread, whenever `durable` or `trouble` has changed; it must only wake somebody.
     Numbers of records are Python's to read at any time; they never go back.
 
     Args:
@@ -78,7 +77,7 @@ class Log(Places):
         self.segment_bytes_max = segment_bytes_max
         self.backlog_bytes_max = backlog_bytes_max
         self.retry_s = retry_s
-        self.on_durable: Callable[[], None] = lambda: None
+        self._on_durable: Callable[[], None] = lambda: None
         self.durable: int = segments.last_number
         self.appended: int = segments.last_number
         self.written: int = segments.last_number  # up to there it can be read back
@@ -107,6 +106,10 @@ class Log(Places):
         self._thread: threading.Thread | None = None
 
     # For whoever appends --------------------------------------------------------------------------------------------
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call this, from the thread, whenever `durable` or `trouble` has changed; it must only wake a thread."""
+        self._on_durable = callback
 
     def append(self, records: RecordBuffer) -> None:
         """Take all records out of a buffer; they are durable when `durable` has reached their numbers.
@@ -238,7 +241,7 @@ class Log(Places):
     def _changed(self) -> None:
         with self._wake:
             self._wake.notify_all()
-        self.on_durable()
+        self._on_durable()
 
     def commit(self) -> bool:
         """Write and sync what has gathered, as one batch. Returns False if there was nothing to do, or it failed.

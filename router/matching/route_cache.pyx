@@ -34,15 +34,16 @@ cdef class RouteCache:
 
     Args:
         routes_max: 8 or more; rounded down to a power of two.
+        bytes_max: how many bytes they may take.
 
     A route that leaves the cache is marked dropped, because whoever holds it would not hear of later changes.
     """
 
-    def __cinit__(self, routes_max: int):
+    def __cinit__(self, routes_max: int, bytes_max: int):
         if routes_max < WAYS:
             raise ValueError(f"routes_max is {WAYS} or more, not {routes_max}")
         self.slots_max = 1 << (min(routes_max, 1 << 30).bit_length() - 1)
-        self.room_bytes = 0xFFFFFFFFFFFFFFFF
+        self.room_bytes = bytes_max
 
     def __dealloc__(self):
         cdef uint32_t slot

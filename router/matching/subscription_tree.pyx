@@ -60,16 +60,18 @@ cdef class SubscriptionTree(RouteReader):
     Args:
         strategy: how shared subscriptions choose a member, one of STRATEGIES.
         seed: 0..2**64-1, of the random strategy and of the hash of levels; secret, where clients are not trusted.
-        routes_max: how many routes the cache holds, 8 or more; rounded down to a power of two.
+        routes_max, routes_bytes_max: how many routes the cache holds, 8 or more, rounded down to a power of two; and
+            how many bytes they may take.
 
     It borrows its receivers: their owners take them out. Nothing here may be called from inside a delivery.
     """
 
-    def __cinit__(self, strategy: str = "round_robin", seed: int = 0, routes_max: int = ROUTES_MAX):
+    def __cinit__(self, strategy: str = "round_robin", seed: int = 0, routes_max: int = ROUTES_MAX,
+                  routes_bytes_max: int = 0xFFFFFFFFFFFFFFFF):
         self.strategy = STRATEGIES[strategy]
         self.random_state = seed
         self.groups = {}
-        self.cache = RouteCache(routes_max)
+        self.cache = RouteCache(routes_max, routes_bytes_max)
         self.filters = FilterTree(seed)
 
     def __dealloc__(self):

@@ -21,7 +21,8 @@ cdef class Ledger:
     def __init__(self, queue_messages_max: int = 0xFFFFFFFF, queue_bytes_max: int = 0xFFFFFFFFFFFFFFFF,
                  inflight_max: int = 65_535, queue_qos0: bool = False,
                  retained_messages_max: int = 0xFFFFFFFFFFFFFFFF, retained_bytes_max: int = 0xFFFFFFFFFFFFFFFF,
-                 *, OverflowRules overflow=None, push_back_ms: int = 0):
+                 *, OverflowRules overflow=None, push_back_ms: int = 0,
+                 peer_bytes_max: int = 0xFFFFFFFFFFFFFFFF):
         self.queue_qos0 = queue_qos0
         self.retained_messages_max = retained_messages_max
         self.retained_bytes_max = retained_bytes_max
@@ -29,7 +30,7 @@ cdef class Ledger:
         self.queue_bytes_max = queue_bytes_max
         self.inflight_max = inflight_max
         self.peer_messages_max = 0xFFFFFFFF
-        self.peer_bytes_max = 0xFFFFFFFFFFFFFFFF
+        self.peer_bytes_max = peer_bytes_max
         self.overflow = overflow if overflow is not None else OverflowRules()
         self.push_back_ms = push_back_ms
         self.gap_min = 1024

@@ -142,6 +142,20 @@ def test_no_file_is_too_long_for_one_head() -> None:
             assert length <= LINES_MAX, f"{path}: {length} lines"
 
 
+def set_from_outside(text: str) -> set[str]:
+    """The attributes that are assigned to and not those of `self`."""
+    return {ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self"}
+
+
+@pytest.mark.parametrize("name", ["worker.py", "mesh_links.py"])
+def test_what_a_worker_is_made_of_has_nothing_hung_onto_it_afterwards(name: str) -> None:
+    text = "a.b = self.c = 1\nself.d.e: int = 1\nself.f = a.g\nh, i.j = 1, 2\nk.l += 1"
+    assert set_from_outside(text) == {"a.b", "self.d.e", "i.j", "k.l"}
+    # It comes by the constructor, or, where the object must be there first, by a method with a name.
+    assert set_from_outside((ROOT / "broker/worker" / name).read_text(encoding="utf-8")) == set()
+
+
 def test_every_module_and_every_public_name_in_our_packages_says_what_it_is() -> None:
     for path in sources(".py"):
         module = ast.parse(path.read_text(encoding="utf-8"))

@@ -203,7 +203,7 @@ class Machine:
         self.opened = opened
         self.forgot = False
         self.log = opened.log
-        self.log.on_durable = lambda: self.death.at("synced")
+        self.log.when_durable(lambda: self.death.at("synced"))
         self.follower = Follower(self.log) if self.has_follower else None
         durability = WatchedDurability(self.death, self.log, (self.follower,) if self.follower else (),
                                        int(self.has_follower))

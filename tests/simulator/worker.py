@@ -72,7 +72,7 @@ class Worker:
         begin(self.router, opened)
         self.opened = opened
         if self.index is not None:
-            opened.log.on_durable = self.log_is_durable
+            opened.log.when_durable(self.log_is_durable)
             self.index.pass_over(opened.log.written)
             self.index.durable(opened.log.written)
         incarnation = opened.log.incarnation
@@ -81,7 +81,8 @@ class Worker:
         self.mesh: Any = Mesh(self.router, self.carrier, self.name, incarnation, others, lambda: None, self.log,
                               began_after=opened.log.started_after, interest_timeout_ms=1 << 40,
                               silence_ms=SILENCE_MS, window_bytes=1 << 20)
-        self.hub.mesh = self.controller.mesh = self.mesh
+        self.hub.mesh = self.mesh
+        self.controller.join_mesh(self.mesh)
         world.network.enter(self.carrier)
         self.started_ms = world.now_ms
         self.is_up = True

@@ -280,7 +280,7 @@ class MemoryBroker:
         self.log, self.follower, self.index = log, follower, index
         self.router = Router(ledger(config), seed=1, index=index)
         self.controller = Controller(config, self.router, authenticator, acl or acl_for(""), Gatekeeper())
-        self.controller.handshake.spawn = nursery.start_soon
+        self.controller.handshake.run_tasks_by(nursery.start_soon)
         durability = Durability(log, [follower], 1) if follower is not None else None
         self.now_ms = 1_000_000
         self.hub = Hub(

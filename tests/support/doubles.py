@@ -28,8 +28,12 @@ class FakeLog:
         self.appended = 0
         self.accepting = True
         self.batches: list[tuple[int, bytes]] = []         # (number of the record before, stamped records)
-        self.on_durable: Callable[[], None] = lambda: None
+        self._on_durable: Callable[[], None] = lambda: None
         self.on_append: Callable[[], None] = lambda: None
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call this whenever something has become durable."""
+        self._on_durable = callback
 
     def append(self, records: RecordBuffer) -> None:
         """Take the records of a turn, in order, numbered without a gap."""
@@ -44,7 +48,7 @@ class FakeLog:
         """All that was appended is durable from here on."""
         if self.durable != self.appended:
             self.durable = self.appended
-            self.on_durable()
+            self._on_durable()
 
     @property
     def records(self) -> list[Record]:

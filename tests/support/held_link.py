@@ -70,9 +70,10 @@ class Linked:
         self.hub = Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(Config()))
         self.wakes = 0
         self.sent: list[bytes] = []
-        self.mesh = self.hub.mesh = controller.mesh = Mesh(
+        self.mesh = self.hub.mesh = Mesh(
             self.router, Silence(self.sent), b"n/0", 1, {b"n/1": 1}, self.wake, structlog.get_logger(),
             window_bytes=1 << 20)
+        controller.join_mesh(self.mesh)
         self.neighbour = self.mesh.neighbours[b"n/1"]
         self.peer, self.link = self.neighbour.peer, self.neighbour.link
         self.now_ms = NOW_MS

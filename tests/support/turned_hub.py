@@ -33,8 +33,7 @@ class TurnedHub:
         self.config = Config(limits=Limits(**limits), mqtt=mqtt or Mqtt())
         self.log = log
         self.router: Any = Router(ledger(self.config), seed=1, routes_max=self.config.limits.route_cache_max,
-                                  index=index)
-        self.router.tree.cache.bytes_max = self.config.limits.route_cache_bytes_max
+                                  routes_bytes_max=self.config.limits.route_cache_bytes_max, index=index)
         self.controller = Controller(self.config, self.router, Anonymous(), AllowAll())
         self.hub: Any = Hub(
             self.router, self.controller, Pump(self.router, log), now_ms=NOW_MS, **terms(self.config))

@@ -71,11 +71,11 @@ def test_durable_means_what_the_setting_says(durability: Any, after_append: int)
     assert whole(read_log(disk)[1]) == [1, 2]
 
 
-def test_on_durable_is_called_whenever_there_is_something_to_see() -> None:
+def test_when_durable_has_its_callback_called_whenever_there_is_something_to_see() -> None:
     disk = SimulatedDisk()
     log, _ = open_log(disk)
     seen: list[tuple[int, bool]] = []
-    log.on_durable = lambda: seen.append((log.durable, log.full))
+    log.when_durable(lambda: seen.append((log.durable, log.full)))
     fill(log, 1)
     disk.capacity = 0
     log.append(turn(log, 1))
@@ -510,7 +510,7 @@ def log_of_a_full_disk(capacity: int, retry_s: float, records: int) -> tuple[Sim
     disk.capacity = capacity
     log, _ = open_log(disk, retry_s=retry_s)
     changed = threading.Event()
-    log.on_durable = changed.set
+    log.when_durable(changed.set)
     log.start()
     log.append(turn(log, records))
     assert changed.wait(30)
@@ -552,7 +552,7 @@ def test_a_thread_that_has_ended_is_seen_at_the_next_append() -> None:
 
     disk.before_sync = bug
     ended = threading.Event()
-    log.on_durable = ended.set
+    log.when_durable(ended.set)
     log.start()
     log.append(turn(log, 1))
     assert ended.wait(30)

@@ -82,7 +82,7 @@ def main(clients: int) -> None:
         worker = Worker(CONFIG, folder=Path(folder))
         worker.publish_due_wills()
         worker.listen()
-        worker.controller.handshake.connections_max = clients        # they have no descriptors
+        worker.controller.handshake.limit_connections(clients)        # they have no descriptors
         guest = worker.reactor.guest = Measured(worker.reactor)
 
         async def run() -> None:
