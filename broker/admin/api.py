@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import trio
 
-from broker.admin.listener_query import merged_listeners
+from broker.admin.listener_query import merged_authenticators, merged_listeners
 from broker.admin.pagination import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
 from broker.admin.route_merge import merged_heads
 from broker.admin.why_merge import LAST_DEFAULT, merged_why
@@ -291,9 +291,10 @@ class Admin:
             if answer["error_text"] is not None:
                 raise QueryError(422, "not_reloaded", f"{answer['error_text']} "
                                  f"Worker {worker} goes on with what it had read before.")
-        rows = merged_listeners(
-            answer["listeners"] for answer in answers.values() if not isinstance(answer, QueryError))
-        return {"workers": len(answers), "listeners": [row for row in rows if row["handshakes"] is not None]}
+        answered = [answer for answer in answers.values() if not isinstance(answer, QueryError)]
+        rows = merged_listeners(answer["listeners"] for answer in answered)
+        return {"workers": len(answers), "listeners": [row for row in rows if row["handshakes"] is not None],
+                "authenticators": merged_authenticators(answer["authenticators"] for answer in answered)}
 
     # Listings -------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ def listeners_of(worker: AskedWorker) -> list[Row]:
             "handshakes": None if entrance.context is None else dict(entrance.handshakes),
             "certificates": [certificate_row(one) for one in entrance.certificates],
             "reloads": reload.done, "reloads_failed": reload.failed,
-            "trouble": reload.error if entrance.context is not None else None,
+            "trouble": reload.error if entrance.context is not None or reload.authenticators else None,
         })
     return rows
 
@@ -78,4 +78,15 @@ def merged_listeners(answers: Iterable[list[Row]]) -> list[Row]:
             for name in ("reloads", "reloads_failed"):
                 known[name] = max(known[name], row[name])
             known["trouble"] = known["trouble"] or row["trouble"]
+    return list(merged.values())
+
+
+def merged_authenticators(answers: Iterable[list[Row]]) -> list[Row]:
+    """Return the authenticators of a broker, of those of its workers: all read the same files, each verifies logins."""
+    merged: dict[int, Row] = {}
+    for rows in answers:
+        for row in rows:
+            known = merged.setdefault(row["authenticator"], row)
+            if known is not row:
+                known["verified"] += row["verified"]
     return list(merged.values())

@@ -155,9 +155,10 @@ class Queries:
         return {"rows": listeners_of(self.worker)}
 
     async def _reload(self, arguments: Row) -> Row:
-        """Read the files of the listeners again."""
+        """Read the files of listeners and authenticators again."""
         await self.worker.reload.reload()
-        return {"error_text": self.worker.reload.error, "listeners": listeners_of(self.worker)}
+        return {"error_text": self.worker.reload.error, "listeners": listeners_of(self.worker),
+                "authenticators": [one.describe() for one in self.worker.reload.authenticators]}
 
     # Clients and sessions -------------------------------------------------------------------------------------------
 

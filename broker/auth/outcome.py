@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,18 @@ class Refused:
 
 
 Outcome = Accepted | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """It is not for this authenticator of a chain to decide: the next one is asked.
+
+    Attributes:
+        before_refusal: what is awaited before the client is refused because the others ignore it too, so that the time
+            that it takes does not tell who is known; None: nothing.
+    """
+
+    before_refusal: Callable[[], Awaitable[object]] | None = None
 
 
 @dataclass(slots=True)

@@ -156,6 +156,13 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("certificate", lambda row: ", ".join(certificate(one) for one in row["certificates"]) or "-", False),
         Column("trouble", lambda row: row["trouble"] or "-", False, True),
     ),
+    "authenticators": (
+        Column("authenticator", lambda row: row["authenticator"]),
+        Column("type", lambda row: row["type"], False),
+        Column("file", lambda row: row["file"], False),
+        Column("users", lambda row: count(row["users"])),
+        Column("verified", lambda row: count(row["verified"])),
+    ),
     "clients": (
         Column("client", lambda row: who(row), False, True),
         Column("version", lambda row: VERSIONS.get(row["version"], row["version"]), False),
@@ -461,7 +468,7 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "log_level": lambda value: [Text(value["level"])],
     "reload": lambda value: [
         Text(f"Read again, by {count(value['workers'])} {'worker' if value['workers'] == 1 else 'workers'}."),
-        *([table("listeners", value["listeners"])] if value["listeners"] else [])],
+        *(table(name, value[name]) for name in ("listeners", "authenticators") if value[name])],
     "forget": lambda value: [Text(f"{value['peer']}: forgotten, {count(value['messages_dropped'])} messages dropped")],
     "kick": lambda value: [Text(f"{value['client']}: " + " and ".join(
         (["disconnected"] if value["disconnected"] else []) + (["session ended"] if value["session_ended"] else [])))],

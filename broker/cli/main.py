@@ -1,4 +1,4 @@
-"""The command `shoal`: serve, check-config, sub, pub, log, backup, restore, admin, top, lake, analyze, replay."""
+"""The command `shoal`: serve, check-config, passwd, sub, pub, log, backup, restore, admin, top, analytics."""
 
 import importlib
 import os
@@ -32,6 +32,7 @@ ELSEWHERE = {
     "log": "broker.cli.log",
     "backup": "broker.cli.backup",
     "restore": "broker.cli.backup",
+    "passwd": "broker.cli.passwd",
     "admin": "broker.cli.admin",
     "top": "broker.cli.top",
     # Of another package, which no module of the broker imports: only these names are known here.
@@ -109,6 +110,10 @@ def serve(
             check_room(folder, config.workers)
             check_addresses(config)
             check_listeners(config)
+            if config.authenticator:
+                from broker.auth.chain import check_authenticators
+
+                check_authenticators(config)
             try:
                 logs.configure(config.log)
             except OSError as error:

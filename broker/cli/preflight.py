@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from broker.config.listener import Listener
-from broker.config.listener_check import proves_clients
+from broker.config.listener_check import anonymous_allowed, proves_clients
 from broker.config.loader import Address, Config
 from broker.config.start_error import StartError
 from broker.version import VERSION
@@ -48,8 +48,8 @@ def banner(config: Config, addresses: Sequence[Address], folder: Path) -> str:
     """
     places = list(zip(addresses, config.listeners, strict=True))
     command = _command()
-    there = _there(places)
-    first, *rest = _protection(places)
+    there = _there(config, places)
+    first, *rest = _protection(config, places)
     return "\n".join(
         [
             f"Shoal {VERSION} is ready.",
@@ -73,9 +73,9 @@ def _workers(count: int) -> str:
     return f"{count} processes, which are one broker" if count > 1 else "1 process"
 
 
-def _protection(places: Sequence[tuple[Address, Listener]]) -> list[str]:
+def _protection(config: Config, places: Sequence[tuple[Address, Listener]]) -> list[str]:
     """Return the lines that say where clients need prove nothing, and where what they send can be read."""
-    open_to_all = [address for address, listener in places if not proves_clients(listener)]
+    open_to_all = [address for address, listener in places if _is_open(config, listener)]
     plain = [address for address, _ in places if not address.is_tls and address.scheme != "unix"]
     only_here = all(address.is_loopback for address, _ in places)
     if len(open_to_all) == len(places):
@@ -86,7 +86,8 @@ def _protection(places: Sequence[tuple[Address, Listener]]) -> list[str]:
         lines = [f"{reach.capitalize()} may connect, subscribe and publish without a password at",
                  f"{', '.join(map(str, open_to_all))},"]
     else:
-        lines = ["clients prove who they are, by a certificate or a key,"]
+        by = "a password, a certificate or a key" if config.authenticator else "a certificate or a key"
+        lines = [f"clients prove who they are, by {by},"]
     if not any(address.is_tls for address, _ in places):
         lines.append("and nothing is encrypted.")
     elif plain:
@@ -98,17 +99,26 @@ def _protection(places: Sequence[tuple[Address, Listener]]) -> list[str]:
     return lines
 
 
-def _there(places: Sequence[tuple[Address, Listener]]) -> str:
+def _is_open(config: Config, listener: Listener) -> bool:
+    """Return whether clients need prove nothing at a listener."""
+    if config.authenticator:
+        return anonymous_allowed(config, listener) is True and listener.username_from is None
+    return not proves_clients(listener)
+
+
+def _there(config: Config, places: Sequence[tuple[Address, Listener]]) -> str:
     """Return the options that lead `shoal sub` to a listener, the one that needs least; "" if it looks there anyway."""
     # A listener behind a proxy takes nobody without one.
     address, listener = min(places, key=lambda place: (place[1].proxy_protocol, place[0].is_tls))
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+    user = " --user USER" if config.authenticator and not _is_open(config, listener) and (
+        listener.username_from is None) else ""
     if address.scheme == "tcp" and host in ("127.0.0.1", "localhost") and address.port == DEFAULT_PORT:
-        return ""
+        return user
     path = ""
     if address.is_websocket and WEBSOCKET_PATH not in listener.websocket_paths:
         path = next(iter(listener.websocket_paths), "")
-    options = f" --url {Address(host, address.port, address.scheme, address.path)}{path}"
+    options = f" --url {Address(host, address.port, address.scheme, address.path)}{path}{user}"
     if not address.is_tls:
         return options
     if not listener.certfile:

@@ -84,13 +84,15 @@ def listener_problems(
             problem(key if in_list else f"{key}.{name}", found, expected)
             for name, found, expected in _alone(listener, address, in_list)
         )
-        if authenticator_given or proves_clients(listener):
+        if authenticator_given or config.authenticator or proves_clients(listener):
             continue
         anonymous = anonymous_allowed(config, listener)
         if anonymous is None:
             yield problem(
                 key if in_list else f"{key}.address", listener.address,
-                "a loopback address, because there is no authentication; allow_anonymous = true lets everybody in",
+                "a loopback address, because there is no authentication. `shoal passwd FILE USER` makes a password "
+                'file, which a table [[authenticator]] with type = "password_file" and file = "FILE" asks for; or '
+                "allow_anonymous = true lets everybody in",
             )
         elif anonymous is False:
             yield problem(
@@ -102,6 +104,8 @@ def listener_problems(
 def anonymous_allowed(config: Config, listener: Listener) -> bool | None:
     """Return whether clients that prove nothing may come in; None: no setting says so, and other machines reach it."""
     allowed = config.allow_anonymous if listener.allow_anonymous is None else listener.allow_anonymous
+    if allowed is None and config.authenticator:
+        return False
     if allowed is None and listener.where.is_loopback:
         return True
     return allowed

@@ -8,6 +8,8 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct
 
+from broker.config.authenticator import AUTHENTICATOR_TYPES, Authenticator
+from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS, authenticators_read
 from broker.config.listener import Address, Listener, parse_address
 from broker.config.listener_check import LISTENER_SETTINGS, listener_problems, listeners_read
 from broker.config.schema import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
@@ -91,6 +93,11 @@ def load(
         if key == "listener":
             values[key] = listeners_read(found, where, problems), where
             values.setdefault("listen", ((), where))
+            continue
+        if key == "authenticator":
+            values[key] = authenticators_read(found, where, problems), where
+            # One that could not be read is one problem, not a second one at every address.
+            authenticator_given = True
             continue
         setting = SETTINGS.get(key)
         if key in SECTIONS:
@@ -243,7 +250,8 @@ def rendered(config: Config) -> str:
             lines.append(f"#{name} = {_toml(get_args(setting.kind)[1].examples[0])}")
         else:
             lines.append(f"{'#' if value == setting.default else ''}{name} = {_toml(value)}")
-    return "\n".join([*lines, *_rendered_listeners(config.listener)]) + "\n"
+    return "\n".join(
+        [*lines, *_rendered_listeners(config.listener), *_rendered_authenticators(config.authenticator)]) + "\n"
 
 
 def _rendered_listeners(listeners: Sequence[Listener]) -> Iterator[str]:
@@ -263,6 +271,23 @@ def _rendered_listeners(listeners: Sequence[Listener]) -> Iterator[str]:
     if not listeners:
         yield from ("", "# [[listener]]", '# address = "tls://0.0.0.0:8883"', '# certfile = "server.crt"',
                     '# keyfile = "server.key"')
+
+
+def _rendered_authenticators(authenticators: Sequence[Authenticator]) -> Iterator[str]:
+    """Yield the tables of authenticators; without one, what such a table can have."""
+    yield from ("", "", "# Who is asked, in the order of the tables, who a client is; the first that knows it decides,",
+                "# and who is known to none is refused. There may be any number of these tables.")
+    for name, struct in AUTHENTICATOR_TYPES.items():
+        yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
+        for setting in AUTHENTICATOR_SETTINGS[name].values():
+            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}."
+    for authenticator in authenticators:
+        kind = str(authenticator.__struct_config__.tag)
+        yield from ("", "[[authenticator]]", f"type = {_toml(kind)}")
+        for setting in AUTHENTICATOR_SETTINGS[kind].values():
+            yield f"{setting.key} = {_toml(getattr(authenticator, setting.key))}"
+    if not authenticators:
+        yield from ("", "# [[authenticator]]", '# type = "password_file"', '# file = "users"')
 
 
 def _default(setting: Setting) -> str:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from broker.config.authenticator import Authenticator
 from broker.config.listener import Listener
 
 
@@ -492,12 +493,15 @@ class Config(Struct, frozen=True, kw_only=True):
         bool | None,
         Meta(
             description="Whether clients need no authentication: true on every address, false nowhere, "
-            "unset on loopback addresses only.",
+            "unset on loopback addresses only, and nowhere if there is an [[authenticator]].",
             examples=[True],
         ),
     ] = None
     listener: Annotated[
         tuple[Listener, ...], Meta(description="More addresses to listen on, each with rules of its own.")
+    ] = ()
+    authenticator: Annotated[
+        tuple[Authenticator, ...], Meta(description="Who is asked, in this order, who a client is.")
     ] = ()
     mqtt: Annotated[Mqtt, Meta(description="What is negotiated with a client, and what is kept for one.")] = Mqtt()
     limits: Annotated[

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 ENVIRONMENT_PREFIX = "SHOAL_"
+TABLES = ("listener", "authenticator")       # of which there may be any number
 
 
 class Setting(Struct, frozen=True):
@@ -61,8 +62,8 @@ def settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
     """Yield the settings of a struct whose fields are annotated with their meaning, those of its sections in place."""
     for field in msgspec.structs.fields(struct):
         kind, meta = get_args(field.type)
-        if field.name == "listener":
-            continue                     # its tables are read, and described, by themselves
+        if field.name in TABLES:
+            continue                     # they are read, and described, by themselves
         if isinstance(kind, type) and issubclass(kind, Struct):
             yield from settings_of(kind, f"{field.name}.")
         else:

@@ -434,14 +434,16 @@ class Controller:
         reason = connection.close_reason
         self.ends[reason] += 1
         error = self._errors.pop(connection, None)
+        # Whoever was refused has an address alone, which fail2ban looks for: a client identifier may look like one.
+        who = {"client": Late(client_of, connection)} if connection.session is not None else {
+            "client": Late(client_of, connection), "address": connection.peer or "unknown"}
         if error is not None:
-            log.info("connection_ended", client=Late(client_of, connection), reason=reason,
-                     clause=error.clause, detail=error.detail)
+            log.info("connection_ended", **who, reason=reason, clause=error.clause, detail=error.detail)
         elif reason in LOST and connection.is_silent:
             # Health checks come every second or two.
-            log.debug("connection_ended", client=Late(client_of, connection), reason=reason)
+            log.debug("connection_ended", **who, reason=reason)
         elif reason not in QUIET_ENDS:
-            log.info("connection_ended", client=Late(client_of, connection), reason=reason)
+            log.info("connection_ended", **who, reason=reason)
         if connection.tap is not None:
             self.taps.ended(connection)
         session = connection.session

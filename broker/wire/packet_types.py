@@ -35,7 +35,7 @@ class Connect:
     keep_alive_s: int = 0               # 0: none
     will: Will | None = None
     user_name: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     properties: Properties = field(default_factory=dict)
     bridge: bool = False                # the high bit of the level, by which brokers that bridge say so (3.1, 3.1.1)
 

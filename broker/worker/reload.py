@@ -1,9 +1,9 @@
-"""Certificates, keys and lists that are read again while the broker runs: all of them, or none."""
+"""Files of listeners and authenticators that are read again while the broker runs: all of them, or none."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -13,33 +13,38 @@ from broker.logs import get
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.auth.chain import Member
     from broker.transport.listener import Entrance
+    from broker.transport.tls_context import TlsContext
 
 log = get("reload")
 
-LOOK_S: Final = 2.0              # between two looks at the files: five system calls for each listener
+LOOK_S: Final = 2.0              # between two looks at the files: one to five system calls for each
 
 
 class Reload:
-    """Has the files of listeners read again when they are others than before, or when it is asked for.
+    """Has files read again, those of listeners and authenticators, when they are others than before, or on demand.
 
     A file is another one when its name leads to another file, or that was written: certbot and Kubernetes swap symbolic
     links. What is read is checked as a whole; on any fault everything stays as it is, and is said to. Connections keep
-    what they began with.
+    what they began with, and clients that were let in stay.
 
     Args:
         entrances: those of the worker.
+        authenticators: likewise.
 
     Attributes:
         done: how often it was read again.
         failed: how often that could not be used.
+        authenticators: those whose files it reads.
         error: why, in one sentence, the last time; None: it could.
     """
 
-    def __init__(self, entrances: Sequence[Entrance]) -> None:
+    def __init__(self, entrances: Sequence[Entrance], authenticators: Sequence[Member] = ()) -> None:
         self.done = self.failed = 0
         self.error: str | None = None
         self._entrances = [entrance for entrance in entrances if entrance.context is not None]
+        self.authenticators = tuple(authenticators)
         self._asked = trio.Event()
         self._reading = trio.Lock()
         self._seen = self._state()
@@ -50,7 +55,7 @@ class Reload:
 
     async def run(self) -> None:
         """Look at the files from time to time. Runs until cancelled."""
-        while self._entrances:
+        while self._entrances or self.authenticators:
             with trio.move_on_after(LOOK_S):
                 await self._asked.wait()
             if self._asked.is_set() or self._state() != self._seen:
@@ -68,7 +73,7 @@ class Reload:
     async def _reload(self) -> None:
         seen = self._state()
         try:
-            contexts = await trio.to_thread.run_sync(lambda: [entrance.context_anew() for entrance in self._entrances])
+            contexts, found = await trio.to_thread.run_sync(self._read)
         except StartError as error:
             self.failed += 1
             self.error = str(error)
@@ -76,16 +81,25 @@ class Reload:
         else:
             for entrance, context in zip(self._entrances, contexts, strict=True):
                 entrance.context = context
+            for authenticator, one in zip(self.authenticators, found, strict=True):
+                authenticator.use(one)
             self.done += 1
             self.error = None
             log.info("reloaded", certificates=[
                 {"subject": certificate.dn, "not_after_s": certificate.not_after_s}
-                for context in contexts for certificate in context.certificates])
+                for context in contexts for certificate in context.certificates],
+                authenticators=[authenticator.describe() for authenticator in self.authenticators])
         self._seen = seen
+
+    def _read(self) -> tuple[list[TlsContext], list[Any]]:
+        """Return what all files say, those of entrances and those of authenticators. From any thread. StartError."""
+        return ([entrance.context_anew() for entrance in self._entrances],
+                [authenticator.read() for authenticator in self.authenticators])
 
     def _state(self) -> list[tuple[str, int, int, int]]:
         """Return which files there are behind the names, and when they were written."""
-        return [_state_of(path) for entrance in self._entrances for path in entrance.files]
+        lists = [entrance.files for entrance in self._entrances] + [one.files for one in self.authenticators]
+        return [_state_of(path) for files in lists for path in files]
 
 
 def _state_of(path: str) -> tuple[str, int, int, int]:

@@ -14,6 +14,7 @@ import trio
 from broker.auth.acl import AllowAll
 from broker.auth.authenticator import Anonymous
 from broker.config.loader import parse_queue_rule
+from broker.config.start_error import StartError
 from broker.control.controller import Controller
 from broker.control.inprocess_client import INBOX_MAX, InProcess, InProcessClient
 from broker.control.presence import ClientInfo, Watch, describe
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from broker.auth.acl import Acl
     from broker.auth.authenticator import Admission, Authenticator
+    from broker.auth.chain import Member
     from broker.config.listener import Address
     from broker.config.loader import Config
     from broker.reactor.listeners import ListeningSocket
@@ -66,7 +68,8 @@ class Worker:
 
     Args:
         config: checked settings.
-        authenticator, admission, acl: seams of identity; by default everybody is let in and may do everything.
+        authenticator, admission, acl: seams of identity; by default the settings say who is let in, and all may do
+            everything.
         transform: makes a filter between socket and protocol for every connection; None for plain TCP.
         log_store, durability, mesh: seams of the pump; by default nothing rests on a record.
         folder: where the data is kept, which nobody else uses; None: in memory, it ends with the worker.
@@ -74,7 +77,8 @@ class Worker:
         place: among the workers of a node; None: it is the only one.
         links: to other workers, wherever they are, for which it needs a folder; None: those to the others of its place.
 
-    Raises SegmentError (of router.log.segments) if the folder cannot be used as it is, OSError.
+    Raises SegmentError (of router.log.segments) if the folder cannot be used as it is, OSError, and StartError if a
+    file that the settings name cannot be.
     """
 
     def __init__(self, config: Config, *, authenticator: Authenticator | None = None,
@@ -92,6 +96,15 @@ class Worker:
         self.store: CommitLog | None = None
         self._stop = trio.Event()
         mqtt, limits = config.mqtt, config.limits
+        members: list[Member] = []
+        if config.authenticator:
+            # Here, so that a broker without one loads none of it.
+            from broker.auth.chain import Chain, members_of
+
+            if authenticator is not None:
+                raise StartError("There is an authenticator, and [[authenticator]] tables: expected one or the other.")
+            members = members_of(config)
+            authenticator = Chain(config, members)
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, routes_bytes_max=limits.route_cache_bytes_max,
@@ -109,7 +122,7 @@ class Worker:
         self.reactor.guard_memory(self.memory_guard)
         self.entrances = [Entrance(number, listener, max(limits.connect_bytes_max, OPENING_BYTES_MIN), transform)
                           for number, listener in enumerate(config.listeners)]
-        self.reload = Reload(self.entrances)
+        self.reload = Reload(self.entrances, members)
         if self.store is not None:
             self.reactor.look_at_clock()
             self.store.begin(self.reactor.wake)

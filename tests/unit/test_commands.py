@@ -102,7 +102,7 @@ def test_what_is_named_as_nearest_is_a_setting() -> None:
     from broker.config.loader import SETTINGS
 
     for nearest in NEAREST.values():
-        assert nearest.partition(",")[0].partition(";")[0] in SETTINGS, nearest
+        assert nearest.partition(",")[0].partition(";")[0] in {*SETTINGS, "[[authenticator]]"}, nearest
     assert not set(NEAREST) & NOTHING_NEAR
     assert not set(RENAMED) & set(SETTINGS)
 

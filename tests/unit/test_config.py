@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.config.authenticator import PasswordFileTable
+from broker.config.listener_check import anonymous_allowed
 from broker.config.loader import (
     SETTINGS,
     Address,
@@ -295,3 +297,52 @@ def test_a_rendered_config_is_read_back_as_it_was(
     assert tomllib.loads(text)["mqtt"].get("receive_maximum", 1024) == receive_maximum
     assert tomllib.loads(text).get("data_dir", "shoal-data") == data_dir
     assert tomllib.loads(text)["limits"].get("connect_timeout_s", 10.0) == connect_timeout_s
+
+
+# [[authenticator]] ----------------------------------------------------------------------------------------------------
+
+def authenticators(tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "shoal.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(file, {}, {})
+    return [str(problem).removeprefix(f"file {file}: ") for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('[[authenticator]]\ntype = "passwords"\nfile = "u"', 'authenticator 1.type: found "passwords", expected one of '
+     "password_file"),
+    ('[[authenticator]]\nfile = "u"', "authenticator 1.type: found nothing, expected one of password_file"),
+    ('[[authenticator]]\ntype = []', "authenticator 1.type: found [], expected one of password_file"),
+    ('[[authenticator]]\ntype = "password_file"', "authenticator 1.file: found nothing, expected a text that is not "
+     "empty"),
+    ('[[authenticator]]\ntype = "password_file"\nfile = ""', 'authenticator 1.file: found "", expected a text that is '
+     "not empty"),
+    ('[[authenticator]]\ntype = "password_file"\nfile = 3', "authenticator 1.file: found 3, expected a text that is "
+     "not empty"),
+    ('[[authenticator]]\ntype = "password_file"\nfile = "a"\n\n[[authenticator]]\ntype = "password_file"\nfile = "b"\n'
+     'path = "c"', "authenticator 2.path: found an unknown setting, expected those of password_file: file"),
+    ("authenticator = 3", "authenticator: found 3, expected tables: [[authenticator]]"),
+])  # fmt: skip
+def test_a_wrong_authenticator_is_one_problem_that_names_its_table(tmp_path: Path, text: str, said: str) -> None:
+    # And not a second one at an address that nobody guards.
+    assert authenticators(tmp_path, f'listen = ["tcp://0.0.0.0:1883"]\n{text}') == [said]
+
+
+def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_path: Path) -> None:
+    file = tmp_path / "shoal.toml"
+    file.write_text('listen = ["tcp://0.0.0.0:1883", "tcp://127.0.0.1:1"]\n[[authenticator]]\ntype = "password_file"\n'
+                    'file = "users"\n', encoding="utf-8")
+    config = load(file, {}, {})
+    assert config.authenticator == (PasswordFileTable(file="users"),)
+    assert [anonymous_allowed(config, listener) for listener in config.listeners] == [False, False]
+    again = tmp_path / "again.toml"
+    again.write_text(rendered(config), encoding="utf-8")
+    assert load(again, {}, {}) == config
+    assert load(file, {}, {"allow_anonymous": False}).allow_anonymous is False
+
+
+def test_an_open_address_is_answered_with_what_secures_it() -> None:
+    (problem,) = problems_of(flags={"listen": ("tcp://0.0.0.0:1883",)})
+    for named in ("`shoal passwd FILE USER`", "[[authenticator]]", 'type = "password_file"', "allow_anonymous = true"):
+        assert named in problem

@@ -1,0 +1,127 @@
+"""The authenticators of the settings, asked one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
+from broker.auth.password_file import PasswordFile
+from broker.config.host_resources import cores_available
+from broker.config.listener_check import anonymous_allowed
+from broker.wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from broker.auth.enhanced_auth import Exchange
+    from broker.config.loader import Config
+    from broker.wire.packets import Connect
+
+Answer = Outcome | Ignored
+
+NO_METHOD = Refused(Reason.BAD_AUTHENTICATION_METHOD, "no authentication method is known here")
+NOBODY = Refused(Reason.NOT_AUTHORIZED, "this listener lets in nobody who does not prove who he is")
+UNKNOWN = Refused(Reason.BAD_USER_NAME_OR_PASSWORD)
+
+
+class Member(Protocol):
+    """One authenticator of a chain.
+
+    Attributes:
+        files: what it rests on; when they change, what they say is read and used again.
+    """
+
+    files: list[str]
+
+    def authenticate(self, connect: Connect, exchange: Exchange) -> Answer | Awaitable[Answer]:
+        """Decide on a CONNECT, or ignore it. What it raises refuses the client."""
+
+    def read(self) -> Any:
+        """Read its files again. From any thread. Raises StartError."""
+
+    def use(self, found: Any) -> None:
+        """From now on, decide by what read() has returned."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what an operator sees of it."""
+
+
+class Chain:
+    """An Authenticator that asks others in their order: the first that does not ignore a client decides.
+
+    Who is ignored by all is refused; a client without a user name is let in where anonymous clients may come in. Where
+    the listener takes the user name of a certificate, or of a pre-shared key, that has proved who the client is: no
+    other proof is asked for.
+
+    Args:
+        config: checked settings.
+        members: in the order of the settings.
+    """
+
+    def __init__(self, config: Config, members: Sequence[Member]) -> None:
+        self._members = tuple(members)
+        self._key = secrets.token_bytes(64)
+        self._anonymous = [anonymous_allowed(config, listener) is True for listener in config.listeners]
+        self._proved = [listener.username_from is not None for listener in config.listeners]
+
+    def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Awaitable[Outcome]:
+        """Ask one after the other; at once, as long as they answer at once."""
+        facts = exchange.facts
+        listener = 0 if facts is None else facts.listener
+        if self._proved[listener] and exchange.method is None:
+            return Accepted(connect.user_name)
+        return self._ask(connect, exchange, listener, 0, [])
+
+    def _ask(self, connect: Connect, exchange: Exchange, listener: int, begin: int,
+             hiding: list[Callable[[], Awaitable[object]]]) -> Outcome | Awaitable[Outcome]:
+        """Ask from member `begin` on; `hiding` is what those before want done before the client is refused."""
+        for number in range(begin, len(self._members)):
+            answer = self._members[number].authenticate(connect, exchange)
+            if isinstance(answer, Awaitable):
+                return self._ask_on(answer, connect, exchange, listener, number, hiding)
+            if not isinstance(answer, Ignored):
+                return answer
+            if answer.before_refusal is not None:
+                hiding.append(answer.before_refusal)
+        if exchange.method is not None:
+            return NO_METHOD
+        if connect.user_name is None:
+            return Accepted(None) if self._anonymous[listener] else NOBODY
+        if hiding:
+            # One of them, as a user who is known costs the hashing of one file; the same for one name each time.
+            chosen = hashlib.blake2b(connect.user_name.encode(), key=self._key, digest_size=8).digest()
+            return _refuse_behind(hiding[int.from_bytes(chosen) % len(hiding)])
+        return UNKNOWN
+
+    async def _ask_on(self, deciding: Awaitable[Answer], connect: Connect, exchange: Exchange, listener: int,
+                      number: int, hiding: list[Callable[[], Awaitable[object]]]) -> Outcome:
+        answer = await deciding
+        if not isinstance(answer, Ignored):
+            return answer
+        if answer.before_refusal is not None:
+            hiding.append(answer.before_refusal)
+        outcome = self._ask(connect, exchange, listener, number + 1, hiding)
+        return await outcome if isinstance(outcome, Awaitable) else outcome
+
+
+async def _refuse_behind(done_before: Callable[[], Awaitable[object]]) -> Outcome:
+    await done_before()
+    return UNKNOWN
+
+
+def members_of(config: Config) -> list[Member]:
+    """Return the authenticators of the settings, in their order. Raises StartError: a file cannot be used.
+
+    Passwords are hashed by as many threads as the broker has cores, over all workers.
+    """
+    hashing = trio.CapacityLimiter(max(1, cores_available() // max(1, config.workers)))
+    return [PasswordFile(number, table.file, hashing) for number, table in enumerate(config.authenticator, 1)]
+
+
+def check_authenticators(config: Config) -> None:
+    """Read what the authenticators need, and let go of it: a file that cannot be used ends the start. StartError."""
+    if config.workers > 1:
+        members_of(config)

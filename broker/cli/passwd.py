@@ -1,0 +1,145 @@
+"""`shoal passwd`: users and their passwords in a password file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from broker.auth.password_hash import ITERATIONS, ITERATIONS_MAX, KINDS, new_hash
+from broker.auth.password_lines import PasswordLineError, PasswordLines, checked_name
+
+PASSWORD_BYTES_MAX = 65_535          # what a CONNECT can carry (1.5.6)
+NEW_MODE = 0o600
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("user", required=False)
+@click.option("--delete", is_flag=True, help="Take the user out of the file.")
+@click.option("--list", "as_list", is_flag=True, help="Print the users, one in a line.")
+@click.option("--stdin", is_flag=True, help="Read the password from standard input, one line, and ask nobody.")
+@click.option("--hash", "kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True,
+              help="How the password is hashed; mosquitto 2.0 knows sha512-pbkdf2 only.")
+@click.option("--iterations", type=click.IntRange(1, ITERATIONS_MAX),
+              help=f"Of sha512-pbkdf2, {ITERATIONS} if not given: some 130 ms for each login.")
+def passwd(file: Path, user: str | None, delete: bool, as_list: bool, stdin: bool, kind: str,
+           iterations: int | None) -> None:
+    """Add USER to a password file, or change the password.
+
+    The password is asked for twice at the terminal. The file is made if it is not there; comments, order and mode stay.
+    A broker that has it in an [[authenticator]] table takes it within seconds. It is mosquitto's kind of file.
+    """
+    if as_list == (user is not None):
+        raise click.UsageError("expected either USER or --list")
+    if delete + as_list + stdin > 1:
+        raise click.UsageError("--delete, --list and --stdin exclude one another")
+    if iterations is not None and (kind != "sha512-pbkdf2" or delete or as_list):
+        raise click.UsageError("--iterations is for --hash sha512-pbkdf2")
+    try:
+        if as_list:
+            click.echo("".join(f"{name}\n" for name in _lines(file, file.read_bytes()).hashes), nl=False)
+            return
+        assert user is not None, "a user is required but for --list"
+        try:
+            name = checked_name(os.fsencode(user))
+        except ValueError as error:
+            _fail(f"USER: found {error}")
+        if delete:
+            with _locked(file) as place:
+                lines = _lines(file, place.read_bytes())
+                if name not in lines.hashes:
+                    _fail(f"{file}: there is no user {name}")
+                _replace(place, lines.without_user(name))
+            click.echo(f"{name}: deleted from {file}.")
+            return
+        if file.exists():
+            _lines(file, file.read_bytes())          # before anybody types anything
+        stored = new_hash(_password(name, stdin), kind, iterations or ITERATIONS)
+        with _locked(file) as place:
+            is_new = not place.exists()
+            lines = _lines(file, b"" if is_new else place.read_bytes())
+            known = name in lines.hashes
+            _replace(place, lines.with_user(name, stored))
+    except OSError as error:
+        _fail(f"{file}: {error.strerror}")
+    click.echo(f"{name}: {'changed in' if known else 'added to'} {file}.")
+    if is_new:
+        click.echo('\nA broker that has these lines in its shoal.toml asks for it:\n\n[[authenticator]]\n'
+                   f'type = "password_file"\nfile = "{file.absolute()}"')
+
+
+def _lines(file: Path, data: bytes) -> PasswordLines:
+    try:
+        return PasswordLines(data)
+    except PasswordLineError as error:
+        _fail(f"{file}: {error}")
+
+
+def _password(user: str, stdin: bool) -> bytes:
+    """Return the password that is typed twice, or comes by standard input."""
+    if stdin:
+        password = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 3).removesuffix(b"\n").removesuffix(b"\r")
+        if b"\n" in password:
+            _fail("standard input: found several lines, expected the password alone")
+    else:
+        if not sys.stdin.isatty():
+            _fail("standard input is no terminal: --stdin reads the password from it")
+        password = os.fsencode(click.prompt(f"Password of {user}", hide_input=True, default="", show_default=False,
+                                            err=True))
+        if password and password != os.fsencode(click.prompt("The same again", hide_input=True, default="",
+                                                             show_default=False, err=True)):
+            _fail("The two are not the same: nothing is changed.")
+    if not password:
+        _fail("An empty password: nothing is changed.")
+    if len(password) > PASSWORD_BYTES_MAX:
+        _fail(f"A password of more than {PASSWORD_BYTES_MAX} bytes, which no CONNECT can carry: nothing is changed.")
+    return password
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[Path]:
+    """Keep other `shoal passwd` of the same folder away; gives where the file is, behind its symbolic links."""
+    place = Path(os.path.realpath(file))
+    folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield place
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _replace(place: Path, data: bytes) -> None:
+    """Put another file in a file's place at once, of the same mode and owner: a broker reads one or the other."""
+    new = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, NEW_MODE)
+    try:
+        with open(descriptor, "wb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                before = place.stat()
+                if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                    # Only root may give a file away: else the user's own file takes the place of another's.
+                    with contextlib.suppress(PermissionError):
+                        os.fchown(descriptor, before.st_uid, before.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        new.rename(place)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _fail(text: str) -> NoReturn:
+    click.echo(text, err=True)
+    sys.exit(1)
