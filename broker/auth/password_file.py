@@ -55,7 +55,7 @@ class PasswordFile:
         self._hashing = hashing
         self._key = secrets.token_bytes(64)
         self._hashes: Mapping[str, bytes] = {}
-        self._all_hashes: list[bytes] = []
+        self._stored: tuple[bytes, ...] = ()
         self.use(self.read())
 
     def read(self) -> PasswordLines:
@@ -79,8 +79,7 @@ class PasswordFile:
             log.warning("password_lines_skipped", file=self.files[0], lines=lines.skipped[:20],
                         count=len(lines.skipped), what="there is no colon in them, so they are no users")
         self._hashes = lines.hashes
-        self._all_hashes = list(lines.hashes.values())
-        self.verified.keep(lines.hashes)
+        self._stored = lines.stored
 
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
@@ -110,11 +109,11 @@ class PasswordFile:
         return Accepted(user)
 
     def _ignored(self, user: str, password: bytes | None) -> Ignored:
-        if password is None or not self._all_hashes:
+        if password is None or not self._stored:
             return Ignored()
         # Always the same hash for one name, as for a user who is there; among many names, each as often as in the file.
         chosen = hashlib.blake2b(user.encode(), key=self._key, digest_size=8).digest()
-        stored = self._all_hashes[int.from_bytes(chosen) % len(self._all_hashes)]
+        stored = self._stored[int.from_bytes(chosen) % len(self._stored)]
         return Ignored(partial(self._fits, stored, password))
 
     async def _fits(self, stored: bytes, password: bytes) -> bool:

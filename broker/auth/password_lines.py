@@ -32,6 +32,7 @@ class PasswordLines:
 
     Attributes:
         hashes: of the users, by name, in the file's order.
+        stored: the same without the names.
         skipped: numbers of the lines that are neither blank nor a comment and have no colon.
 
     Raises PasswordLineError, whose text holds no hash, and nothing that may be a password.
@@ -61,6 +62,7 @@ class PasswordLines:
                     number, f"the user of line {self._line_of[name]} again, expected each user once")
             self._line_of[name] = number
             self.hashes[name] = stored.strip(BLANK)
+        self.stored = tuple(self.hashes.values())
 
     def with_user(self, name: str, stored: bytes) -> bytes:
         """Return the file with a user added at its end, or with another hash where the user is."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Container
 from typing import Final
 
 LOGINS_MAX: Final = 65_536           # 10 MiB
@@ -42,11 +41,6 @@ class VerifiedLogins:
         while len(self._digests) >= self._logins_max:
             del self._digests[next(iter(self._digests))]
         self._digests[user] = self._digest(user, stored, password)
-
-    def keep(self, users: Container[str]) -> None:
-        """Forget all other users."""
-        for user in [user for user in self._digests if user not in users]:
-            del self._digests[user]
 
     def _digest(self, user: str, stored: bytes, password: bytes) -> bytes:
         name = user.encode()
