@@ -7,6 +7,7 @@ from tests.tools.fuzz import (
     decoders,
     first_bytes,
     openings,
+    password_file,
     proxy,
     tls_answers,
     tls_records,
@@ -18,4 +19,4 @@ from tests.tools.fuzz import (
 
 TARGETS = {module.TARGET.name: module.TARGET for module in (
     connection, decoders, codec, topics, first_bytes, openings, configuration,
-    websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers)}
+    websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file)}
