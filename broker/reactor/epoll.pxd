@@ -2,7 +2,7 @@
 
 from broker.reactor.connection cimport Connection
 from broker.reactor.turn cimport Hub, PHASE_COUNT
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     EVENTS_MAX = 512

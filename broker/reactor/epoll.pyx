@@ -44,6 +44,9 @@ cdef extern from "<sys/socket.h>" nogil:
     ctypedef unsigned int socklen_t
     struct sockaddr:
         pass
+    struct sockaddr_storage:
+        unsigned short ss_family
+    int AF_INET
     int accept4(int fd, sockaddr* address, socklen_t* length, int flags)
     int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
     int shutdown(int fd, int how)
@@ -54,7 +57,16 @@ cdef extern from "<sys/socket.h>" nogil:
     int SO_KEEPALIVE
 
 cdef extern from "<netinet/in.h>" nogil:
+    struct in_addr:
+        uint32_t s_addr
+    struct sockaddr_in:
+        uint16_t sin_port
+        in_addr sin_addr
     int IPPROTO_TCP
+
+cdef extern from "<arpa/inet.h>" nogil:
+    const char* inet_ntop(int family, const void* address, char* text, socklen_t size)
+    uint16_t ntohs(uint16_t number)
 
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
@@ -121,6 +133,15 @@ def end_with_parent(descriptors: list[int]) -> None:
 
 
 @cython.final
+cdef object address_of(const sockaddr_storage* peer):
+    """Return HOST:PORT of a peer that came by IPv4; None of another: whoever wants it asks the socket."""
+    cdef const sockaddr_in* address = <const sockaddr_in*>peer
+    cdef char[16] text
+    if peer.ss_family != AF_INET or inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text)) == NULL:
+        return None
+    return f"{(<bytes>text).decode('ascii')}:{ntohs(address.sin_port)}"
+
+
 cdef class Reactor(Hub):
     """The hub with epoll and sockets. See Hub for the arguments.
 
@@ -259,8 +280,11 @@ cdef class Reactor(Hub):
         cdef Connection connection
         cdef int fd, accepted = 0
         cdef int one = 1
+        cdef sockaddr_storage peer
+        cdef socklen_t length
         while accepted < count:
-            fd = accept4(listening_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            length = sizeof(peer)
+            fd = accept4(listening_fd, <sockaddr*>&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
                 if errno == EAGAIN:
                     break
@@ -272,15 +296,16 @@ cdef class Reactor(Hub):
             setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             connection = self._adopt(fd)
             if entrance is not None:
-                self._put_layers(connection, entrance)
+                self._put_layers(connection, entrance, None if entrance.is_bare else address_of(&peer))
             accepted += 1
         return accepted
 
-    def _put_layers(self, Connection connection not None, entrance) -> None:
+    def _put_layers(self, Connection connection not None, entrance, str address) -> None:
         connection.facts = entrance.facts()
         if entrance.is_bare:
             return
-        connection.facts.address = connection.peer       # of one that has gone the socket says nothing any more
+        # Of one that has gone the socket says nothing any more.
+        connection.facts.address = address or connection.peer
         try:
             layers = entrance.layers(connection.facts, connection.facts.address)
         except Exception as error:
