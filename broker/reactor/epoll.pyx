@@ -134,7 +134,7 @@ def end_with_parent(descriptors: list[int]) -> None:
 
 @cython.final
 cdef object address_of(const sockaddr_storage* peer):
-    """Return HOST:PORT of a peer that came by IPv4; None of another: whoever wants it asks the socket."""
+    """Return HOST:PORT of a peer that came by IPv4; None of another, whose socket can be asked."""
     cdef const sockaddr_in* address = <const sockaddr_in*>peer
     cdef char[16] text
     if peer.ss_family != AF_INET or inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text)) == NULL:

@@ -116,6 +116,8 @@ cdef class Shares:
     cdef int put_back(self, PointerList* items, void** rest, uint32_t count) except -1:
         """Put what has not been worked through in front of what was listed meanwhile."""
         cdef uint32_t index, older = items.count
+        if count == 0:
+            return 0
         for index in range(count):
             list_push(items, NULL)
         memmove(items.items + count, items.items, older * sizeof(void*))
