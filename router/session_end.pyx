@@ -1,7 +1,7 @@
 """Sessions that end: what came to them through shared subscriptions goes to other members, or is counted (4.8.2).
 
-A message that waits in the log may not be readable yet: it is not written, or the disk refuses for now. Nothing is lost
-for that: the session ends for everybody else, and passes on what it owes when that can be read. Its end is recorded
+A message that waits in the log may not be readable yet: it is not written, or the disk is refusing. Nothing is lost for
+that: the session ends for everybody else, and passes on what it owes when that can be read. Its end is recorded
 behind what follows from it, so after a crash there may be one too many of something, never one too few.
 """
 

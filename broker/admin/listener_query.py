@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -36,14 +35,8 @@ def certificate_row(certificate: Certificate) -> Row:
     return {
         "subject": certificate.dn, "names": list(certificate.san_dns), "issuer": certificate.issuer,
         "serial": certificate.serial, "sha256": certificate.sha256, "not_before_s": certificate.not_before_s,
-        "not_after_s": certificate.not_after_s, "days_left": days_left(certificate),
+        "not_after_s": certificate.not_after_s, "days_left": certificate.days_left(),
     }
-
-
-def days_left(certificate: Certificate) -> int:
-    """Return for how many whole days a certificate is still valid; less than 0: it has expired."""
-    assert certificate.not_after_s is not None, "ours were read from their files"
-    return int((certificate.not_after_s - time.time()) // 86_400)
 
 
 def facts_row(facts: Facts | None) -> Row:

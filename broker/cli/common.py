@@ -22,6 +22,7 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "--host": ("--listen",), "--bind": ("--listen",), "-v": ("--log-level",), "--verbose": ("--log-level",),
     "-d": ("--log-level",), "--debug": ("--log-level",), "-w": ("--workers",), "--threads": ("--workers",),
 }  # fmt: skip
+WEBSOCKET_PATH: Final = "/mqtt"      # where our commands look for one
 LIKENESS: Final = 0.7                # of an option to what was typed, from which on it is worth naming
 
 _FOLDER_OPTIONS: Final = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Protocol
 
+from broker.cli.common import WEBSOCKET_PATH
 from broker.cli.mqtt_errors import ConnectionLostError, MqttError, WebSocketError
 from broker.cli.mqtt_url import Way
 from broker.transport.tls_words import TlsError
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from broker.transport.tls_client import ClientContext, TlsClient
 
 RECEIVE_BYTES = 1 << 16              # at most so much is read at once
-WEBSOCKET_PATH = "/mqtt"
 TLS_ALERT = b"\x15"                  # the first byte of what a port with TLS says to a client without
 USUALLY_TLS = (8883, 8084)
 

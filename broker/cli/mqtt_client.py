@@ -35,7 +35,7 @@ class RefusedError(MqttError):
 
 
 class TurnedAwayError(RefusedError, ConnectionLostError):
-    """The broker said no for now."""
+    """The broker said no, and may say yes to the same later."""
 
 
 FOR_NOW = frozenset({

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from broker.cli.common import WEBSOCKET_PATH
 from broker.config.listener import Listener
 from broker.config.listener_check import anonymous_allowed, proves_clients
 from broker.config.loader import Address, Config
@@ -14,8 +15,6 @@ from broker.version import VERSION
 
 PACKAGES = ("broker", "router", "mesh")
 DEFAULT_PORT = 1883
-WEBSOCKET_PATH = "/mqtt"             # where `shoal sub` looks for one
-
 
 _SURVIVES = {
     "fsync": "a crash and a loss of power",

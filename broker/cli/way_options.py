@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from broker.cli.connection import WEBSOCKET_PATH
+from broker.cli.common import WEBSOCKET_PATH
 from broker.cli.mqtt_url import PORTS, URLS, MqttUrl, Way, parse_url
 
 if TYPE_CHECKING:

@@ -6,10 +6,8 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from broker.config.listener import Address, Listener, parse_address
-from broker.config.setting import Problem, Setting, settings_of, shown
+from broker.config.setting import Problem, Setting, settings_of, tables_of, values_of
 
 if TYPE_CHECKING:
     from broker.config.schema import Config
@@ -25,27 +23,14 @@ FILE_SETTINGS = ("certfile", "keyfile", "cafile", "capath", "crlfile", "psk_file
 
 def listeners_read(tables: object, where: str, problems: list[Problem]) -> tuple[Listener, ...]:
     """Return the listeners of the [[listener]] tables that a layer gives; what is wrong is added to the problems."""
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        problems.append(Problem(where, "listener", shown(tables), "tables: [[listener]]"))
-        return ()
     found = []
-    for number, table in enumerate(tables, 1):
-        values: dict[str, Any] = {}
-        wrong = len(problems)
-        for name, value in table.items():
-            setting = LISTENER_SETTINGS.get(name)
-            if setting is None:
-                problems.append(Problem(where, f"listener {number}.{name}", "an unknown setting", _suggestion(name)))
-                continue
-            # One file may stand without the brackets of a list.
-            given = [value] if name in ("certfile", "keyfile") and isinstance(value, str) else value
-            try:
-                values[name] = msgspec.convert(given, setting.kind)
-            except msgspec.ValidationError:
-                problems.append(Problem(where, f"listener {number}.{name}", shown(value), setting.expected))
-        if "address" not in table:
-            problems.append(Problem(where, f"listener {number}.address", "nothing", "an address"))
-        if len(problems) == wrong:
+    for number, table in enumerate(tables_of(tables, "listener", where, problems), 1):
+        # One file may stand without the brackets of a list.
+        given = {name: [value] if name in ("certfile", "keyfile") and isinstance(value, str) else value
+                 for name, value in table.items()}
+        values = values_of(
+            given, LISTENER_SETTINGS, {"address": "an address"}, where, f"listener {number}", problems, _suggestion)
+        if values is not None:
             found.append(Listener(**values))
     return tuple(found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -56,6 +56,42 @@ def shown(found: Any) -> str:
     """Return what was found, for an error."""
     text = json.dumps(found, ensure_ascii=False, default=str)
     return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
+
+
+def tables_of(found: object, name: str, where: str, problems: list[Problem]) -> list[dict[str, Any]]:
+    """Return the [[name]] tables that a layer gives; of anything else none, and that is added to the problems."""
+    if isinstance(found, list) and all(isinstance(table, dict) for table in found):
+        return found
+    problems.append(Problem(where, name, shown(found), f"tables: [[{name}]]"))
+    return []
+
+
+def values_of(
+    table: Mapping[str, Any], settings: Mapping[str, Setting], required: Mapping[str, str], where: str, key: str,
+    problems: list[Problem], instead_of: Callable[[str], str],
+) -> dict[str, Any] | None:
+    """Return what a table sets; None if something is wrong with it, which is added to the problems.
+
+    Args:
+        settings: that it may have, by name.
+        required: what to expect of those that it must have.
+        key: what problems call the table.
+        instead_of: returns what to expect in place of a name that is none.
+    """
+    values: dict[str, Any] = {}
+    wrong = len(problems)
+    for name, value in table.items():
+        setting = settings.get(name)
+        if setting is None:
+            problems.append(Problem(where, f"{key}.{name}", "an unknown setting", instead_of(name)))
+            continue
+        try:
+            values[name] = msgspec.convert(value, setting.kind)
+        except msgspec.ValidationError:
+            problems.append(Problem(where, f"{key}.{name}", shown(value), setting.expected))
+    problems.extend(Problem(where, f"{key}.{name}", "nothing", expected)
+                    for name, expected in required.items() if name not in table)
+    return values if len(problems) == wrong else None
 
 
 def settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:

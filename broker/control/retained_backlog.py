@@ -41,7 +41,7 @@ class Backlog:
     """The retained messages that one client's subscriptions have asked for and that it has not been given.
 
     Those that are kept in memory are here at once; those on disk are read in slices, the next one when nothing is here.
-    A topic filter that asks again is given all that it asks for now, and no more what it was still to get: so there is
+    A topic filter that asks again is given all that it asks for anew, and no more what it was still to get: so there is
     no more of this than the client has subscriptions.
 
     Attributes:

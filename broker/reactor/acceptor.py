@@ -94,24 +94,24 @@ class Acceptor:
         self._sockets.clear()
 
     def _has_room(self) -> bool:
-        if self.reactor.openings.room == 0:
-            self.reactor.openings.make_room(self.reactor.now_ms)
-            return False                 # those that are ended have gone at the next look
-        return self.reactor.connection_count < self.connections_max and not self.pending.limit_reached
+        handshakes = self.reactor.pending_handshakes
+        handshakes.make_room(self.reactor.now_ms)
+        return (self.reactor.connection_count < self.connections_max and not self.pending.limit_reached
+                and handshakes.room > 0)
 
     def on_acceptable(self, descriptor: int) -> None:
         """A listening socket is readable: take a batch, or pause."""
         if not self._watching:
             return
         room = self.connections_max - self.reactor.connection_count
-        openings = self.reactor.openings.room
-        if room <= 0 or openings == 0 or self.pending.limit_reached:
+        handshakes = self.reactor.pending_handshakes.room
+        if room <= 0 or handshakes == 0 or self.pending.limit_reached:
             self.pause("connections_max" if room <= 0 else
                        "pending_connects_max" if self.pending.limit_reached else "pending_handshakes_max")
             self._trouble.set()
             return
         try:
-            self.reactor.accept_batch(descriptor, min(ACCEPT_BATCH_MAX, room, openings), self._entrances[descriptor])
+            self.reactor.accept_batch(descriptor, min(ACCEPT_BATCH_MAX, room, handshakes), self._entrances[descriptor])
         except OSError as error:
             if error.errno not in ACCEPT_RETRY_ERRNOS:
                 raise

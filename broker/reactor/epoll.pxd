@@ -19,7 +19,7 @@ cdef class Reactor(Hub):
     cdef size_t shared_size
     cdef int sockets_per_turn            # at most so many sockets are read in one turn
     cdef public object guest             # broker.reactor.trio_guest.Guest, ticks once per turn if due; None under a trio task
-    cdef readonly object openings        # broker.reactor.openings.Openings: of what came by layers
+    cdef readonly object pending_handshakes      # broker.reactor.pending_handshakes.PendingHandshakes
     cdef bint guest_due
     cdef dict watched                    # descriptor that is no client's -> callable(descriptor): it is readable
     cdef bint running

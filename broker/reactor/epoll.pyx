@@ -11,7 +11,7 @@ from broker.wire.codec cimport CONNECT, varint_length, write_varint
 from broker.reactor.histogram cimport monotonic_ns, note_duration, realtime_us
 from broker.reactor.turn cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
 from broker.reactor.turn import PHASES
-from broker.reactor.openings import Openings
+from broker.reactor.pending_handshakes import PendingHandshakes
 from broker.reactor.protocol cimport CLOSING, CONNECTING, WORK_READ
 from broker.reactor.socket_end cimport NO_SOCKET
 from broker.reactor.timing_wheel cimport TICK_MS
@@ -165,7 +165,7 @@ cdef class Reactor(Hub):
             raise MemoryError()
         self.sockets_per_turn = min(sockets_per_turn, EVENTS_MAX)
         self.watched = {}
-        self.openings = Openings(pending_handshakes_max)
+        self.pending_handshakes = PendingHandshakes(pending_handshakes_max)
         self._watch(self.wake_fd, EPOLLIN)
         self.next_tick_ms = 0
 
@@ -313,8 +313,8 @@ cdef class Reactor(Hub):
             connection.layers_failed(error)
         else:
             connection.put_layers(Layers(layers, connection.facts))
-            connection.layers.openings = self.openings
-            self.openings.waiting[connection.layers] = connection
+            connection.layers.pending_handshakes = self.pending_handshakes
+            self.pending_handshakes.waiting[connection.layers] = connection
 
     def adopt(self, int fd, accepted_ms: int | None = None) -> Connection:
         """Take over a connected, non-blocking stream socket; it is closed by the reactor from now on.

@@ -2,16 +2,19 @@
 
 There are two ends, each the other's partner: the client's connection, with its layers, and the connection to the worker at
 home. What comes by the one goes out by the other, and nothing is looked at. Neither reads while the other one has much to
-send, so what is on its way is bounded. The same serves a client whose home is on another machine.
+send, so what is on its way is bounded.
 """
 
 cimport cython
 from broker.reactor.protocol cimport RELAYED
 from broker.transport.layer cimport plain
 from broker.wire.output_buffer cimport output_room
-from broker.wire.reasons import CloseReason
+from broker.logs import get
+from broker.wire.reasons import ClientError, CloseReason
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memcpy
+
+log = get("connections")
 
 
 @cython.no_gc
@@ -45,7 +48,9 @@ cdef class RelayEnd(SocketEnd):
         if received and self.layers is not None:
             try:
                 self.layers.receive(shared, received)
-            except Exception:
+            except Exception as error:
+                if not isinstance(error, ClientError):
+                    log.error("filter_failed", exc_info=error)
                 self.layers.close()
                 return self.close_relay()
             if self.layers.raw.pending:

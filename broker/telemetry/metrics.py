@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Struct
 
 from broker import logs
-from broker.admin.listener_query import days_left
 from broker.reactor.introspection import queue_of
 from router.log.log_writer import Log
 
@@ -252,7 +251,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
         ends={str(reason): count for reason, count in controller.ends.items()},
         refused={str(reason): count for reason, count in controller.refused.items()},
         tls_handshakes=_handshakes(entrances),
-        certificate_days={str(entrance.number + 1): min(map(days_left, entrance.certificates))
+        certificate_days={str(entrance.number + 1): min(one.days_left() for one in entrance.certificates)
                           for entrance in entrances if entrance.certificates},
         reloads=reload.done if reload is not None else 0,
         reloads_failed=reload.failed if reload is not None else 0,

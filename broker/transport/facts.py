@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from msgspec import Struct
 
 
@@ -28,6 +30,11 @@ class Certificate(Struct, frozen=True, kw_only=True):
     not_after_s: int | None = None
     serial: str | None = None
     issuer: str | None = None
+
+    def days_left(self) -> int:
+        """Return for how many whole days one that was read is still valid; less than 0: it has expired."""
+        assert self.not_after_s is not None, "only a proxy's word on its name is known"
+        return int((self.not_after_s - time.time()) // 86_400)
 
 
 class Facts(Struct, kw_only=True):

@@ -33,7 +33,8 @@ cdef class Layers:
     cdef Layer outermost             # at the socket; None: bytes go through as they are
     cdef Layer innermost             # at the protocol
     cdef Output raw                  # for the socket, which has not taken it yet
-    cdef public object openings      # broker.reactor.openings.Openings until all layers are open, or it is closed; None then
+    # broker.reactor.pending_handshakes.PendingHandshakes until all layers are open, or it is closed; None then.
+    cdef public object pending_handshakes
     cdef readonly object facts       # what the layers found out about the client: broker.transport.facts.Facts
     cdef uint32_t work               # that they did and no turn has counted yet: see Turn.work
     cdef bint closed                 # nothing comes through any more, either way

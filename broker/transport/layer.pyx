@@ -117,14 +117,14 @@ cdef class Layers:
             plain.length = length
         else:
             self.outermost.receive(data, length)
-        if self.openings is not None and self.is_open():
+        if self.pending_handshakes is not None and self.is_open():
             self.note_opened()
         return 0
 
     cdef int note_opened(self) except -1:
-        if self.openings is not None:
-            self.openings.waiting.pop(self, None)
-            self.openings = None
+        if self.pending_handshakes is not None:
+            self.pending_handshakes.waiting.pop(self, None)
+            self.pending_handshakes = None
         return 0
 
     cdef int send(self, const uint8_t* data, size_t length) except -1:

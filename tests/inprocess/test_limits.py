@@ -39,7 +39,7 @@ from broker.wire.reasons import Reason
 from broker.worker.worker import Worker, open_broker
 from tests.support.conversation import MemoryBroker
 from tests.support.doubles import QuickAuthenticator
-from tests.support.embedded import device
+from tests.support.embedded import device, until
 from tests.support.process import MEASURED, ROOT, BrokerProcess
 
 TIMEOUT_S = 60
@@ -53,12 +53,6 @@ async def broker_with(limits: Limits | None = None, mqtt: Mqtt | None = None) ->
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config) as broker:
             yield broker
-
-
-async def until(condition: Any) -> None:
-    """Let other tasks go on until something is true; broker_with() bounds it."""
-    while not condition():
-        await trio.lowlevel.checkpoint()
 
 
 def of_broker(broker: Worker, name: bytes) -> Any:

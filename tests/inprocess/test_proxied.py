@@ -20,7 +20,7 @@ from broker.transport.facts import Certificate
 from broker.wire.packets import Connack, Connect, Disconnect, Publish, Subscribe, encode, subscription
 from broker.wire.reasons import CloseReason
 from broker.worker.worker import Worker, open_broker
-from tests.support.embedded import Device
+from tests.support.embedded import Device, until
 from tests.support.proxy_headers import FOUR, LOCAL, SIX, TCP6, UNIQUE_ID, UNSPEC, ssl, tlv, v2
 from tests.support.websockets import ClientEnd, request
 
@@ -38,12 +38,6 @@ async def broker_with(limits: Limits | None = None, **listener: Any) -> AsyncIte
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config) as broker:
             yield broker
-
-
-async def until(condition: Any) -> None:
-    """Let other tasks go on until something is true; broker_with() bounds it."""
-    while not condition():
-        await trio.lowlevel.checkpoint()
 
 
 async def stream_to(broker: Worker) -> trio.SocketStream:

@@ -37,7 +37,7 @@ from broker.wire.packets import (
 )
 from broker.wire.reasons import CloseReason, Reason
 from broker.worker.worker import Worker, open_broker
-from tests.support.embedded import Device
+from tests.support.embedded import Device, until
 from tests.support.process import ROOT
 from tests.support.websockets import BINARY, CLOSE, PONG, TEXT, ClientEnd, close_frame, frame, frames_in, request
 
@@ -52,12 +52,6 @@ async def broker_with(limits: Limits | None = None, mqtt: Mqtt | None = None, **
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config) as broker:
             yield broker
-
-
-async def until(condition: Any) -> None:
-    """Let other tasks go on until something is true; broker_with() bounds it."""
-    while not condition():
-        await trio.lowlevel.checkpoint()
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from broker.config.loader import Config, Log, Shutdown
 from broker.transport.facts import Certificate
 from broker.wire.packets import Connack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.worker.worker import Worker, open_broker
-from tests.support.embedded import Device
+from tests.support.embedded import Device, until
 from tests.support.front_ends import haproxy, listening, nginx
 
 TIMEOUT_S = 60
@@ -38,12 +38,6 @@ async def broker_behind(*listeners: Listener) -> AsyncIterator[Worker]:
 
 def proxied(scheme: str = "tcp") -> Listener:
     return Listener(address=f"{scheme}://127.0.0.1:0", proxy_protocol=True, proxy_from=FROM_HERE)
-
-
-async def until(condition: Any) -> None:
-    """Let other tasks go on until something is true; broker_behind() bounds it."""
-    while not condition():
-        await trio.lowlevel.checkpoint()
 
 
 def only_one(broker: Worker) -> Any:

@@ -21,6 +21,12 @@ TIMEOUT_S = 30
 Run = Callable[[Worker], Awaitable[None]]
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Let other tasks go on until something is true; the caller bounds it."""
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
 def as_task(run: Run, **seams: Any) -> None:
     """Embedded: the broker is a task of somebody's trio program."""
     async def main() -> None:

@@ -101,10 +101,9 @@ class Hostile:
 
     async def stuck(self, task_status: trio.TaskStatus[None]) -> None:
         """Subscribe to everything, and take nothing."""
-        stream = await self.member(b"stuck", 4096)
-        assert stream is not None
-        task_status.started()
-        await trio.sleep_forever()
+        async with await self.member(b"stuck", 4096):
+            task_status.started()
+            await trio.sleep_forever()
 
     async def firehose(self, task_status: trio.TaskStatus[None]) -> None:
         """Subscribe to everything at QoS 1, and acknowledge nothing."""

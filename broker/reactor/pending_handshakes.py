@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SILENT_MS: Final = 2000          # a client that is on its way says something in this time, however busy the worker is
 
 
-class Openings:
+class PendingHandshakes:
     """Bounds them: when there are too many, accepting pauses, and those go that say nothing.
 
     Clients that all come back at once wait in the backlog, so, and none that is on its way is sent away for another;
@@ -23,7 +23,7 @@ class Openings:
 
     Attributes:
         waiting: by their layers, in the order in which they came. The layers take themselves out, once they are open or
-            closed.
+            closed; those that were ended linger, and do not count.
     """
 
     def __init__(self, limit: int) -> None:
@@ -43,5 +43,7 @@ class Openings:
         """
         if self.room:
             return
-        for connection in [one for one in self.waiting.values() if now_ms - one.heard_ms >= SILENT_MS]:
-            connection.close(CloseReason.PENDING_HANDSHAKES_MAX)
+        for layers, connection in list(self.waiting.items()):
+            if now_ms - connection.heard_ms >= SILENT_MS:
+                del self.waiting[layers]
+                connection.close(CloseReason.PENDING_HANDSHAKES_MAX)
