@@ -6,9 +6,10 @@ import shoal_packages
 
 shoal_packages.check("router", "mesh", "broker")
 
-from broker.auth.acl import Acl
+from broker.auth.acl import Acl, Decision, Grant
 from broker.auth.authenticator import Admission, Authenticator
 from broker.auth.outcome import Accepted, Refused
+from broker.auth.principal import Principal
 from broker.auth.scram import ScramCredentials, ScramSha256
 from broker.config.loader import Config, ConfigError, load
 from broker.control.inprocess_client import InProcessClient, RefusedError
@@ -27,8 +28,11 @@ __all__ = [
     "Config",
     "ConfigError",
     "Connected",
+    "Decision",
     "Disconnected",
+    "Grant",
     "InProcessClient",
+    "Principal",
     "Reason",
     "ReceivedMessage",
     "Refused",

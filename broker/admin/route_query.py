@@ -11,6 +11,7 @@ import trio
 
 from broker.admin.pagination import QueryError, Row, page
 from broker.admin.route_merge import MEMBERS_SHOWN_MAX
+from broker.auth.acl import Grant
 from broker.reactor import introspection
 from broker.wire import application_message
 from broker.wire.rendering import options_fields, text_of
@@ -65,7 +66,7 @@ async def describe_head(queries: WorkerView, arguments: Row) -> Row:
         "groups": [_group_row(queries, group, asked) for group in groups],
         "archived": archived,
         "publisher": None if asked.publisher is None else {
-            "client": arguments["publisher"], **_publisher_verdict(queries, asked.publisher, asked.topic)},
+            "client": arguments["publisher"], **_publisher_verdict(queries, asked.publisher, asked)},
     }  # fmt: skip
 
 
@@ -128,13 +129,15 @@ async def subscribers(tree: Any, topic_filter: bytes) -> list[Any]:
     return found
 
 
-def _publisher_verdict(queries: WorkerView, publisher: Session, topic: bytes) -> Row:
+def _publisher_verdict(queries: WorkerView, publisher: Session, asked: Asked) -> Row:
     connection = publisher.connection
     if connection is None:
-        return {"connected": False, "allowed": None}
-    allowed = not topic.startswith((b"$SYS", b"$replay/")) and queries.worker.controller.acl.may_publish(
-        connection.identity, topic)
-    return {"connected": True, "allowed": bool(allowed)}
+        return {"connected": False, "allowed": None, "decided_by": None}
+    if asked.topic.startswith((b"$SYS", b"$replay/")):
+        return {"connected": True, "allowed": False, "decided_by": "the broker's own topics"}
+    decision = queries.worker.controller.acl.explain(
+        connection.principal, "publish", asked.topic, asked.message.quality_of_service, asked.message.retained)
+    return {"connected": True, "allowed": decision.grant == Grant.WHOLE, "decided_by": decision.by}
 
 
 def receiver_row(

@@ -244,10 +244,11 @@ class Queries:
         row = self._session_row(session)
         if connection is not None:
             row |= self._client_row(session)
-            identity = connection.identity
+            principal = connection.principal
             row |= {
-                "keep_alive_s": connection.keep_alive_ms * 2 // 3 / 1000, "identity": None if identity is None else
-                str(identity), "send_quota": introspection.queue_of(session)["send_quota"],
+                "keep_alive_s": connection.keep_alive_ms * 2 // 3 / 1000, "identity": principal.user_name,
+                "groups": list(principal.groups), "superuser": principal.superuser,
+                "send_quota": introspection.queue_of(session)["send_quota"],
                 "dropped": connection.dropped(), "throttled": connection.throttled,
                 "came_by": facts_row(connection.facts),
             }  # fmt: skip

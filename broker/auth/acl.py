@@ -1,64 +1,121 @@
 """What a client may do: the seam that is asked about topics."""
 
+from __future__ import annotations
+
 from collections.abc import Coroutine
-from typing import Protocol
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from broker.logs import get
 
+if TYPE_CHECKING:
+    from broker.auth.principal import Principal
+
 log = get("acl")
+
+Action = Literal["publish", "subscribe", "read"]
+
+
+class Grant(IntEnum):
+    """What a client is granted of a topic filter."""
+
+    REFUSED = 0
+    NARROWED = 1                 # the topics among those that match that may_read() allows
+    WHOLE = 2
+
+
+class Decision(NamedTuple):
+    """What was decided, and by what.
+
+    Attributes:
+        grant: REFUSED or WHOLE; NARROWED of a subscription only.
+        by: in words for an operator, such as "acl.conf:17 topic deny plant/#".
+    """
+
+    grant: Grant
+    by: str
 
 
 class Acl(Protocol):
     """Answers at once, without I/O. Answers for publishing are remembered per connection and topic name.
 
-    What it raises is logged with its traceback, and the answer is no.
+    What it raises is logged with its traceback, and the answer is no. About superusers it is not asked. It may have
+    two members more: `decides_by_qos`, True if its answers for publishing depend on QoS or RETAIN, which are remembered
+    with the topic name then; and `explain(principal, action, name, qos, retain)`, which returns a Decision, for
+    operators.
     """
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return whether a client may publish to a topic name."""
 
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool | Grant:
         """Return whether a client may subscribe to a topic filter; a shared subscription's comes without $share."""
 
 
 class AllowAll:
     """Every client may do everything. The default: anonymous on loopback."""
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return True."""
         return True
 
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool | Grant:
         """Return True."""
         return True
 
 
 class FailClosed:
-    """Another ACL, whose failures are a no: they are its own affair, not the worker's."""
+    """Another ACL, whose failures are a no: they are its own affair, not the worker's. Superusers may do everything.
+
+    Attributes:
+        decides_by_qos: the other's answers for publishing depend on QoS or RETAIN.
+    """
 
     def __init__(self, acl: Acl) -> None:
         self._acl = acl
+        self.decides_by_qos = bool(getattr(acl, "decides_by_qos", False))
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return the other's answer."""
+        if principal.superuser:
+            return True
         try:
-            return _answered(self._acl.may_publish(identity, topic_name))
+            return bool(_answered(self._acl.may_publish(principal, topic_name, qos, retain)))
         except Exception:
             log.exception("acl_failed")
             return False
 
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
-        """Return the other's answer."""
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
+        """Return whether the other grants the whole topic filter."""
+        if principal.superuser:
+            return True
         try:
-            return _answered(self._acl.may_subscribe(identity, topic_filter))
+            granted = _answered(self._acl.may_subscribe(principal, topic_filter, qos))
         except Exception:
             log.exception("acl_failed")
             return False
+        return granted == Grant.WHOLE if isinstance(granted, Grant) else bool(granted)
+
+    def explain(self, principal: Principal, action: Action, name: bytes, qos: int, retain: bool) -> Decision:
+        """Return what is decided, and by what."""
+        if principal.superuser:
+            return Decision(Grant.WHOLE, "superuser")
+        explain = getattr(self._acl, "explain", None)
+        if explain is None:
+            allowed = self.may_publish(principal, name, qos, retain) if action == "publish" else self.may_subscribe(
+                principal, name, qos)
+            return Decision(Grant.WHOLE if allowed else Grant.REFUSED, type(self._acl).__name__)
+        try:
+            grant, by = _answered(explain(principal, action, name, qos, retain))
+            return Decision(Grant(grant), str(by))
+        except Exception:
+            log.exception("acl_failed")
+            return Decision(Grant.REFUSED, f"{type(self._acl).__name__} has failed")
 
 
-def _answered(answer: object) -> bool:
+def _answered(answer: Any) -> Any:
     """Return an answer; raise TypeError for a coroutine, which would count as a yes."""
     if isinstance(answer, Coroutine):
         answer.close()
         raise TypeError("an ACL answers at once: its methods are not async")
-    return bool(answer)
+    return answer

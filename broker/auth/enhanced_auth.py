@@ -14,6 +14,7 @@ from broker.wire.packets import Auth, encode_fitting
 from broker.wire.reasons import ClientError, CloseReason, Reason
 
 if TYPE_CHECKING:
+    from broker.auth.principal import Principal
     from broker.transport.facts import Facts
 
 log = get("authentication")
@@ -33,7 +34,7 @@ class Connection(Protocol):
 
     peer: str | None
     facts: Facts | None
-    identity: object
+    principal: Principal | None
     is_closing: bool
     packet_bytes_max: int
 
@@ -87,9 +88,9 @@ class Exchange:
         return self._connection.facts
 
     @property
-    def identity(self) -> object:
+    def principal(self) -> Principal | None:
         """What the client was accepted as before, if this is a re-authentication; else None."""
-        return self._connection.identity if self.again else None
+        return self._connection.principal if self.again else None
 
     async def challenge(self, data: bytes) -> bytes:
         """Send AUTH 0x18 with data and return the data of the client's AUTH [MQTT-4.12.0-2].

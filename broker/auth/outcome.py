@@ -18,13 +18,17 @@ class Accepted:
     """The client is who it says.
 
     Attributes:
-        identity: what the ACL is asked about: a user name, or None for an anonymous client.
+        identity: the user name that the ACL is asked about, or None for an anonymous client.
         authentication_data: last data of an enhanced authentication, for the CONNACK or AUTH (4.12); at most 65,535
             bytes.
+        groups, superuser, rules: what the ACL hears beside that (broker.auth.principal.Principal).
     """
 
     identity: str | None = None
     authentication_data: bytes | None = None
+    groups: tuple[str, ...] = field(default=(), kw_only=True)
+    superuser: bool = field(default=False, kw_only=True)
+    rules: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         data = self.authentication_data

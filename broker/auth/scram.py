@@ -115,7 +115,8 @@ class ScramSha256:
         except ScramError as error:
             return Refused(Reason.NOT_AUTHORIZED, str(error), close=CloseReason.BAD_AUTHENTICATION)
         # One client does not become another on an open connection: its subscriptions are the first one's.
-        if server_final is None or (exchange.again and exchange.identity != login.user_name):
+        before = exchange.principal
+        if server_final is None or (before is not None and before.user_name != login.user_name):
             return Refused(Reason.NOT_AUTHORIZED, "authentication failed")
         return Accepted(login.user_name, server_final)
 

@@ -355,6 +355,8 @@ def _client(value: Row) -> list[RenderableType]:
         ("came by", came_by(value["came_by"]) if connected and "came_by" in value else None),
         ("mount point", value["mount_point"]),
         ("identity", value.get("identity")),
+        ("groups", ", ".join(value.get("groups", ())) or None),
+        ("superuser", "yes" if value.get("superuser") else None),
         ("session", f"kept {duration(value['session_expiry_interval_s'])}"
          if value["session_expiry_interval_s"] else "ends with its connection"),
         ("ends in", duration(value["expires_in_s"])),
@@ -416,7 +418,8 @@ def _publisher(value: Row | None) -> str | None:
         return None
     if not value["connected"]:
         return f"{value['client']}, not connected"
-    return f"{value['client']}, " + ("allowed" if value["allowed"] else "not allowed: not_authorized")
+    verdict = "allowed" if value["allowed"] else "not allowed: not_authorized"
+    return f"{value['client']}, {verdict} ({value['decided_by']})"
 
 
 WOULD_BE: Final = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from broker.auth.authenticator import Anonymous
 from broker.auth.enhanced_auth import FAILED, Exchange, checked
 from broker.auth.outcome import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
+from broker.auth.principal import Principal, host_of
 from broker.control.listener_rules import ListenerRules, proves_itself
 from broker.control.openings import Opening, Openings
 from broker.control.rate_limit import Rate
@@ -32,7 +33,7 @@ from broker.wire.reasons import ClientError, CloseReason, Reason, reason_to_clos
 from broker.wire.topic_limits import check_topic_size
 
 if TYPE_CHECKING:
-    from broker.auth.acl import Acl
+    from broker.auth.acl import FailClosed
     from broker.auth.authenticator import Admission, Authenticator
     from broker.config.loader import Config
     from broker.control.presence import Presence
@@ -70,7 +71,7 @@ class Handshake:
     """Decides on CONNECTs: admission, authentication, session, CONNACK."""
 
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
-                 acl: Acl, presence: Presence, end_now: Callable[[Connection], None],
+                 acl: FailClosed, presence: Presence, end_now: Callable[[Connection], None],
                  fail: Callable[[Connection, ClientError], None], opened: Callable[[Connection], None],
                  taps: Taps, on_room: Callable[[], None]) -> None:
         self.config = config
@@ -270,11 +271,12 @@ class Handshake:
         success = encode_fitting(Auth(Reason.SUCCESS, properties), 5, connection.packet_bytes_max)
         if not success:
             raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no AUTH fits the Maximum Packet Size")
-        connection.identity = outcome.identity
+        principal = _principal_of(connection, connect.client_identifier, outcome)
+        connection.principal = principal
         connection.renew_salt(self._new_salt())
         will = connection.session.will
-        if will is not None and will.identity != outcome.identity:
-            will.identity = outcome.identity
+        if will is not None and will.principal != principal:
+            will.principal = principal
             if self.router.recording:
                 ledger = self.router.ledger
                 ledger.records.add("will", ledger.now_us, connection.session.client_identifier, *will.fields())
@@ -375,9 +377,9 @@ class Handshake:
         refusal = self._full(connect, rules)
         if refusal is not None:
             return self._refuse(connection, *refusal)
-        connection.identity = outcome.identity
         self._check_will(connection, connect)
         identifier = self._identifier_of(connect)
+        principal = connection.principal = _principal_of(connection, identifier, outcome)
         expiry_s = self._expiry_interval(connect)
         if not self.router.accepting and (
                 expiry_s or connect.will is not None or identifier in self.router.sessions
@@ -412,7 +414,7 @@ class Handshake:
             return False
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
-            PendingWill.of(connect.will, self.acl, outcome.identity) if connect.will is not None else None, mount_point)
+            PendingWill.of(connect.will, self.acl, principal) if connect.will is not None else None, mount_point)
         opening = Opening(connection, connect, session, present, keep_alive_s, properties)
         if self.router.last_record == before and identifier not in self.router.ending:
             self._finish(opening)
@@ -573,6 +575,13 @@ class Handshake:
             asked: int = connect.properties.get("session_expiry_interval", 0)
             return min(asked, maximum)
         return 0 if connect.clean_start else maximum
+
+
+def _principal_of(connection: Connection, client_identifier: bytes, accepted: Accepted) -> Principal:
+    facts = connection.facts
+    return Principal(
+        accepted.identity, client_identifier, host_of(connection.peer), 0 if facts is None else facts.listener,
+        None if facts is None else facts.certificate, accepted.groups, accepted.superuser, accepted.rules)
 
 
 def _welcome(opening: Opening) -> None:

@@ -234,7 +234,7 @@ class Controller:
             return Reason.QUOTA_EXCEEDED
         if not self.router.accepting and connection.session.durable:
             return Reason.QUOTA_EXCEEDED        # it could not be kept
-        if not self.acl.may_subscribe(connection.identity, topic_filter):
+        if not self.acl.may_subscribe(connection.principal, topic_filter, subscription.qos):
             return Reason.NOT_AUTHORIZED
         return None
 
@@ -274,12 +274,12 @@ class Controller:
         if self._is_full(session) and topic_filter not in (session.replays or {}):
             raise ReplayError(Reason.QUOTA_EXCEEDED,
                               f"a client may have {self.limits.subscriptions_per_client_max} subscriptions")
-        if not self.acl.may_subscribe(connection.identity, asked.inner_filter):
+        if not self.acl.may_subscribe(connection.principal, asked.inner_filter, subscription.qos):
             raise ReplayError(Reason.NOT_AUTHORIZED, "the client may not subscribe to the topic filter")
         return asked
 
     def _may_replay(self, connection: Connection) -> bool:
-        return connection.identity is not None or self.handshake.config.replay.allow_anonymous
+        return connection.principal.user_name is not None or self.handshake.config.replay.allow_anonymous
 
     def resume_replays(self, connection: Connection) -> None:
         """A client is back: what its session replays goes on."""

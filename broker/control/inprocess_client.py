@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
+from broker.auth.principal import IN_PROCESS, Principal
 from broker.control.presence import ClientInfo, Connected, Disconnected, Presence
 from broker.control.retained_backlog import Backlog
 from broker.wire import application_message
@@ -22,7 +23,7 @@ from router.sessions.local_receiver import LocalClient
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.auth.acl import Acl
+    from broker.auth.acl import FailClosed
     from broker.reactor.epoll import Reactor
     from router.core.message import Message
     from router.router import Router
@@ -57,14 +58,15 @@ class InProcessClient:
 
     Attributes:
         client_identifier: its name; another name space than that of network clients.
-        identity: what the ACL is asked about; None: it is not asked.
+        principal: what the ACL is asked about; None: it is not asked.
     """
 
-    def __init__(self, host: InProcess, client_identifier: str, identity: object, inbox_max: int) -> None:
+    def __init__(self, host: InProcess, client_identifier: str, identity: str | None, inbox_max: int) -> None:
         self.client_identifier = client_identifier
-        self.identity = identity
+        name = application_message.check_string("client_identifier", client_identifier, 1)
+        self.principal = None if identity is None else Principal(identity, name, None, IN_PROCESS)
         self.local = LocalClient(
-            application_message.check_string("client_identifier", client_identifier, 1),
+            name,
             application_message.check_number("inbox_max", inbox_max, 1, 0xFFFFFFFF),
             host.router.ledger, host.reactor.arrivals, self._on_arrival)
         self._host = host
@@ -115,7 +117,7 @@ class InProcessClient:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
         host = self._host
-        if self.identity is not None and not host.acl.may_publish(self.identity, topic):
+        if self.principal is not None and not host.acl.may_publish(self.principal, topic, qos, retain):
             host.router.ledger.count_dropped("not_authorized")
             await trio.lowlevel.cancel_shielded_checkpoint()
             raise RefusedError(f"publish to {topic_name!r}", Reason.NOT_AUTHORIZED)
@@ -173,7 +175,7 @@ class InProcessClient:
         await trio.lowlevel.checkpoint()
         self._check_open()
         host = self._host
-        if self.identity is not None and not host.acl.may_subscribe(self.identity, inner_filter or encoded):
+        if self.principal is not None and not host.acl.may_subscribe(self.principal, inner_filter or encoded, qos):
             raise RefusedError(f"subscribe to {topic_filter!r}", Reason.NOT_AUTHORIZED)
         identifier = subscription_identifier or 0
         retained = host.router.subscribe(self.local, encoded, options, identifier)
@@ -286,7 +288,7 @@ class InProcessClient:
     def describe(self) -> ClientInfo:
         """Return what others may know of it."""
         return ClientInfo(
-            self.client_identifier, None, None, self.identity,
+            self.client_identifier, None, None, self.principal,
             (self._host.reactor.look_at_clock() - self._opened_ms) / 1000, 0, self.local.subscription_count,
             {"messages_in": self._published, "messages_out": self._received, "messages_dropped": self.dropped})
 
@@ -298,7 +300,7 @@ class InProcess:
         fail: called with an exception out of the router: its state cannot be trusted any more, the worker must end.
     """
 
-    def __init__(self, reactor: Reactor, router: Router, acl: Acl, presence: Presence,
+    def __init__(self, reactor: Reactor, router: Router, acl: FailClosed, presence: Presence,
                  fail: Callable[[BaseException], None]) -> None:
         self.reactor = reactor
         self.router = router
@@ -308,7 +310,7 @@ class InProcess:
         self._fail = fail
         self._ended = False
 
-    def connect(self, client_identifier: str, identity: object, inbox_max: int) -> InProcessClient:
+    def connect(self, client_identifier: str, identity: str | None, inbox_max: int) -> InProcessClient:
         """Make a client. Raises ValueError if one of that name is connected."""
         if self._ended:
             raise trio.ClosedResourceError("the broker has ended")

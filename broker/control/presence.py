@@ -12,6 +12,7 @@ import trio
 from broker.wire.reasons import CloseReason
 
 if TYPE_CHECKING:
+    from broker.auth.principal import Principal
     from broker.reactor.connection import Connection
     from broker.transport.facts import Facts
 
@@ -24,7 +25,7 @@ class ClientInfo:
         client_identifier: of the network client; of a client in this process, the name it was given.
         version: protocol level, 3 for 3.1, 4 for 3.1.1, 5 for 5.0; None for a client in this process.
         address: the peer's, "host:port"; None if it is not known, and for a client in this process.
-        identity: who it is to the ACL; None for an anonymous or a trusted one.
+        principal: who it is to the ACL; None for a trusted one in this process.
         connected_s: seconds since it was accepted.
         session_expiry_interval_s: how long its session outlives its connection; 0 not at all, 4,294,967,295 for ever.
         subscriptions: how many it has.
@@ -36,7 +37,7 @@ class ClientInfo:
     client_identifier: str
     version: int | None
     address: str | None
-    identity: object
+    principal: Principal | None
     connected_s: float
     session_expiry_interval_s: int
     subscriptions: int
@@ -77,7 +78,7 @@ def describe(connection: Connection, now_ms: int) -> ClientInfo:
     """Return what there is to say about an open connection. Costs a getpeername."""
     session = connection.session
     return ClientInfo(
-        session.client_identifier.decode(), connection.version, connection.peer, connection.identity,
+        session.client_identifier.decode(), connection.version, connection.peer, connection.principal,
         (now_ms - connection.opened_ms) / 1000, session.expiry_interval_s, session.subscription_count,
         connection.counters(), connection.facts)
 

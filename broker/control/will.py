@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from broker.auth.principal import IN_PROCESS, Principal
 from broker.wire.properties import encode_message_block
 from router.core.message import message as make_message
 
@@ -29,7 +30,7 @@ class PendingWill:
 
     Args:
         acl: is asked when it is published.
-        identity: whose will it is: a user name, or None for an anonymous client.
+        principal: whose will it is.
         topic, payload, qos, retain: of the message.
         properties: of it, encoded, without their length.
         delay_interval_s: will delay interval.
@@ -37,13 +38,13 @@ class PendingWill:
         expiry_interval_s: its value, or -1.
     """
 
-    __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "identity", "payload", "properties",
-                 "qos", "retain", "topic")
+    __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "payload", "principal",
+                 "properties", "qos", "retain", "topic")
 
-    def __init__(self, acl: Acl, identity: str | None, topic: bytes, payload: bytes, properties: bytes, qos: int,
+    def __init__(self, acl: Acl, principal: Principal, topic: bytes, payload: bytes, properties: bytes, qos: int,
                  retain: bool, delay_interval_s: int, expiry_offset: int, expiry_interval_s: int) -> None:
         self.acl = acl
-        self.identity = identity
+        self.principal = principal
         self.topic = topic
         self.payload = payload
         self.properties = properties
@@ -54,31 +55,33 @@ class PendingWill:
         self.expiry_interval_s = expiry_interval_s
 
     @classmethod
-    def of(cls, will: Will, acl: Acl, identity: str | None) -> PendingWill:
+    def of(cls, will: Will, acl: Acl, principal: Principal) -> PendingWill:
         """Return the will of a CONNECT."""
         properties, expiry_offset = encode_message_block(will.properties) if will.properties else (b"", -1)
-        return cls(acl, identity, will.topic, will.payload, properties, will.qos, will.retain, will.delay_interval_s,
+        return cls(acl, principal, will.topic, will.payload, properties, will.qos, will.retain, will.delay_interval_s,
                    expiry_offset, will.properties.get("message_expiry_interval", -1))
 
     @classmethod
-    def recovered(cls, acl: Acl, topic: bytes, payload: bytes, properties: bytes, qos: int, retain: bool,
-                  delay_interval_s: int, expiry_offset: int, expiry_interval_s: int, identity: bytes,
+    def recovered(cls, acl: Acl, client_identifier: bytes, topic: bytes, payload: bytes, properties: bytes, qos: int,
+                  retain: bool, delay_interval_s: int, expiry_offset: int, expiry_interval_s: int, identity: bytes,
                   anonymous: bool) -> PendingWill:
         """Return the will that the log keeps so."""
-        return cls(acl, None if anonymous else identity.decode(), topic, payload, properties, qos, retain,
+        principal = Principal(None if anonymous else identity.decode(), client_identifier, None, IN_PROCESS)
+        return cls(acl, principal, topic, payload, properties, qos, retain,
                    delay_interval_s, expiry_offset, expiry_interval_s)
 
     def fields(self) -> tuple[bytes, bytes, bytes, int, bool, int, int, int, bytes, bool]:
         """Return what the log keeps of it, in the order of the record's fields behind the client identifier."""
+        user_name = self.principal.user_name
         return (self.topic, self.payload, self.properties, self.qos, self.retain, self.delay_interval_s,
-                self.expiry_offset, self.expiry_interval_s, (self.identity or "").encode(), self.identity is None)
+                self.expiry_offset, self.expiry_interval_s, (user_name or "").encode(), user_name is None)
 
     def message(self, now_ms: int) -> Message | None:
         """Return the will as an application message that is published now; its expiry counts from here.
 
         None if the ACL does not let its client publish there now.
         """
-        if not self.acl.may_publish(self.identity, self.topic):
+        if not self.acl.may_publish(self.principal, self.topic, self.qos, self.retain):
             return None
         expires_ms = 0 if self.expiry_interval_s < 0 else now_ms + self.expiry_interval_s * 1000
         return make_message(self.topic, self.payload, self.qos, self.retain, self.properties, self.expiry_offset,

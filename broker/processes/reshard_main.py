@@ -78,7 +78,7 @@ class Books:
         self.now_us, self.now_ms = now_us, now_ms
         # Nothing falls due here, so a will is no more than the fields of its record.
         self.opened: Opened = open_log(
-            disk, self.router, worker=number, owner=owner, make_will=lambda *fields: fields,
+            disk, self.router, worker=number, owner=owner, make_will=lambda _, *fields: fields,
             make_mark=lambda: secrets.randbits(32), now_us=now_us, now_ms=now_ms,
             accept_loss=accept_loss, durability=storage.durability, segment_bytes_max=storage.segment_bytes_max)
         self.log = self.opened.log

@@ -407,7 +407,7 @@ cdef class Connection(RelayEnd):
             receive_maximum: the client's, 1..65535.
             alias_max_in: aliases granted to the client; alias_max_out: how many we may use towards it.
             keep_alive_s: in force, seconds; 0 for none.
-            acl: object with may_publish(identity, topic_name), or None if everything is allowed.
+            acl: broker.auth.acl.FailClosed, or None if everything is allowed.
             salt: unique to this connection and not guessable; of its remembered ACL answers.
         """
         assert self.state == CONNECTING, self.state
@@ -415,8 +415,7 @@ cdef class Connection(RelayEnd):
         self.alias_max_in, self.alias_max_out = alias_max_in, alias_max_out
         self.made_anew |= self.alias_max_out
         self.keep_alive_ms = keep_alive_s * 1500
-        self.acl = acl
-        self.salt = salt
+        self.ask_acl(acl, salt)
         self.publish_will = True
         self.session = session
         self.writable = True
@@ -588,7 +587,7 @@ cdef class Connection(RelayEnd):
         self.router.deliver_retained(self.session, message, min(qos, message.qos), ids, ids_length)
 
     def renew_salt(self, salt: int) -> None:
-        """Forget the ACL's answers for this connection: its identity has changed."""
+        """Forget the ACL's answers for this connection: its client is another principal."""
         self.salt = salt
         self.route = None
 

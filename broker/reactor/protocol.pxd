@@ -97,7 +97,7 @@ cdef class Protocol(Sink):
     cdef Route route                      # of the topic published last; None before the first
     cdef readonly MountPoint mount_point  # its listener's; None: names are the broker's
     cdef object acl                       # None: everything is allowed
-    cdef public object identity           # who the client is, for the ACL
+    cdef public object principal          # whom the ACL is asked about (broker.auth.principal.Principal); None before CONNACK
     cdef list aliases_in                  # topic name by alias; None until the first
     cdef dict aliases_out                 # alias by topic name; None until the first
     cdef readonly bytes parked_body       # of the control packet that waits for Python
@@ -112,7 +112,8 @@ cdef class Protocol(Sink):
     cdef uint32_t packet_bytes_in_max     # Maximum Packet Size that we accept of it
     cdef uint32_t checked_bytes           # that, or what a packet but PUBLISH may have: larger ones are looked at closely
     cdef readonly uint8_t maximum_qos     # that it may publish with, and is granted
-    # Of PUBLISH's first byte: RETAIN, QoS 1 or QoS 2 if they are not available; MOUNTED_IN, which is in every one's.
+    # Of PUBLISH's first byte: RETAIN, QoS 1 or QoS 2 if they are not available; MOUNTED_IN, which is in every one's, and there if names are
+    # mounted or the ACL decides by QoS.
     cdef uint8_t publish_bits_refused
     cdef uint16_t alias_max_in            # what the CONNACK granted the client
     cdef uint16_t alias_max_out           # what we use of the client's Topic Alias Maximum
@@ -130,6 +131,8 @@ cdef class Protocol(Sink):
     cdef Outgoing waits_for               # whose queue has no room for what the client publishes; None: it is not pushed back
     cdef int64_t waits_until_ms
     cdef bint route_allowed               # the ACL's answer for `route`
+    cdef bint decides_by_qos              # ... which depends on QoS and RETAIN
+    cdef uint8_t route_kind               # QoS and RETAIN that it was asked about
 
     # Parse and act on every whole packet in data[0:length]; returns how many bytes were used up. ClientError: theirs.
     cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1
@@ -137,6 +140,7 @@ cdef class Protocol(Sink):
                         uint32_t body_length) except -1
     cdef int resolve_alias(self, Message message, uint16_t alias) except -1
     cdef int find_route(self, Message message) except -1
+    cdef int ask_acl(self, object acl, uint64_t salt) except -1
     cdef int before_route(self, Message message) except -1
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell
     cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1

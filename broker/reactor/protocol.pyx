@@ -49,6 +49,10 @@ cdef enum:
 HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
 
 
+cdef inline uint8_t kind_of(Message message) noexcept:
+    return message.qos << 1 | (1 if message.retain else 0)
+
+
 cdef int call_for_turn(Turn* turn) except -1:
     if not turn.turning and turn.wake_fd >= 0:
         os.eventfd_write(turn.wake_fd, 1)
@@ -236,6 +240,7 @@ cdef class Protocol(Sink):
             self.resolve_alias(message, alias)
         if frame[0] & self.publish_bits_refused:
             self.before_route(message)
+            route = self.route
         if not self.router.tree.leads(route, message.topic, message.topic_length):
             self.find_route(message)
             route = self.route
@@ -356,23 +361,39 @@ cdef class Protocol(Sink):
         if self.acl is None:
             self.route_allowed = True
             return 0
-        verdict = (route.hash ^ self.salt) * <uint64_t>0x9E3779B97F4A7C15
+        verdict = route.hash ^ self.salt
+        if self.decides_by_qos:
+            self.route_kind = kind_of(message)
+            verdict ^= (1 + <uint64_t>self.route_kind) << 32
+        verdict *= <uint64_t>0x9E3779B97F4A7C15
         remembered = &self.turn.verdicts[(verdict >> 40) & (VERDICTS - 1)]
         if (remembered[0] | 1) == (verdict | 1):
             self.route_allowed = remembered[0] & 1
             return 0
         self.route_allowed = self.acl.may_publish(
-            self.identity, PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length))
+            self.principal, PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length), message.qos,
+            bool(message.retain))
         remembered[0] = (verdict & ~<uint64_t>1) | (1 if self.route_allowed else 0)
         return 0
 
+    cdef int ask_acl(self, object acl, uint64_t salt) except -1:
+        """From here on an ACL says where the client may publish."""
+        self.acl = acl
+        self.salt = salt
+        if acl is not None and acl.decides_by_qos:
+            self.decides_by_qos = True
+            self.publish_bits_refused |= MOUNTED_IN
+        return 0
+
     cdef int before_route(self, Message message) except -1:
-        """The PUBLISH has RETAIN or a QoS that the settings do not allow, as its CONNACK said; or its names are mounted."""
+        """The PUBLISH has RETAIN or a QoS that the settings do not allow, as its CONNACK said; or each is looked at."""
         if message.retain and self.publish_bits_refused & 0x01:
             raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "a PUBLISH with RETAIN 1")
         if self.publish_bits_refused & (message.qos << 1):
             raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"a PUBLISH of QoS {message.qos}")
-        return self.mount_point.enter(message)
+        if self.decides_by_qos and kind_of(message) != self.route_kind:
+            self.route = None            # what is remembered with it was said of another kind of message
+        return self.mount_point.enter(message) if self.mount_point is not None else 0
 
     def put_under(self, MountPoint mount_point not None) -> None:
         """From here on the client lives under a mount point."""

@@ -334,7 +334,7 @@ class Worker:
         """Return where clients can connect to a listener, by its number."""
         return [] if self.acceptor is None else self.acceptor.addresses_of(listener)
 
-    async def connect(self, client_identifier: str, *, identity: object = None,
+    async def connect(self, client_identifier: str, *, identity: str | None = None,
                       inbox_max: int = INBOX_MAX) -> InProcessClient:
         """Connect a client inside this process. The caller disconnects it, or takes client() instead.
 
@@ -343,7 +343,7 @@ class Worker:
 
         Args:
             client_identifier: 1..65535 bytes of UTF-8; one client of a name at a time.
-            identity: what the ACL is asked about; None: a trusted client, which may do everything.
+            identity: the user name that the ACL is asked about; None: a trusted client, which may do everything.
             inbox_max: messages that wait to be taken, 1 or more; those beyond are dropped and counted, whatever their
                 QoS (`dropped` of the client, `dropped_inbox_full` of counters()).
 
@@ -355,7 +355,7 @@ class Worker:
         return self.in_process.connect(client_identifier, identity, inbox_max)
 
     @asynccontextmanager
-    async def client(self, client_identifier: str, *, identity: object = None,
+    async def client(self, client_identifier: str, *, identity: str | None = None,
                      inbox_max: int = INBOX_MAX) -> AsyncIterator[InProcessClient]:
         """connect(), and disconnect at the end of the block."""
         async with await self.connect(client_identifier, identity=identity, inbox_max=inbox_max) as client:

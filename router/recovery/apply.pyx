@@ -37,7 +37,7 @@ cdef class Recovery:
 
     Args:
         router: empty, or as earlier records have left it.
-        make_will: makes a session's will of the fields of its record behind the client identifier.
+        make_will: makes a session's will of the fields of its record.
         now_us, now_ms: the same moment, since 1970 and monotonic.
         worker: whose log it is.
     """
@@ -418,7 +418,6 @@ cdef class Recovery:
         elif kind == "mounted":
             session.mount_point = fields["mount_point"]
         elif kind == "will":
-            del fields["client_identifier"]
             session.will = self.make_will(*fields.values())
         elif kind == "will_removed":
             session.will = None

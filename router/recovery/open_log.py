@@ -183,7 +183,7 @@ def open_log(
         disk: the worker's folder.
         worker: its number.
         owner: of the node whose data folder it is in; 0: nobody knows.
-        make_will: makes a session's will of the fields of its record behind the client identifier.
+        make_will: makes a session's will of the fields of its record.
         make_mark: returns 32 bits that nobody outside can know.
         now_us, now_ms: the same moment, since 1970 and monotonic.
         accept_loss: go on without what is missing, foreign or newer.

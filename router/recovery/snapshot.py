@@ -108,7 +108,7 @@ def compact(
     """
     gathered = Gathered(copy, worker, copy.covered(worker)) if copy is not None else None
     router = Router(Ledger(), index=gathered, retains=gathered is not None)
-    recovery = Recovery(router, lambda *fields: fields, 0, 0, worker)
+    recovery = Recovery(router, lambda _, *fields: fields, 0, 0, worker)
     first_segment, stored, first_number = feed_snapshot(disk, worker, recovery, owner)
     segments = Segments(disk, worker=worker, rules=RULES, owner=owner, first_needed=first_segment)
     if not segments.headers or segments.headers[-1].segment <= max(first_segment, segments.headers[0].segment):

@@ -13,6 +13,7 @@ import trio.lowlevel
 from broker.admin.api import Admin, Streamed
 from broker.admin.pagination import QueryError
 from broker.auth.acl import AllowAll
+from broker.auth.principal import Principal
 from broker.config.loader import Config, Mqtt, Shutdown
 from broker.processes.admin_backend_local import OneWorker
 from broker.wire.packets import Ack, Disconnect, PacketType, Publish, Subscribe, subscription
@@ -241,7 +242,7 @@ async def test_wrong_questions_are_refused_and_disturb_nothing(asked: Asked) -> 
 class NoSecrets(AllowAll):
     """Nobody publishes under `secret`."""
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         return not topic_name.startswith(b"secret")
 
 
@@ -255,7 +256,7 @@ async def test_routes_say_who_gets_a_message_and_why(asked: Asked) -> None:
         await own.receive()
         found = await asked.get("/routes?topic=a/b&qos=1&publisher=own")
         assert {row["topic_filter"]: row["subscribers"] for row in found["filters"]} == {"a/+": 1, "a/b": 2, "a/#": 1}
-        assert found["publisher"] == {"client": "own", "connected": True, "allowed": True}
+        assert found["publisher"] == {"client": "own", "connected": True, "allowed": True, "decided_by": "AllowAll"}
         rows = {row["client"]: row for row in found["rows"]}
         assert {name: (row["qos"], row["outcome"]) for name, row in rows.items()} == {
             "away": (1, "queued"), "here": (1, "sent"), "own": (None, "no_local")}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 
+from broker.auth.principal import Principal
 from broker.config.loader import Config, Limits, Mqtt
 from broker.wire.packets import Connect, Publish, Subscribe, Will, decode, encode, next_frame, subscription
 from broker.wire.reasons import CloseReason, Reason
@@ -85,11 +86,13 @@ async def test_response_information_too_long_with_the_clients_identifier_in_it_i
 class NoAcl:
     """Fails whatever it is asked."""
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Fail."""
         raise ValueError("broken")
 
-    may_subscribe = may_publish
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
+        """Fail."""
+        raise ValueError("broken")
 
 
 async def test_an_acl_that_fails_says_no_and_hurts_nobody() -> None:

@@ -7,6 +7,7 @@ import trio
 
 from broker.auth.enhanced_auth import Exchange
 from broker.auth.outcome import Accepted, Outcome, Refused
+from broker.auth.principal import Principal
 from broker.auth.scram import METHOD, ScramCredentials, ScramSha256
 from broker.config.loader import Limits
 from broker.wire.packets import (
@@ -163,11 +164,11 @@ class Thinker:
 class ByIdentity:
     """Each identity has one topic of its own; everybody may subscribe."""
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
-        """Return whether the topic is named after the identity."""
-        return topic_name == str(identity).encode()
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
+        """Return whether the topic is named after the user."""
+        return topic_name == str(principal.user_name).encode()
 
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
         """Return True."""
         return True
 

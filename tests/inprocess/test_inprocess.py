@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from broker.auth.principal import Principal
 from broker.control.presence import Disconnected
 from broker.wire.packets import Ack, Suback, Subscribe, subscription
 from broker.wire.properties import PacketType
@@ -560,20 +561,20 @@ async def test_a_client_has_what_was_read_when_the_broker_ends(tmp_path: Path) -
 class BrokenAcl:
     """An ACL that cannot answer; it is asked about whom it does not know."""
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
-        raise KeyError(identity)
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
+        raise KeyError(principal)
 
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
-        raise KeyError(identity)
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
+        raise KeyError(principal)
 
 
 class AsyncAcl:
     """An ACL whose author has not read that it answers at once."""
 
-    async def may_publish(self, identity: object, topic_name: bytes) -> bool:
+    async def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         return True
 
-    async def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+    async def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
         return True
 
 

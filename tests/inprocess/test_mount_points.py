@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import trio
 
+from broker.auth.principal import Principal
 from broker.config.listener import Listener
 from broker.config.loader import Config, Limits, Shutdown
 from broker.config.schema import Archive
@@ -264,11 +265,11 @@ class Asked:
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         self.asked.append(("publish", topic_name))
         return True
 
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
         self.asked.append(("subscribe", topic_filter))
         return True
 

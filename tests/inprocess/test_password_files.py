@@ -277,7 +277,7 @@ async def test_a_certificate_that_gives_the_user_name_is_proof_enough(
             assert reason == (Reason.SUCCESS if username_from else without)
             if username_from:
                 (found,) = broker.reactor.connections_snapshot()
-                assert found.identity == "device"
+                assert found.principal.user_name == "device"
             await trio.aclose_forcefully(stream)
             while broker.reactor.connection_count:       # noqa: ASYNC110  (the reactor knows no trio)
                 await trio.sleep(0.01)

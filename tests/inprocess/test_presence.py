@@ -3,11 +3,16 @@
 import pytest
 import trio
 
-from broker.control.presence import Connected, Disconnected
+from broker.control.presence import ClientInfo, Connected, Disconnected
 from broker.wire.packets import Connect, Disconnect
 from broker.wire.reasons import CloseReason, Reason
 from broker.worker.worker import Worker
 from tests.support.embedded import Device, both_drivers, device
+
+
+def user_of(info: ClientInfo) -> str | None:
+    assert info.principal is not None
+    return info.principal.user_name
 
 
 @both_drivers
@@ -17,7 +22,7 @@ async def test_presence_tells_who_comes_and_why_they_go(broker: Worker) -> None:
             event = await anext(events)
             assert isinstance(event, Connected)
             info = event.client
-            assert (info.client_identifier, info.version, info.identity, info.in_process) == ("one", 4, "ann", False)
+            assert (info.client_identifier, info.version, user_of(info), info.in_process) == ("one", 4, "ann", False)
             assert info.address is not None
             assert info.address.startswith("127.0.0.1:")
             async with device(broker, b"one", 5, properties={"session_expiry_interval": 9}) as again:
@@ -34,7 +39,7 @@ async def test_presence_tells_who_comes_and_why_they_go(broker: Worker) -> None:
         async with broker.client("inside", identity="who"):
             event = await anext(events)
             assert isinstance(event, Connected)
-            assert (event.client.in_process, event.client.version, event.client.identity) == (True, None, "who")
+            assert (event.client.in_process, event.client.version, user_of(event.client)) == (True, None, "who")
         assert await anext(events) == Disconnected("inside", CloseReason.CLIENT_DISCONNECT, in_process=True)
         assert events.dropped == 0
     assert broker.controller.presence.watches == []
@@ -63,11 +68,11 @@ async def test_a_snapshot_names_every_client_that_is_connected(broker: Worker) -
         async with broker.client("inside", identity="who") as inside:
             await inside.subscribe("a/#")
             net, own = await broker.clients()
-        assert (net.client_identifier, net.version, net.identity, net.session_expiry_interval_s, net.subscriptions) == (
+        assert (net.client_identifier, net.version, user_of(net), net.session_expiry_interval_s, net.subscriptions) == (
             "net", 5, "ann", 60, 1)
         assert net.connected_s >= 0
         assert (net.counters["messages_in"], net.counters["messages_out"]) == (1, 1)
-        assert (own.client_identifier, own.in_process, own.address, own.identity, own.subscriptions) == (
+        assert (own.client_identifier, own.in_process, own.address, user_of(own), own.subscriptions) == (
             "inside", True, None, "who", 1)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from broker.auth.enhanced_auth import Exchange
 from broker.auth.outcome import Accepted, Outcome
+from broker.auth.principal import Principal
 from broker.wire.packets import Auth, Connect, Subscribe, Will, encode, subscription
 from broker.wire.reasons import Reason
 from tests.support.disk import SimulatedDisk
@@ -13,10 +14,10 @@ from tests.support.disk_broker import Broker
 class TopicOfOnesOwn:
     """Everybody may publish to the topic that has their name; a client without a name, to `nobody`."""
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
-        return topic_name.decode() == (identity or "nobody")
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
+        return topic_name.decode() == (principal.user_name or "nobody")
 
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
         return True
 
 

@@ -171,7 +171,7 @@ async def test_a_client_has_the_names_that_its_certificate_gives_it(field: str, 
             user_name="root")
         assert answer.reason == Reason.SUCCESS
         (info,) = await worker.clients()
-        assert (info.client_identifier, info.identity) == (name, name)
+        assert (info.client_identifier, info.principal and info.principal.user_name) == (name, name)
         await client.cut()
 
 

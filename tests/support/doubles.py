@@ -10,6 +10,7 @@ import trio
 
 from broker.auth.enhanced_auth import Exchange
 from broker.auth.outcome import Accepted, Outcome, Refused
+from broker.auth.principal import Principal
 from broker.wire.packets import Connect
 from broker.wire.reasons import Reason
 from router.core.message import Message
@@ -143,11 +144,11 @@ class TopicAcl:
     def __init__(self, mount_point: bytes = b"") -> None:
         self.secret = mount_point + b"secret/"
 
-    def may_publish(self, identity: object, topic_name: bytes) -> bool:
+    def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return whether it is not below secret/."""
         return not topic_name.startswith(self.secret)
 
-    def may_subscribe(self, identity: object, topic_filter: bytes) -> bool:
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
         """Return whether it is not below secret/."""
         return not topic_filter.startswith(self.secret)
 

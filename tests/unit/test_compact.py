@@ -73,7 +73,7 @@ def put(records: RecordBuffer, time_us: int, step: tuple[Any, ...]) -> None:
 
 def reopen(disk: SimulatedDisk) -> tuple[Router, Opened]:
     router = Router(Ledger())
-    opened = open_log(disk, router, worker=0, make_will=lambda *fields: Will(*fields), make_mark=lambda: 77,
+    opened = open_log(disk, router, worker=0, make_will=lambda _, *fields: Will(*fields), make_mark=lambda: 77,
                       now_us=1000 * SECOND_US, now_ms=1_000_000, segment_bytes_max=4800)
     start_deadlines(router, opened)
     return router, opened

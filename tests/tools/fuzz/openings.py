@@ -374,7 +374,7 @@ class Run:
         """What a start would make of what is durable now has to be what the clients were told."""
         self.turn()
         recovered = Router(Ledger(), seed=1)
-        recovery = Recovery(recovered, lambda *fields: fields, self.now_ms * 1000, self.now_ms)
+        recovery = Recovery(recovered, lambda _, *fields: fields, self.now_ms * 1000, self.now_ms)
         for before, data in self.log.batches:
             if before < self.log.durable:
                 recovery.feed(Cursor(data, 0, FakeLog.MARK, before, self.log.durable + 1))

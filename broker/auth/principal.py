@@ -1,0 +1,41 @@
+"""Who is asked about when rights are: what is known of one client, from its authentication on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from broker.transport.facts import Certificate
+
+IN_PROCESS: Final = -1           # "listener" of a client in this process
+
+
+class Principal(Struct, frozen=True):
+    """Whom an ACL is asked about. It never changes: a client that authenticates again is another one.
+
+    Attributes:
+        user_name: as its authenticator says; None for an anonymous client.
+        client_identifier: as it is in force: assigned ones, and those of certificates, too.
+        address: the client's host, without its port; None if it is not known, and for a client in this process.
+        listener: number of the listener that it came by, in the order of the settings; IN_PROCESS: none.
+        certificate: the client's; None without one.
+        groups: those that its authenticator says.
+        superuser: it may do everything: the ACL is not asked.
+        rules: what its authenticator says beside that, of a kind that the ACL knows; None: nothing.
+    """
+
+    user_name: str | None
+    client_identifier: bytes
+    address: str | None
+    listener: int
+    certificate: Certificate | None = None
+    groups: tuple[str, ...] = ()
+    superuser: bool = False
+    rules: Any = None
+
+
+def host_of(peer: str | None) -> str | None:
+    """Return the host of HOST:PORT; None: it is not known."""
+    return None if peer is None else peer.rpartition(":")[0]
