@@ -19,7 +19,7 @@ from router.matching.ended_subscriptions cimport EndedSubscriptions
 from router.matching.route_cache cimport Route, Target
 from router.matching.shared_groups cimport SharedGroup
 from router.matching.subscription_tree cimport SubscriptionTree
-from router.matching.topic_names cimport is_own_topic, is_sys_topic
+from router.matching.topic_names cimport is_own_topic, is_state_topic, is_sys_topic
 from router.peers.deferred_acks cimport Waiters
 from router.publishing cimport Publication
 from router.retained.retained cimport Retaining
@@ -70,15 +70,20 @@ cdef class Router(Exchanges):
         assert self.tree.route_cache_count == 0, "routes that do not know whether they are archived"
         self.tree.archive = filters
 
-    def publish_message(self, Message message not None, Receiver publisher=None) -> tuple[int, bool]:
+    def publish_message(self, Message message not None, Receiver publisher=None, *, bint own=False) -> tuple[int, bool]:
         """Publish an owned message that no connection sent: a will, an in-process client's.
 
-        Topics under $SYS and $replay are our own: such a message is dropped and counted as not authorized.
+        Topics under $SYS, $replay and $shoal are our own: such a message is dropped and counted as not authorized.
+
+        Args:
+            own: it is what workers keep for one another, below $shoal.
 
         Returns how many receivers it is for, and whether it rests on a record.
         """
         cdef Publication publication
-        if is_own_topic(message.topic, message.topic_length):
+        if own:
+            assert is_state_topic(message.topic, message.topic_length), message.topic_name
+        elif is_own_topic(message.topic, message.topic_length):
             self.ledger.dropped_messages[DROP_NOT_AUTHORIZED] += 1
             return 0, False
         memset(&publication, 0, sizeof(Publication))

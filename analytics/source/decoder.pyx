@@ -11,6 +11,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from router.log.record_cursor cimport RECORD_ACCEPTED, decode_message
 from router.log.record_scan cimport filter_matches
+from router.matching.topic_names cimport is_state_topic
 
 cdef enum:
     BUFFER_MIN = 4096
@@ -260,9 +261,10 @@ cdef class Decoder:
                 self.add(cursor, &fields)
 
     cdef bint wants(self, const MessageFields* fields) noexcept:
-        return self.topic_filter is None or filter_matches(
+        # What workers keep for one another was published by none.
+        return not is_state_topic(fields.topic, fields.topic_length) and (self.topic_filter is None or filter_matches(
             <const uint8_t*>PyBytes_AS_STRING(self.topic_filter), PyBytes_GET_SIZE(self.topic_filter),
-            fields.topic, fields.topic_length)
+            fields.topic, fields.topic_length))
 
     cdef int add(self, Cursor cursor, const MessageFields* fields) except -1:
         # What few messages have is put where one has it: take() fills the columns up.

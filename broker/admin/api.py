@@ -7,15 +7,17 @@ worker the backend is that worker itself, with more the supervisor, which asks t
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import parse_qsl, unquote
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import unquote
 
 import msgspec
 import trio
 
+from broker.admin.ban_query import asked_for
 from broker.admin.listener_query import merged_authenticators, merged_listeners
 from broker.admin.pagination import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
+from broker.admin.requests import Handler, Request, Route, Streamed, arguments_of, fits
 from broker.admin.route_merge import merged_heads
 from broker.admin.why_merge import LAST_DEFAULT, merged_why
 from broker.version import VERSION
@@ -27,6 +29,10 @@ RECEIVERS_S: Final = 5.0             # that a publish waits for the others, to s
 LOOK_WAIT_S: Final = 1.0
 LOOK_SILENCE_S: Final = 5.0          # without an answer of a worker, after which a look goes on without it
 NO_ANSWER: Final = frozenset({"worker_silent", "worker_away"})       # errors that say nothing of what was asked
+
+
+if TYPE_CHECKING:
+    from broker.auth.bans import Ban
 
 
 class Backend(Protocol):
@@ -49,33 +55,6 @@ class Backend(Protocol):
 
     async def keep_house(self) -> None:
         """Tidy up now and then, until cancelled."""
-
-
-class Request(NamedTuple):
-    """What was asked: the parts of the path that stand for something, and the arguments, by name."""
-
-    method: str
-    path: tuple[str, ...]
-    arguments: Row
-
-
-class Streamed(NamedTuple):
-    """An answer that goes on: one JSON object a line."""
-
-    lines: AsyncIterator[Row]
-
-
-Handler = Callable[[Request], Awaitable["Row | Streamed | tuple[int, Row]"]]
-
-
-class Route(NamedTuple):
-    """A method and a path, `*` standing for one part, with the arguments that it takes and its handler."""
-
-    method: str
-    path: tuple[str, ...]
-    arguments: dict[str, type]
-    required: tuple[str, ...]
-    handler: Handler
 
 
 PAGED: Final[dict[str, type]] = {"limit": int, "cursor": str}
@@ -117,6 +96,9 @@ class Admin:
         route("PUT", "/log-level", self._log_level, {"level": str}, "level")
         route("GET", "/listeners", self._listeners)
         route("POST", "/reload", self._reload)
+        route("GET", "/bans", self._bans, PAGED)
+        route("POST", "/bans", self._ban, {"kind": str, "name": str, "for_s": int, "reason": str}, "kind", "name")
+        route("DELETE", "/bans", self._unban, {"kind": str, "name": str}, "kind", "name")
 
     def _route(self, method: str, path: str, handler: Handler, arguments: dict[str, type] | None = None,
                *required: str) -> None:
@@ -126,7 +108,7 @@ class Admin:
         """Return the status and the JSON of a request's answer, or what is to be streamed. Raises QueryError."""
         raw_path, _, query = target.partition("?")
         parts = tuple(unquote(part) for part in raw_path.strip("/").split("/"))
-        found = [route for route in self._routes if _fits(route.path, parts)]
+        found = [route for route in self._routes if fits(route.path, parts)]
         if not found:
             raise QueryError(404, "unknown_path", f"There is nothing at {raw_path}; the paths are "
                              f"{', '.join(dict.fromkeys('/' + '/'.join(route.path) for route in self._routes))}.")
@@ -135,7 +117,7 @@ class Admin:
         if route is None:
             methods = ", ".join(route.method for route in found)
             raise QueryError(405, "method_not_allowed", f"{raw_path} takes {methods}, not {method}.")
-        arguments = _arguments(route, query, body)
+        arguments = arguments_of(route, query, body)
         path = tuple(part for part, pattern in zip(parts, route.path, strict=True) if pattern == "*")
         answer = await route.handler(Request(method, path, arguments))
         if isinstance(answer, Streamed):
@@ -295,6 +277,31 @@ class Admin:
         rows = merged_listeners(answer["listeners"] for answer in answered)
         return {"workers": len(answers), "listeners": [row for row in rows if row["handshakes"] is not None],
                 "authenticators": merged_authenticators(answer["authenticators"] for answer in answered)}
+
+    async def _bans(self, request: Request) -> Row:
+        # All workers have the same.
+        return await self._page("bans", request.arguments, any_worker=True)
+
+    async def _ban(self, request: Request) -> Row:
+        return await self._change_ban("ban", asked_for(request.arguments))
+
+    async def _unban(self, request: Request) -> Row:
+        return await self._change_ban("unban", asked_for(request.arguments))
+
+    async def _change_ban(self, query: str, found: Ban) -> Row:
+        """Have one worker keep a change of the bans, and tell the others, so that it is in force when this returns."""
+        workers = self.backend.workers()
+        if not workers:
+            raise QueryError(503, "no_worker", "No worker is ready.")
+        # The same one for each ban, so that what is said of it in a row counts in that order.
+        home = self.backend.home_of(found.key)
+        keeps = home if home in workers else workers[0]
+        arguments = {"ban": msgspec.to_builtins(found)}
+        answer = await self._ask(keeps, query, {**arguments, "keep": True})
+        others = [worker for worker in workers if worker != keeps]
+        # One that does not answer now hears of it by its link.
+        await self._ask_all(query, {**arguments, "keep": False}, others, RECEIVERS_S)
+        return answer
 
     # Listings -------------------------------------------------------------------------------------------------------
 
@@ -507,58 +514,3 @@ def _cursor(cursor: str | None, workers: int) -> tuple[int, str]:
     if not colon or not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) >= workers:
         raise QueryError(400, "bad_cursor", f"{cursor!r} is no cursor that this listing gave.")
     return int(number), place
-
-
-def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    return len(pattern) == len(parts) and all(
-        wanted in ("*", part) and part != "" for wanted, part in zip(pattern, parts, strict=True))
-
-
-def _arguments(route: Route, query: str, body: bytes) -> Row:
-    """Return the arguments of a request, from its query and, if it may have one, its JSON body. Raises QueryError."""
-    arguments: Row = {}
-    for name, text in parse_qsl(query, keep_blank_values=True):
-        wanted = route.arguments.get(name)
-        if wanted is not None:
-            arguments[name] = _converted(name, text, wanted)
-        else:
-            raise _unknown(route, name)
-    if body.strip():
-        try:
-            given = msgspec.json.decode(body)
-        except msgspec.DecodeError as error:
-            raise QueryError(400, "bad_json", f"The body is no JSON: {error}.") from None
-        if not isinstance(given, dict):
-            raise QueryError(400, "bad_json", "The body is a JSON object.")
-        for name, value in given.items():
-            wanted = route.arguments.get(name)
-            if wanted is None:
-                raise _unknown(route, name)
-            if type(value) is not wanted:
-                raise QueryError(400, "bad_argument", f"{name} is {_TYPE_NAMES[wanted]}, not {value!r}.")
-            arguments[name] = value
-    for name in route.required:
-        if name not in arguments:
-            raise QueryError(400, "missing_argument", f"The argument {name} is missing.")
-    return arguments
-
-
-_TYPE_NAMES: Final = {int: "a whole number", str: "text", bool: "true or false"}
-
-
-def _unknown(route: Route, name: str) -> QueryError:
-    known = ", ".join(route.arguments) or "none"
-    return QueryError(400, "unknown_argument", f"There is no argument {name!r} here; there are: {known}.")
-
-
-def _converted(name: str, text: str, wanted: type) -> Any:
-    if wanted is bool:
-        known = {"true": True, "1": True, "": True, "false": False, "0": False}
-        if text.lower() in known:
-            return known[text.lower()]
-    elif wanted is int:
-        if text.isascii() and text.isdigit() and len(text) < 10:
-            return int(text)
-    else:
-        return text
-    raise QueryError(400, "bad_argument", f"{name} is {_TYPE_NAMES[wanted]}, not {text!r}.")

@@ -9,8 +9,9 @@ import h11
 import msgspec
 import trio
 
-from broker.admin.api import Admin, Streamed
+from broker.admin.api import Admin
 from broker.admin.pagination import QueryError, Row
+from broker.admin.requests import Streamed
 from broker.logs import get
 
 if TYPE_CHECKING:

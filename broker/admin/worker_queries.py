@@ -7,12 +7,14 @@ import binascii
 import heapq
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 
 from broker import logs
+from broker.admin.ban_query import ban, describe_bans, unban
 from broker.admin.listener_query import facts_row, listeners_of
 from broker.admin.pagination import Listings, QueryError, Row, limit_of, page
 from broker.admin.route_query import describe_head, describe_route, subscribers, topic_of
@@ -65,6 +67,7 @@ class Queries:
             "clients": self._clients, "sessions": self._sessions, "client": self._client,
             "subscriptions": self._subscriptions, "routes": self._routes, "retained": self._retained,
             "route_head": self._route_head,
+            "bans": partial(describe_bans, self), "ban": partial(ban, self), "unban": partial(unban, self),
             "kick": self._kick, "publish": self._publish, "receivers": self._receivers,
             "drain": self._drain, "log_level": self._log_level, "listeners": self._listeners, "reload": self._reload,
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,

@@ -23,6 +23,7 @@ class AskedWorker(Protocol):
         store: broker.storage.worker_log.CommitLog; None without a data folder.
         entrances: of the listeners, in the order of the settings.
         reload: broker.worker.reload.Reload.
+        bans: broker.auth.bans.Bans.
     """
 
     config: Config
@@ -34,6 +35,7 @@ class AskedWorker(Protocol):
     store: Any
     entrances: list[Entrance]
     reload: Any
+    bans: Any
 
     @property
     def addresses(self) -> list[Address]:

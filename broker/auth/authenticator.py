@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.auth.outcome import Accepted, Outcome, Refused
@@ -40,3 +40,18 @@ class Admission(Protocol):
 
     def admit(self, connect: Connect, peer: str | None) -> Refused | None:
         """Return None to go on, or why not. Answers at once: no I/O. What it raises refuses, as in Authenticator."""
+
+
+class Admissions:
+    """Several, asked one after the other: the first that refuses a client decides."""
+
+    def __init__(self, asked: Sequence[Admission]) -> None:
+        self._asked = tuple(asked)
+
+    def admit(self, connect: Connect, peer: str | None) -> Refused | None:
+        """Return why not; None if all of them let the client go on."""
+        for admission in self._asked:
+            refused = admission.admit(connect, peer)
+            if refused is not None:
+                return refused
+        return None

@@ -227,6 +227,75 @@ def kick(context: click.Context, client_identifier: str, session: bool, as_json:
         _print(client.ask("POST", client_path(client_identifier, "kick"), body={"session": session}), as_json, "kick")
 
 
+# Bans -----------------------------------------------------------------------------------------------------------------
+
+
+def _of_ban(command: Any) -> Any:
+    """Add the options that say what a ban names."""
+    for option in (
+            click.option("--address", metavar="ADDRESS[/BITS]", help="An address, or a network."),
+            click.option("--user", metavar="NAME", help="A user name."),
+            click.option("--client", metavar="ID", help="A client identifier.")):
+        command = option(command)
+    return command
+
+
+def _named(named: dict[str, str | None]) -> Row:
+    """Return kind and name of the one option that is given."""
+    given = [(kind, name) for kind, name in named.items() if name is not None]
+    if len(given) != 1:
+        raise click.UsageError("Expected one of --client, --user and --address.")
+    return {"kind": given[0][0], "name": given[0][1]}
+
+
+@admin.command(short_help="Keep a client, a user or an address out.")
+@_of_ban
+@click.option("--for", "for_time", metavar="TIME", help="How long, such as 90s, 10m, 1h or 7d; without it for ever.")
+@click.option("--reason", metavar="TEXT", help="For operators; clients are not told.")
+@_JSON
+@click.pass_context
+def ban(
+    context: click.Context, /, for_time: str | None, reason: str | None, as_json: bool, **named: str | None
+) -> None:
+    """Refuse a client from now on, and disconnect it. All workers do, and a restart changes nothing: it is in the log.
+
+    A client that speaks MQTT 5.0 is told "banned" (0x8A), one of 3.1.1 "not authorized" (5).
+    """
+    body = {**_named(named), "for_s": None if for_time is None else _seconds(for_time), "reason": reason}
+    with _asking(context) as client:
+        given = {name: value for name, value in body.items() if value is not None}
+        _print(client.ask("POST", "/bans", body=given), as_json, "ban")
+
+
+@admin.command(short_help="End a ban.")
+@_of_ban
+@_JSON
+@click.pass_context
+def unban(context: click.Context, /, as_json: bool, **named: str | None) -> None:
+    """Let a client, a user or an address come in again."""
+    wanted = _named(named)
+    with _asking(context) as client:
+        _print(client.ask("DELETE", "/bans", wanted), as_json, "unban")
+
+
+@admin.command(short_help="Who is kept out.")
+@_LIMIT
+@_JSON_LINES
+@click.pass_context
+def bans(context: click.Context, limit: int | None, as_json: bool) -> None:
+    """List the bans that are in force."""
+    _list(context, "/bans", {}, limit, as_json, "bans")
+
+
+def _seconds(text: str) -> int:
+    """Return a time such as 90s or 7d in seconds."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+    number, unit = text[:-1], text[-1:]
+    if not number.isascii() or not number.isdecimal() or unit not in units:
+        raise click.BadParameter(f"{text!r}: expected a number and one of s, m, h, d, such as 10m", param_hint="--for")
+    return int(number) * units[unit]
+
+
 # Subscriptions, routes, messages --------------------------------------------------------------------------------------
 
 

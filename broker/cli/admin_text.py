@@ -204,6 +204,12 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("bytes", lambda row: count(row["payload_bytes"])),
         Column("payload", lambda row: payload(row), False, True),
     ),
+    "bans": (
+        Column("kind", lambda row: row["kind"], False),
+        Column("name", lambda row: row["name"], False, True),
+        Column("ends in", lambda row: "-" if row["ends_in_s"] is None else duration(row["ends_in_s"])),
+        Column("reason", lambda row: row["reason"] or "-", False, True),
+    ),
     "deliveries": (
         Column("number", lambda row: row["number"]),
         Column("state", lambda row: row["state"], False),
@@ -228,6 +234,7 @@ NOTHING: Final = {
     "sessions": "There is no session.",
     "subscriptions": "There is no subscription.",
     "retained": "No retained message matches.",
+    "bans": "Nothing is banned.",
     "workers": "No worker is running.",
     "listeners": "No worker is running.",
 }
@@ -475,6 +482,9 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "forget": lambda value: [Text(f"{value['peer']}: forgotten, {count(value['messages_dropped'])} messages dropped")],
     "kick": lambda value: [Text(f"{value['client']}: " + " and ".join(
         (["disconnected"] if value["disconnected"] else []) + (["session ended"] if value["session_ended"] else [])))],
+    "ban": lambda value: [Text(f"The {value['kind']} {value['name']} is banned"
+                               + (f" for {duration(value['ends_in_s'])}." if value["ends_in_s"] is not None else "."))],
+    "unban": lambda value: [Text(f"The {value['kind']} {value['name']} is banned no more.")],
     "publish": lambda value: [Text(f"{value['topic']}: {_receivers(value)}"
                                    + (", in the log" if value["recorded"] else ""))],
 }

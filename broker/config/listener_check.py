@@ -17,7 +17,7 @@ TLS_SETTINGS = ("certfile", "keyfile", "cafile", "capath", "crlfile", "require_c
                 "ciphers", "ciphersuites", "tls_keylog")
 CERTIFICATE_SETTINGS = ("username_from", "client_id_from")
 # With a $ in front of them, names that begin with these are no names of clients: see broker.reactor.mount_point.
-NO_MOUNT_POINTS = ("SYS", "replay", "share")
+NO_MOUNT_POINTS = ("SYS", "replay", "share", "shoal")
 FILE_SETTINGS = ("certfile", "keyfile", "cafile", "capath", "crlfile", "psk_file")
 
 

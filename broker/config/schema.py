@@ -212,6 +212,24 @@ class Limits(Struct, frozen=True, kw_only=True):
             description="CONNECTs accepted in a second, after a burst of twice as many; 0 for any number.",
         ),
     ] = 10_000
+    login_delay_max_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="Longest time that a user has to wait after failed logins from one address; it doubles from a "
+            "second on. 0 for none.",
+        ),
+    ] = 60.0
+    reconnects_per_minute_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="CONNECTs of one client identifier in a minute; beyond it, it has to wait a minute, then two, "
+            "up to an hour. 0 for any number.",
+        ),
+    ] = 0
     packet_timeout_s: Annotated[
         float, Meta(ge=1, le=86_400, description="Time from the first byte of a packet to its last.")
     ] = 60.0

@@ -31,7 +31,7 @@ from broker.wire.reasons import (
     disconnect_reason_to_close,
 )
 from broker.wire.topic_limits import topic_problem, wildcard_problem
-from router.matching.topic_names import check_topic_filter, parse_shared
+from router.matching.topic_names import check_topic_filter, is_state_filter, parse_shared
 from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, parse_replay
 
 if TYPE_CHECKING:
@@ -227,6 +227,8 @@ class Controller:
             return Reason.TOPIC_FILTER_INVALID
         if not self.mqtt.wildcard_subscriptions_available and (b"+" in topic_filter or b"#" in topic_filter):
             return self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
+        if is_state_filter(topic_filter):
+            return Reason.NOT_AUTHORIZED            # the broker's own, and no client's business
         if topic_filter.startswith(REPLAY_PREFIX):
             return Reason.TOPIC_FILTER_INVALID      # within $share: everybody has a place of their own in the past
         if self._is_full(connection.session) and not self.router.tree.has(
@@ -274,7 +276,8 @@ class Controller:
         if self._is_full(session) and topic_filter not in (session.replays or {}):
             raise ReplayError(Reason.QUOTA_EXCEEDED,
                               f"a client may have {self.limits.subscriptions_per_client_max} subscriptions")
-        if not self.acl.may_subscribe(connection.principal, asked.inner_filter, subscription.qos):
+        if is_state_filter(asked.inner_filter) or not self.acl.may_subscribe(
+                connection.principal, asked.inner_filter, subscription.qos):
             raise ReplayError(Reason.NOT_AUTHORIZED, "the client may not subscribe to the topic filter")
         return asked
 
@@ -404,6 +407,11 @@ class Controller:
         # A CONNACK knows no "shutting down" [MQTT-3.2.2-8].
         self._last_words(connection, Reason.SERVER_SHUTTING_DOWN if connection.is_open else Reason.SERVER_UNAVAILABLE)
         connection.close(CloseReason.SERVER_SHUTDOWN)
+
+    def holders(self) -> list[tuple[Session, Connection]]:
+        """Return the sessions that have a connection, open or not yet, and that."""
+        found = [(session, self.handshake.holder_of(session)) for session in self.router.sessions.values()]
+        return [(session, connection) for session, connection in found if connection is not None]
 
     def send_away(self, session: Session, with_session: bool) -> bool:
         """End a client's connection because an administrator says so; its will, if it has one, is published.

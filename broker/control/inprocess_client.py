@@ -18,6 +18,7 @@ from broker.control.retained_backlog import Backlog
 from broker.wire import application_message
 from broker.wire.application_message import ReceivedMessage
 from broker.wire.reasons import CloseReason, Reason
+from router.matching.topic_names import is_state_filter
 from router.sessions.local_receiver import LocalClient
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from router.router import Router
 
 INBOX_MAX = 1000                # messages, unless connect() says otherwise
+OWN_INBOX_MAX = 0xFFFFFFFF
 
 
 class RefusedError(Exception):
@@ -59,12 +61,15 @@ class InProcessClient:
     Attributes:
         client_identifier: its name; another name space than that of network clients.
         principal: what the ACL is asked about; None: it is not asked.
+        is_own: it is the broker's own, is in no listing, and publishes below $shoal alone.
     """
 
-    def __init__(self, host: InProcess, client_identifier: str, identity: str | None, inbox_max: int) -> None:
+    def __init__(self, host: InProcess, client_identifier: str, identity: str | None, inbox_max: int, *,
+                 is_own: bool = False) -> None:
         self.client_identifier = client_identifier
         name = application_message.check_string("client_identifier", client_identifier, 1)
         self.principal = None if identity is None else Principal(identity, name, None, IN_PROCESS)
+        self.is_own = is_own
         self.local = LocalClient(
             name,
             application_message.check_number("inbox_max", inbox_max, 1, 0xFFFFFFFF),
@@ -122,7 +127,7 @@ class InProcessClient:
             await trio.lowlevel.cancel_shielded_checkpoint()
             raise RefusedError(f"publish to {topic_name!r}", Reason.NOT_AUTHORIZED)
         message = application_message.build(topic, owned, qos, retain, properties, host.reactor.look_at_clock())
-        reached, recorded = host.publish(self.local, message)
+        reached, recorded = host.publish(self.local, message, own=self.is_own)
         self._published += 1
         if qos and recorded:
             await self._settled()
@@ -175,7 +180,9 @@ class InProcessClient:
         await trio.lowlevel.checkpoint()
         self._check_open()
         host = self._host
-        if self.principal is not None and not host.acl.may_subscribe(self.principal, inner_filter or encoded, qos):
+        if (is_state_filter(inner_filter or encoded) and not self.is_own) or (
+                self.principal is not None and not host.acl.may_subscribe(
+                    self.principal, inner_filter or encoded, qos)):
             raise RefusedError(f"subscribe to {topic_filter!r}", Reason.NOT_AUTHORIZED)
         identifier = subscription_identifier or 0
         retained = host.router.subscribe(self.local, encoded, options, identifier)
@@ -307,6 +314,7 @@ class InProcess:
         self.acl = acl
         self.presence = presence
         self.clients: dict[str, InProcessClient] = {}
+        self._own: list[InProcessClient] = []
         self._fail = fail
         self._ended = False
 
@@ -322,10 +330,16 @@ class InProcess:
             self.presence.tell(Connected(client.describe()))
         return client
 
-    def publish(self, publisher: LocalClient | None, message: Message) -> tuple[int, bool]:
+    def connect_own(self, name: str) -> InProcessClient:
+        """Make a client of the broker's own: no listing has it, and it drops nothing of what it is sent."""
+        client = InProcessClient(self, name, None, OWN_INBOX_MAX, is_own=True)
+        self._own.append(client)
+        return client
+
+    def publish(self, publisher: LocalClient | None, message: Message, *, own: bool = False) -> tuple[int, bool]:
         """Route a message. Returns how many receivers it is for and whether it rests on a record."""
         try:
-            reached, recorded = self.router.publish_message(message, publisher)
+            reached, recorded = self.router.publish_message(message, publisher, own=own)
         except Exception as error:
             self._fail(error)
             raise
@@ -340,14 +354,17 @@ class InProcess:
 
     def leave(self, client: InProcessClient, reason: CloseReason) -> None:
         """Forget a client and its subscriptions."""
-        del self.clients[client.client_identifier]
+        if client.is_own:
+            self._own.remove(client)
+        else:
+            del self.clients[client.client_identifier]
         self.router.remove_receiver(client.local)
         client.end()
-        if self.presence.watches:
+        if self.presence.watches and not client.is_own:
             self.presence.tell(Disconnected(client.client_identifier, reason, in_process=True))
 
     def end(self) -> None:
         """The broker ends: every client with it."""
         self._ended = True
-        for client in list(self.clients.values()):
+        for client in [*self.clients.values(), *self._own]:
             self.leave(client, CloseReason.SERVER_SHUTDOWN)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from broker.auth.acl import AllowAll
-from broker.auth.authenticator import Anonymous
+from broker.auth.authenticator import Admissions, Anonymous
+from broker.auth.bans import Bans
 from broker.config.loader import parse_queue_rule
 from broker.config.start_error import StartError
 from broker.control.controller import Controller
 from broker.control.inprocess_client import INBOX_MAX, InProcess, InProcessClient
 from broker.control.presence import ClientInfo, Watch, describe
+from broker.control.shared_state import SharedState
 from broker.control.will import PendingWill
 from broker.logs import get
 from broker.reactor.acceptor import Acceptor
@@ -109,8 +111,10 @@ class Worker:
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, routes_bytes_max=limits.route_cache_bytes_max,
             index=None if folder is None else self._open_index(folder, accept_loss))
+        self.bans = Bans()
         self.controller = Controller(
-            config, self.router, authenticator or Anonymous(), acl or AllowAll(), admission, self._accept_on)
+            config, self.router, self._guarded(authenticator), acl or AllowAll(), self._admission(admission),
+            self._accept_on)
         if folder is not None:
             self.store = self._recover(folder, accept_loss)
             log_store = self.store.log
@@ -130,6 +134,8 @@ class Worker:
             log_store.when_durable(self.reactor.wake)
         self.in_process = InProcess(
             self.reactor, self.router, self.controller.acl, self.controller.presence, self._router_failed)
+        self.state = SharedState(self.in_process, self.router)
+        self.bans.keep_in(self.state)
         self._join(links, folder)
         if place is not None:
             from broker.reactor.shared_counts import Places
@@ -143,6 +149,25 @@ class Worker:
             self.controller.replay_from(replays)
         if mqtt.sys_interval_s:
             self.sys_topics = SysTopics(self.router, self.metrics, mqtt.sys_interval_s, self.mesh)
+
+    def _guarded(self, authenticator: Authenticator | None) -> Authenticator:
+        """Return an authenticator behind bans, and delays after failures; one that asks nothing stays as it is."""
+        if authenticator is None:
+            return Anonymous()
+        from broker.auth.login_guard import LoginGuard
+
+        return LoginGuard(authenticator, self.bans, self.config.limits.login_delay_max_s)
+
+    def _admission(self, admission: Admission | None) -> Admission:
+        """Return what is asked before a client is authenticated: bans, settings, then the program around us."""
+        asked: list[Admission] = [self.bans]
+        if self.config.limits.reconnects_per_minute_max:
+            from broker.auth.flapping import Flapping
+
+            asked.append(Flapping(self.config.limits.reconnects_per_minute_max))
+        if admission is not None:
+            asked.append(admission)
+        return asked[0] if len(asked) == 1 else Admissions(asked)
 
     # A start, step by step: recover, join, publish the wills that are due, listen -----------------------------------
 
@@ -215,6 +240,8 @@ class Worker:
             sockets: listening already, which the worker closes; None: the addresses of the settings are bound.
         """
         assert self.store is None or self.store.deadlines_run, "due wills are published before clients are let in"
+        self.reactor.look_at_clock()
+        self.state.load()
         handshake = self.controller.handshake
         handshake.limit_connections(_connections_max(self.config))
         if sockets is None:
@@ -295,6 +322,9 @@ class Worker:
                 nursery.start_soon(self.store.compact)
             if self.sys_topics is not None:
                 nursery.start_soon(self.sys_topics.run)
+            nursery.start_soon(self.state.run)
+            nursery.start_soon(self.bans.send_away, self.controller.holders,
+                               lambda session: self.controller.send_away(session, False))
             nursery.start_soon(self.reload.run)
             if self.place is None and any(entrance.context is not None for entrance in self.entrances):
                 nursery.start_soon(_rotate_ticket_keys)

@@ -16,7 +16,12 @@ cdef inline bint is_sys_topic(const uint8_t* topic, size_t length) noexcept nogi
     return length >= 4 and topic[0] == 0x24 and memcmp(topic, b"$SYS", 4) == 0 and (length == 4 or topic[4] == 0x2F)
 
 
+cdef inline bint is_state_topic(const uint8_t* topic, size_t length) noexcept nogil:
+    """Return whether a topic name or filter is $shoal or below it: what workers keep for one another."""
+    return length >= 6 and topic[0] == 0x24 and memcmp(topic, b"$shoal", 6) == 0 and (length == 6 or topic[6] == 0x2F)
+
+
 cdef inline bint is_own_topic(const uint8_t* topic, size_t length) noexcept nogil:
-    """Return whether a topic name is the broker's own, which no client publishes to: $SYS, $replay, or below them."""
-    return is_sys_topic(topic, length) or (
-        length >= 7 and topic[0] == 0x24 and memcmp(topic, b"$replay", 7) == 0 and (length == 7 or topic[7] == 0x2F))
+    """Return whether a topic name is the broker's own, which no client publishes to: $SYS, $replay, $shoal, or below."""
+    return length >= 4 and topic[0] == 0x24 and (is_sys_topic(topic, length) or is_state_topic(topic, length) or (
+        length >= 7 and memcmp(topic, b"$replay", 7) == 0 and (length == 7 or topic[7] == 0x2F)))

@@ -194,3 +194,8 @@ def matches(topic_filter: bytes, topic_name: bytes) -> bool:
         if level != SINGLE_LEVEL and level != name_levels[index]:
             return False
     return len(filter_levels) == len(name_levels)
+
+
+def is_state_filter(bytes topic_filter not None) -> bool:
+    """Return whether a topic filter asks for what workers keep for one another, below $shoal."""
+    return is_state_topic(<const uint8_t*>PyBytes_AS_STRING(topic_filter), len(topic_filter))

@@ -110,3 +110,9 @@ def test_what_is_not_wanted_makes_no_row(written: list[Any], topic_filter: str, 
 
 def test_a_batch_ends_where_it_is_full_and_the_next_one_goes_on() -> None:
     assert [row["n"] for row in rows([("t", b"x", 1, {}, 5)] * 5)] == [1, 2, 3, 4, 5]
+
+
+def test_what_workers_keep_for_one_another_makes_no_row() -> None:
+    written = [(topic, b"x", 1, {}, 5) for topic in ("a", "$shoal/bans/x", "$shoal", "$shoals", "$SYS")]
+    assert [row["topic"] for row in rows(written)] == ["a", "$shoals", "$SYS"]
+    assert [row["topic"] for row in rows(written, topic_filter=b"$shoal/#")] == []

@@ -10,8 +10,9 @@ import pytest
 import trio
 import trio.lowlevel
 
-from broker.admin.api import Admin, Streamed
+from broker.admin.api import Admin
 from broker.admin.pagination import QueryError
+from broker.admin.requests import Streamed
 from broker.auth.acl import AllowAll
 from broker.auth.principal import Principal
 from broker.config.loader import Config, Mqtt, Shutdown

@@ -15,8 +15,11 @@ from tests.support.raw_client import wait_until
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+def block(kind: str, word: str) -> str:
+    """Return the one block of a kind that has a word in it."""
+    blocks = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (found,) = [text for text in blocks if word in text]
+    return str(found)
 
 
 def run(folder: Path, command: str, port: int = 8883) -> subprocess.CompletedProcess[str]:
@@ -32,11 +35,11 @@ def run(folder: Path, command: str, port: int = 8883) -> subprocess.CompletedPro
 
 
 def test_the_page_closes_a_broker(tmp_path: Path) -> None:
-    make_user, make_certificate, publish = blocks("sh")
-    for command in (make_user, make_certificate):
+    publish = block("sh", "shoal pub")
+    for command in (block("sh", "| shoal passwd"), block("sh", "openssl req")):
         done = run(tmp_path, command)
         assert done.returncode == 0, done.stderr
-    (settings,) = blocks("toml")
+    settings = block("toml", 'file = "users"')
     # Nothing of a test listens where others reach it, and its files are where it is.
     local = settings.replace("tls://0.0.0.0:8883", "tls://127.0.0.1:0")
     for name in ("server.crt", "server.key", "users"):
@@ -55,7 +58,7 @@ def test_the_page_closes_a_broker(tmp_path: Path) -> None:
             wait_until(lambda reason=reason, before=before: len(       # type: ignore[misc]
                 broker.events("connection_ended", reason=reason)) > before, reason)
         found = next(iter(broker.events("connection_ended", reason="bad_user_name_or_password")))
-        (example,) = blocks("json")
+        example = block("json", "connection_ended")
         assert set(json.loads(example)) == set(found) - {"timestamp", "level"}
         # fail2ban finds each of them, and puts an address where <ADDR> is.
         pattern = re.search(r'^`("address".*)`\. ', PAGE, re.MULTILINE)
@@ -64,3 +67,13 @@ def test_the_page_closes_a_broker(tmp_path: Path) -> None:
         addresses = [found["address"] for line in broker.log.read_text().splitlines()
                      if (found := expression.search(line))]
         assert addresses == ["127.0.0.1"] * 3
+
+
+def test_the_page_keeps_clients_out(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        commands = block("sh", "shoal admin ban")
+        done = run(tmp_path, commands.replace("shoal admin", f"shoal admin --data-dir {broker.folder / 'data'}"))
+        assert done.returncode == 0, done.stderr
+        assert re.findall(r"^(?:address|user|client) +(\S+)", done.stdout, re.MULTILINE) == [
+            "203.0.113.0/24", "pump-17", "ann"]
+        assert done.stdout.endswith("The user ann is banned no more.\n")

@@ -155,6 +155,7 @@ def test_a_name_that_is_too_long_behind_the_prefix_is_the_clients_fault() -> Non
 @pytest.mark.parametrize(("mount_point", "words"), [
     ("plant", "ends with /"), ("a/+/", "without"), ("#/", "without"), ("$SYS/", "begins with neither"),
     ("SYS/", "begins with neither"), ("share/g/", "begins with neither"), ("replay/", "begins with neither"),
+    ("shoal/", "begins with neither"), ("shoal/x/", "begins with neither"),
     ("a\0/", "without")])
 def test_a_mount_point_under_which_names_would_mean_something_else_is_refused(mount_point: str, words: str) -> None:
     problem = mount_point_problem(mount_point)
