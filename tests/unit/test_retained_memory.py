@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from router.core.message import message
-from router.retained import lmdb_environment, lmdb_index
+from router.retained import lmdb_environment, pending_changes
 from router.retained.lmdb_index import RetainedIndex
 from router.retained.resident_pages import MappedPages
 
@@ -214,7 +214,7 @@ def test_memory_that_lies_where_the_file_was_is_not_given_back(tmp_path: Path) -
 def test_the_thread_pauses_less_often_when_it_is_behind(
     index: RetainedIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lmdb_index, "BEHIND_CHANGES", 100)
+    monkeypatch.setattr(pending_changes, "BEHIND_CHANGES", 100)
     pauses = 0
 
     def breathe() -> None:
