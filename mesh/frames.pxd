@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.core.message cimport Message
+from router.log.record_cursor cimport MessageFields
 
 cdef enum:
     FRAME_VERSION = 3
@@ -67,6 +68,7 @@ cdef class FrameReader:
 
     cdef int open(self, const uint8_t* data, size_t size) except -1                   # raises FrameError
     cdef int next(self, int64_t now_us, int64_t now_ms) except -1                     # 1: an entry; 0: no more
+    cdef int take_properties(self, const uint8_t* at, size_t length, size_t needed, MessageFields* fields) except -1
     cdef int expect(self, int count) except -1
     cdef size_t past_header(self) except 0
 

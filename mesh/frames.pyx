@@ -8,7 +8,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
-from router.log.record_cursor cimport MessageFields, get16, get32, get64, lend_message
+from router.log.record_cursor cimport get16, get32, get64, lend_message
 from router.core.message cimport NO_OFFSET
 from router.log.record_buffer cimport fields_of_message, put16, put32, put64, put_properties
 
@@ -316,17 +316,8 @@ cdef class FrameReader:
         fields.properties_length = 0
         fields.expiry_offset = NO_OFFSET
         if flags & ENTRY_PROPERTIES:
-            fields.expires_us = <int64_t>get64(at)
-            fields.properties_length = get32(at + 8)
-            fields.expiry_offset = get32(at + 12)
+            self.take_properties(at, length, needed, &fields)
             at += 16
-            if length - needed < fields.properties_length:
-                raise FrameError(f"an entry of {length} bytes with texts for {needed + fields.properties_length}, "
-                                 f"at offset {self.offset}")
-            if fields.expiry_offset != NO_OFFSET and <uint64_t>fields.expiry_offset + 4 > fields.properties_length:
-                raise FrameError(f"an entry whose expiry is outside of its properties, at offset {self.offset}")
-            if fields.expires_us < 0 or fields.expires_us > EXPIRES_US_MAX:
-                raise FrameError(f"an entry that expires at {fields.expires_us} us, at offset {self.offset}")
         fields.qos = flags & ENTRY_QOS
         fields.retain = (flags & ENTRY_RETAIN) != 0
         self.ids = at
@@ -336,6 +327,20 @@ cdef class FrameReader:
         lend_message(self.message, &fields, now_us, now_ms)
         self.offset += length                # what the next version has behind the payload is passed over
         return 1
+
+    cdef int take_properties(self, const uint8_t* at, size_t length, size_t needed, MessageFields* fields) except -1:
+        """Find the properties and the expiry of an entry that needs so many of its bytes without them."""
+        fields.expires_us = <int64_t>get64(at)
+        fields.properties_length = get32(at + 8)
+        fields.expiry_offset = get32(at + 12)
+        if length - needed < fields.properties_length:
+            raise FrameError(f"an entry of {length} bytes with texts for {needed + fields.properties_length}, "
+                             f"at offset {self.offset}")
+        if fields.expiry_offset != NO_OFFSET and <uint64_t>fields.expiry_offset + 4 > fields.properties_length:
+            raise FrameError(f"an entry whose expiry is outside of its properties, at offset {self.offset}")
+        if fields.expires_us < 0 or fields.expires_us > EXPIRES_US_MAX:
+            raise FrameError(f"an entry that expires at {fields.expires_us} us, at offset {self.offset}")
+        return 0
 
     def read(self, bytes frame not None, now_us: int, now_ms: int) -> list[dict]:
         """Return all entries of a frame by name, their messages owned. Raises FrameError."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from broker.reactor.acceptor import Acceptor
     from broker.reactor.turn import Hub
     from broker.transport.listener import Entrance
+    from router.router import Router
 
 unraisable = {"count": 0}
 """Exceptions where none can be raised, of this process; counted by the hook that a worker installs."""
@@ -239,8 +240,6 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
     durations = {name: Durations(*fields) for name, fields in hub.durations().items()}
     log_counters = logs.counters()
     resident_bytes = hub.memory.resident_bytes() if hub.memory is not None else 0
-    # What waits for another router is counted where it waits for a client.
-    passing = [queue_of(peer.session) for peer in router.peers.values()]
     return Metrics(
         **hub.counters(),
         clients_handed_over=handover.handed_over if handover is not None else 0,
@@ -265,9 +264,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
         shared_subscriptions=tree.shared_subscription_count,
         retained_messages=router.retaining.count,
         retained_bytes=router.retaining.size_bytes,
-        queued_messages=ledger.queued_messages - sum(owed["queued"] for owed in passing),
-        queued_bytes=ledger.queued_bytes - sum(owed["queued_bytes"] for owed in passing),
-        inflight_messages=ledger.inflight_messages - sum(owed["in_flight"] for owed in passing),
+        **_queues(router),
         resident_bytes=resident_bytes,
         resident_bytes_max=max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
         memory_full=hub.memory.times_full if hub.memory is not None else 0,
@@ -292,6 +289,15 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
         presence_events_dropped=controller.presence.dropped,
         unraisable=unraisable["count"],
     )
+
+
+def _queues(router: Router) -> dict[str, Any]:
+    """What clients are owed. What waits for another router is counted where it waits for a client."""
+    ledger = router.ledger
+    passing = [queue_of(peer.session) for peer in router.peers.values()]
+    return {"queued_messages": ledger.queued_messages - sum(owed["queued"] for owed in passing),
+            "queued_bytes": ledger.queued_bytes - sum(owed["queued_bytes"] for owed in passing),
+            "inflight_messages": ledger.inflight_messages - sum(owed["in_flight"] for owed in passing)}
 
 
 AS_ONE: Final = frozenset({

@@ -98,15 +98,7 @@ class Worker:
         self.store: CommitLog | None = None
         self._stop = trio.Event()
         mqtt, limits = config.mqtt, config.limits
-        members: list[Member] = []
-        if config.authenticator:
-            # Here, so that a broker without one loads none of it.
-            from broker.auth.chain import Chain, members_of
-
-            if authenticator is not None:
-                raise StartError("There is an authenticator, and [[authenticator]] tables: expected one or the other.")
-            members = members_of(config)
-            authenticator = Chain(config, members)
+        authenticator, members = _authenticator(config, authenticator)
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, routes_bytes_max=limits.route_cache_bytes_max,
@@ -458,6 +450,19 @@ def terms(config: Config) -> dict[str, Any]:
         "messages_per_second_max": limits.messages_per_second_max,
         "bytes_per_second_max": limits.bytes_per_second_max,
     }
+
+
+def _authenticator(config: Config, given: Authenticator | None) -> tuple[Authenticator | None, list[Member]]:
+    """Return what says who a client is, given or as the settings have it, and what that is put together of."""
+    if not config.authenticator:
+        return given, []
+    # Here, so that a broker without one loads none of it.
+    from broker.auth.chain import Chain, members_of
+
+    if given is not None:
+        raise StartError("There is an authenticator, and [[authenticator]] tables: expected one or the other.")
+    members = members_of(config)
+    return Chain(config, members), members
 
 
 async def _rotate_ticket_keys() -> None:

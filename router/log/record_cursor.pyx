@@ -34,32 +34,38 @@ cdef extern from *:
     size_t shoal_find_mark(const uint8_t*, size_t, size_t, uint32_t) noexcept nogil
 
 
+cdef inline int decode_source(uint8_t kind, const uint8_t** body, size_t* length, MessageFields* fields) noexcept nogil:
+    """Find where a record's message is from, and go behind that; -1 if it is not well-formed, or of another kind."""
+    fields.origin = fields.incarnation = 0
+    fields.accepted_us = 0
+    fields.record = 0
+    if kind == RECORD_ACCEPTED:
+        return 0
+    if kind == RECORD_STORED:
+        if length[0] < STORED_HEADER:
+            return -1
+        fields.record = get64(body[0])
+        if fields.record == 0:
+            return -1
+        body[0] += STORED_HEADER - COPY_HEADER
+        length[0] -= STORED_HEADER - COPY_HEADER
+    elif kind != RECORD_COPY and kind != RECORD_FORWARDED:
+        return -1
+    if length[0] < COPY_HEADER:
+        return -1
+    fields.origin = get32(body[0])
+    fields.incarnation = get32(body[0] + 4)
+    fields.accepted_us = <int64_t>get64(body[0] + 8)
+    body[0] += COPY_HEADER
+    length[0] -= COPY_HEADER
+    return 0
+
+
 cdef int decode_message(uint8_t kind, const uint8_t* body, size_t length, MessageFields* fields) noexcept nogil:
     """Find the fields of an accepted, a copy or a stored one in its body; -1 if it is not well-formed. Copies nothing."""
     cdef size_t used = MESSAGE_HEADER
     cdef uint8_t flags
-    fields.origin = fields.incarnation = 0
-    fields.accepted_us = 0
-    fields.record = 0
-    if kind == RECORD_STORED:
-        if length < STORED_HEADER:
-            return -1
-        fields.record = get64(body)
-        if fields.record == 0:
-            return -1
-        body += STORED_HEADER - COPY_HEADER
-        length -= STORED_HEADER - COPY_HEADER
-    if kind == RECORD_COPY or kind == RECORD_STORED or kind == RECORD_FORWARDED:
-        if length < COPY_HEADER:
-            return -1
-        fields.origin = get32(body)
-        fields.incarnation = get32(body + 4)
-        fields.accepted_us = <int64_t>get64(body + 8)
-        body += COPY_HEADER
-        length -= COPY_HEADER
-    elif kind != RECORD_ACCEPTED:
-        return -1
-    if length < MESSAGE_HEADER:
+    if decode_source(kind, &body, &length, fields) < 0 or length < MESSAGE_HEADER:
         return -1
     fields.n = get64(body)
     fields.properties_length = get32(body + 8)

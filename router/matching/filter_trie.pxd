@@ -28,4 +28,8 @@ cdef class FilterTree:
     cdef Node* add(self, bytes inner_filter) except NULL     # there already, or new and empty
     cdef int prune(self, Node* node) noexcept                # frees it and its parents as far as nobody needs them
     cdef int walk(self, const uint8_t* topic, uint32_t topic_length) except -1
+    cdef int begin_frontier(self) except -1
+    cdef int grow_frontier(self, uint32_t half, uint32_t count) except -1
+    cdef int grow_matched(self, uint32_t capacity) except -1
+    cdef int match_last(self, Node** current, uint32_t count) noexcept
     cdef bytes text(self, Node* node)

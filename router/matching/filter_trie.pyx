@@ -103,7 +103,6 @@ cdef class FilterTree:
         cdef Node** current
         cdef Node** following
         cdef Node* node
-        cdef void* moved
         cdef uint32_t count = 1
         cdef uint32_t next_count
         cdef uint32_t index
@@ -111,30 +110,14 @@ cdef class FilterTree:
         cdef uint8_t wildcards
         cdef uint32_t half = 0                                   # which half of the frontier is the current one
         self.matched_count = 0
-        if self.frontier_capacity == 0:
-            self.frontier = <Node**>malloc(2 * 16 * sizeof(Node*))
-            if self.frontier == NULL:
-                raise MemoryError()
-            self.frontier_capacity = 16
-        self.frontier[0] = &self.root
+        self.begin_frontier()
         while count:
             # A step makes at most two nodes of one, and finds at most two.
             if count * 2 > self.frontier_capacity:
-                moved = malloc(4 * self.frontier_capacity * sizeof(Node*))
-                if moved == NULL:
-                    raise MemoryError()
-                memcpy(moved, self.frontier + half * self.frontier_capacity, count * sizeof(Node*))
-                free(self.frontier)
-                self.frontier = <Node**>moved
-                self.frontier_capacity *= 2
+                self.grow_frontier(half, count)
                 half = 0
             if self.matched_count + count * 2 > self.matched_capacity:
-                index = (self.matched_count + count * 2) * 2
-                moved = realloc(self.matched, index * sizeof(Node*))
-                if moved == NULL:
-                    raise MemoryError()
-                self.matched = <Node**>moved
-                self.matched_capacity = index
+                self.grow_matched((self.matched_count + count * 2) * 2)
             current = self.frontier + half * self.frontier_capacity
             if separator == end:
                 break
@@ -163,6 +146,41 @@ cdef class FilterTree:
                         next_count += 1
             count = next_count
             at = separator + 1
+        self.match_last(current, count)
+        return 0
+
+    cdef int begin_frontier(self) except -1:
+        if self.frontier_capacity == 0:
+            self.frontier = <Node**>malloc(2 * 16 * sizeof(Node*))
+            if self.frontier == NULL:
+                raise MemoryError()
+            self.frontier_capacity = 16
+        self.frontier[0] = &self.root
+        return 0
+
+    cdef int grow_frontier(self, uint32_t half, uint32_t count) except -1:
+        """Double both halves of the frontier; of one of them the nodes are kept, in the first half."""
+        cdef void* moved = malloc(4 * self.frontier_capacity * sizeof(Node*))
+        if moved == NULL:
+            raise MemoryError()
+        memcpy(moved, self.frontier + half * self.frontier_capacity, count * sizeof(Node*))
+        free(self.frontier)
+        self.frontier = <Node**>moved
+        self.frontier_capacity *= 2
+        return 0
+
+    cdef int grow_matched(self, uint32_t capacity) except -1:
+        cdef void* moved = realloc(self.matched, capacity * sizeof(Node*))
+        if moved == NULL:
+            raise MemoryError()
+        self.matched = <Node**>moved
+        self.matched_capacity = capacity
+        return 0
+
+    cdef int match_last(self, Node** current, uint32_t count) noexcept:
+        """Put the nodes into self.matched that a topic name's last level has led to."""
+        cdef Node* node
+        cdef uint32_t index
         for index in range(count):
             node = current[index]
             if node.entry_count or node.groups != NULL:

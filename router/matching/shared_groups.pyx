@@ -26,6 +26,15 @@ cdef inline double rendezvous(uint64_t key, uint64_t router_key, uint32_t weight
     return -<double>weight / log(drawn)
 
 
+cdef inline uint8_t quality_of(Entry* entry, Message message) noexcept:
+    """Return how good a member is for a message: 3 it can send it at once, 2 it is online, 1 it would queue it, 0 none."""
+    cdef Receiver member = <Receiver>entry.partner
+    cdef bint wanted = message.qos and entry.options & QOS_MASK
+    if not member.online() or entry.weight == 0:
+        return 1 if wanted and not entry.options & PASSING else 0
+    return 2 if wanted and not member.has_room() else 3
+
+
 @cython.final
 @cython.no_gc
 cdef class SharedGroup:
@@ -62,7 +71,6 @@ cdef class SharedGroup:
         cdef uint32_t index
         cdef uint32_t step
         cdef Receiver member
-        cdef bint wanted
         cdef bint hashed = self.strategy == HASH_CLIENT or self.strategy == HASH_TOPIC
         if self.member_count == 0:
             return -1
@@ -84,13 +92,7 @@ cdef class SharedGroup:
             # Rendezvous: each member weighs each key, so one that joins or leaves moves only its own share.
             weight = mix(key ^ mix(member.key)) if hashed else 0
             if member is not gone and (best_quality < 3 or weight > best_weight) and not (local and member.peer):
-                wanted = message.qos and self.members[index].options & QOS_MASK
-                if not member.online() or self.members[index].weight == 0:
-                    quality = 1 if wanted and not self.members[index].options & PASSING else 0
-                elif wanted and not member.has_room():
-                    quality = 2
-                else:
-                    quality = 3
+                quality = quality_of(&self.members[index], message)
                 if quality > best_quality or (quality == best_quality and quality and weight > best_weight):
                     best = <int>index
                     best_quality = quality

@@ -20,6 +20,7 @@ from router.peers.peer cimport Peer
 from router.core.receiver cimport QOS_MASK
 from router.matching.route_cache cimport Route, Target, write_identifier
 from router.matching.shared_groups cimport SharedGroup
+from router.sessions.outgoing cimport DELIVERY_QUEUED, DELIVERY_RELEASED, Outgoing
 from router.sessions.session cimport digest_of
 from router.sessions.sink cimport PUBACK, PUBREC
 
@@ -29,6 +30,31 @@ from router.sessions.replay_subscription import ReplaySubscription, remember
 
 cdef enum:
     PROBLEMS_KEPT = 100
+
+
+cdef int assume_window_sent(Outgoing outgoing) except -1:
+    """The connection was lost without a record of it: whatever is owed may have been sent, since acknowledgements
+    whose records were lost had opened the window further than anybody can tell now."""
+    return outgoing.assume_sent_below(min(outgoing.end_number, outgoing.oldest_open + outgoing.window_max()))
+
+
+cdef int skip_to(Outgoing outgoing, uint64_t number) except -1:
+    """Use up the numbers from the end to this one; if nothing is owed, at no cost for each of them."""
+    if outgoing.oldest_open == outgoing.end_number and number > outgoing.end_number:
+        outgoing.oldest_open = outgoing.next_number = outgoing.resend_number = outgoing.end_number = number
+    while outgoing.end_number < number:
+        outgoing._use_up(outgoing.end_number, 0)
+    return 0
+
+
+cdef int restore_state(Outgoing outgoing, uint64_t number, uint8_t state) except -1:
+    """Bring a delivery that was just queued as the newest to a later state, as a snapshot says."""
+    if state != DELIVERY_QUEUED:
+        outgoing.assume_sent_below(number + 1)
+    if state == DELIVERY_RELEASED:
+        outgoing._release(outgoing.slot(number))
+        outgoing.slot(number).state = DELIVERY_RELEASED
+    return 0
 
 
 @cython.final
@@ -451,7 +477,7 @@ cdef class Recovery:
             for number, record, size, qos, state, retain, identifiers, group in fields["deliveries"]:
                 self._take_numbers(session, number)
                 self._owe(session, record, size, qos, retain, identifiers, group)
-                session.outgoing.restore_state(number, state)
+                restore_state(session.outgoing, number, state)
             self._take_numbers(session, fields["end_number"])
             session.outgoing.assume_sent_below(fields["next_number"])
         elif kind == "incoming":
@@ -466,7 +492,7 @@ cdef class Recovery:
 
     def _take_numbers(self, Session session not None, number: int) -> None:
         """The numbers before this one that no delivery has are used up."""
-        session.outgoing.skip_to(number)
+        skip_to(session.outgoing, number)
 
     def _owe(self, Session session not None, record: int, size: int, qos: int, retain: bool, bytes identifiers not None,
              bytes group not None) -> None:
@@ -487,7 +513,7 @@ cdef class Recovery:
                 continue
             lost.append(client_identifier)
             if session.outgoing is not None:
-                session.outgoing.assume_window_sent()
+                assume_window_sent(session.outgoing)
         return lost
 
 

@@ -159,6 +159,27 @@ def put_aside_snapshots(disk: Storage, worker: int, owner: int = 0) -> None:
         disk.sync_folder()
 
 
+def _feed_segments(
+    segments: Segments, start: Position | None, recovery: Recovery, index: Any, progress: Callable[[int], None]
+) -> None:
+    """Feed what a log's segments hold, from a position on; None: all of it."""
+    for position, header in enumerate(segments.headers):
+        if index is not None:
+            index.incarnation = header.incarnation
+        if start is not None and header.segment < start.segment:
+            # In the snapshot, but for retained messages.
+            if index is not None and segments.headers[position + 1 :] and (
+                segments.headers[position + 1].first_number > index.applied + 1
+            ):
+                for cursor in segments.segment_cursors(position):
+                    recovery.feed_retained(cursor)
+            continue
+        begins = start if start is not None and header.segment == start.segment else None
+        for cursor in segments.segment_cursors(position, begins):
+            recovery.feed(cursor)
+            progress(recovery.fed)
+
+
 def open_log(
     disk: Storage,
     router: Router,
@@ -214,20 +235,7 @@ def open_log(
         raise MissingSegmentError(
             segment_name(1), 0, f"is missing: retained messages are from a log with {index.applied} records")
     start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None
-    for position, header in enumerate(segments.headers):
-        if index is not None:
-            index.incarnation = header.incarnation
-        if header.segment < first_segment:
-            # In the snapshot, but for retained messages.
-            if index is not None and segments.headers[position + 1 :] and (
-                segments.headers[position + 1].first_number > index.applied + 1
-            ):
-                for cursor in segments.segment_cursors(position):
-                    recovery.feed_retained(cursor)
-            continue
-        for cursor in segments.segment_cursors(position, start if header.segment == first_segment else None):
-            recovery.feed(cursor)
-            progress(recovery.fed)
+    _feed_segments(segments, start, recovery, index, progress)
     lost_connections = recovery.finish()
     # Before anything is written: on a full disk it is room.
     remove_snapshots(disk, first_segment)

@@ -35,6 +35,7 @@ cdef class PageCheck:
     cdef int use(self, uint64_t page, uint64_t count, uint8_t how) except -1
     cdef int pick_meta(self, int64_t transaction) except -1
     cdef int walk_tree(self, int kind, Tree* tree, int level) except -1
+    cdef int64_t read_header(self, uint64_t page, int depth, uint8_t* at) except -1
     cdef int walk(self, int kind, uint64_t page, int level, int depth, const uint8_t* low, size_t low_length,
                   const uint8_t* high, size_t high_length) except -1
     cdef int leaf(self, int kind, uint64_t page, int level, const uint8_t* key, size_t key_length, uint16_t flags,

@@ -250,17 +250,10 @@ cdef class PageCheck:
         self.entries += before
         return 0
 
-    cdef int walk(self, int kind, uint64_t page, int level, int depth, const uint8_t* low, size_t low_length,
-                  const uint8_t* high, size_t high_length) except -1:
-        """Walk what is below a page, whose keys are not below `low` and below `high` (NULL: any)."""
-        cdef uint8_t* at = self.pages + level * self.page_bytes
-        cdef uint16_t lower, upper, flags, key_length
-        cdef uint64_t count, index, node, length, total = 0
-        cdef const uint8_t* key
-        cdef const uint8_t* before = NULL
-        cdef size_t before_length = 0
-        cdef const uint8_t* following
-        cdef size_t following_length
+    cdef int64_t read_header(self, uint64_t page, int depth, uint8_t* at) except -1:
+        """Read a page of a tree. Returns how many entries it has."""
+        cdef uint16_t lower, upper
+        cdef int64_t count
         self.use(page, 1, 1)
         self.read(page, 1, at)
         lower, upper = get16(at + 12), get16(at + 14)
@@ -270,6 +263,21 @@ cdef class PageCheck:
         count = (lower - PAGE_HEADER) // 2
         if count < (1 if depth == 1 else 2):
             raise PagesError(f"page {page} has {count} entries")
+        return count
+
+    cdef int walk(self, int kind, uint64_t page, int level, int depth, const uint8_t* low, size_t low_length,
+                  const uint8_t* high, size_t high_length) except -1:
+        """Walk what is below a page, whose keys are not below `low` and below `high` (NULL: any)."""
+        cdef uint8_t* at = self.pages + level * self.page_bytes
+        cdef uint16_t upper, flags, key_length
+        cdef uint64_t count, index, node, length, total = 0
+        cdef const uint8_t* key
+        cdef const uint8_t* before = NULL
+        cdef size_t before_length = 0
+        cdef const uint8_t* following
+        cdef size_t following_length
+        count = self.read_header(page, depth, at)
+        upper = get16(at + 14)
         for index in range(count):
             node = get16(at + PAGE_HEADER + 2 * index)
             if node < upper or node & 1 or node + NODE_HEADER > self.page_bytes:

@@ -117,9 +117,7 @@ cdef class Outgoing:
     cdef int assume_sent_below(self, uint64_t number) except -1
     cdef int assume_dropped(self, uint64_t number) except -1
     cdef int _pass_free(self) noexcept
-    cdef int assume_window_sent(self) except -1
-    cdef int skip_to(self, uint64_t number) except -1
-    cdef int restore_state(self, uint64_t number, uint8_t state) except -1
+    cdef int _resend(self, Sink sink, bint logged) except -1
     cdef int _drain_qos0(self, Sink sink) except -1
     cdef int _unqueue(self, Delivery* delivery) noexcept
     cdef int _count_out(self, uint64_t size) noexcept

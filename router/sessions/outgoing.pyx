@@ -261,35 +261,10 @@ cdef class Outgoing:
         self.starved = False
         if self.waiting_qos0 is not None:
             sent += self._drain_qos0(sink)
-        while self.resend_number < self.next_number and sink.writable:
-            number = self.resend_number
-            delivery = self.slot(number)
-            if delivery.state == DELIVERY_SENT:
-                if self.send_quota <= 0:
-                    return sent
-                message = self._read(delivery, sink, number, logged)
-                if message is None:
-                    if self.starved:
-                        return sent
-                    self.free_slot(number)
-                else:
-                    result = sink.publish(message, self.identifier_of(number),
-                                          delivery.qos, delivery.retain, True, delivery.ids, delivery.ids_length)
-                    if result == SINK_SENT:
-                        delivery.connection = self.connection
-                        self.send_quota -= 1
-                        sent += 1
-                    else:
-                        self._drop(result, sink, number, logged)
-                        self.free_slot(number)
-            elif delivery.state == DELIVERY_RELEASED and delivery.released_on != self.connection:
-                # Uses no quota, and its PUBCOMP gives none back (4.9). A PUBREC that came on this connection before
-                # the resending got here has had its PUBREL: not twice on one connection [MQTT-4.4.0-1].
-                delivery.released_on = self.connection
-                sink.acknowledge(PUBREL, self.identifier_of(number), 0)
-                sent += 1
-            # free_slot may have moved the start past it
-            self.resend_number = max(number + 1, self.oldest_open)
+        if self.resend_number < self.next_number:
+            sent += self._resend(sink, logged)
+            if self.resend_number < self.next_number and sink.writable:      # for want of quota, or of the log
+                return sent
         if self.drop_record > self.ledger.durable:
             # Else, after a crash, what was dropped might come behind what was sent now.
             self.starved = self.next_number < self.end_number
@@ -330,6 +305,44 @@ cdef class Outgoing:
         if self.push_back_until_ms and not (self.queued_count >= self.ledger.queue_messages_max
                                             or self.queued_bytes >= self.ledger.queue_bytes_max):
             self.end_push_back()
+        return sent
+
+    cdef int _resend(self, Sink sink, bint logged) except -1:
+        """Resend what an earlier connection was sent, as far as quota, log and output allow; how many packets."""
+        cdef Delivery* delivery
+        cdef Message message
+        cdef SinkResult result
+        cdef uint64_t number
+        cdef int sent = 0
+        while self.resend_number < self.next_number and sink.writable:
+            number = self.resend_number
+            delivery = self.slot(number)
+            if delivery.state == DELIVERY_SENT:
+                if self.send_quota <= 0:
+                    return sent
+                message = self._read(delivery, sink, number, logged)
+                if message is None:
+                    if self.starved:
+                        return sent
+                    self.free_slot(number)
+                else:
+                    result = sink.publish(message, self.identifier_of(number),
+                                          delivery.qos, delivery.retain, True, delivery.ids, delivery.ids_length)
+                    if result == SINK_SENT:
+                        delivery.connection = self.connection
+                        self.send_quota -= 1
+                        sent += 1
+                    else:
+                        self._drop(result, sink, number, logged)
+                        self.free_slot(number)
+            elif delivery.state == DELIVERY_RELEASED and delivery.released_on != self.connection:
+                # Uses no quota, and its PUBCOMP gives none back (4.9). A PUBREC that came on this connection before
+                # the resending got here has had its PUBREL: not twice on one connection [MQTT-4.4.0-1].
+                delivery.released_on = self.connection
+                sink.acknowledge(PUBREL, self.identifier_of(number), 0)
+                sent += 1
+            # free_slot may have moved the start past it
+            self.resend_number = max(number + 1, self.oldest_open)
         return sent
 
     cdef int _drain_qos0(self, Sink sink) except -1:
@@ -536,28 +549,6 @@ cdef class Outgoing:
                 self._unqueue(self.slot(number))
             self.free_slot(number)
         return self._pass_free()
-
-    cdef int assume_window_sent(self) except -1:
-        """The connection was lost without a record of it: whatever is owed may have been sent, since acknowledgements
-        whose records were lost had opened the window further than anybody can tell now."""
-        return self.assume_sent_below(min(self.end_number, self.oldest_open + self.window_max()))
-
-    cdef int skip_to(self, uint64_t number) except -1:
-        """Use up the numbers from the end to this one; if nothing is owed, at no cost for each of them."""
-        if self.oldest_open == self.end_number and number > self.end_number:
-            self.oldest_open = self.next_number = self.resend_number = self.end_number = number
-        while self.end_number < number:
-            self._use_up(self.end_number, 0)
-        return 0
-
-    cdef int restore_state(self, uint64_t number, uint8_t state) except -1:
-        """Bring a delivery that was just queued as the newest to a later state, as a snapshot says."""
-        if state != DELIVERY_QUEUED:
-            self.assume_sent_below(number + 1)
-        if state == DELIVERY_RELEASED:
-            self._release(self.slot(number))
-            self.slot(number).state = DELIVERY_RELEASED
-        return 0
 
     def deliveries(self) -> list[list]:
         """Return what is owed, as a snapshot has it: [number, record, size, qos, state, retain, identifiers, group]."""

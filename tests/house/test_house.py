@@ -38,6 +38,7 @@ TOP_LEVEL = {
 }  # fmt: skip
 CODE = {".py", ".pyx", ".pxd"}
 LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
 
 DOCS = ROOT / "docs"
 GENERATED = {"changes"}              # folders of docs/ whose files are parts of another page, and no pages
@@ -154,6 +155,39 @@ def test_what_a_worker_is_made_of_has_nothing_hung_onto_it_afterwards(name: str)
     assert set_from_outside(text) == {"a.b", "self.d.e", "i.j", "k.l"}
     # It comes by the constructor, or, where the object must be there first, by a method with a name.
     assert set_from_outside((ROOT / "broker/worker" / name).read_text(encoding="utf-8")) == set()
+
+
+FUNCTION = re.compile(r"( *)(?:async def|cpdef|cdef|def)\b(?! class| enum| struct| extern)[^=]*?\b(\w+)\s*\(")
+
+
+def lengths_of_functions(text: str) -> dict[str, int]:
+    """The lines of each function of a .py or .pyx from its name on, without those of its docstring."""
+    found = {}
+    lines = text.splitlines()
+    for first, line in enumerate(lines):
+        beginning = FUNCTION.match(line)
+        if beginning is None:
+            continue
+        end = first + 1
+        while lines[first:end] and "".join(lines[first:end]).count("(") > "".join(lines[first:end]).count(")"):
+            end += 1                     # a signature's last line may be as little indented as its first
+        last = end
+        while end < len(lines) and (not lines[end].strip() or lines[end].startswith(f"{beginning[1]} ")):
+            end += 1
+            if lines[end - 1].strip():
+                last = end
+        body = re.sub(r'"""(?:.|\n)*?"""\n?', "", "\n".join(lines[first:last]), count=1)
+        found[beginning[2]] = max(found.get(beginning[2], 0), len(body.splitlines()))
+    return found
+
+
+def test_no_function_is_too_long_for_one_look() -> None:
+    text = 'def a(\n    b,\n) -> int:\n    """One.\n\n    Two.\n    """\n    return b\n\n'
+    text += "cdef int c(int d) except -1:\n    return d\n"
+    assert lengths_of_functions(text) == {"a": 4, "c": 2}
+    for path in sources(".py", ".pyx", ".pxd"):
+        for name, length in lengths_of_functions(path.read_text(encoding="utf-8")).items():
+            assert length <= FUNCTION_LINES_MAX, f"{path}: {name}() has {length} lines"
 
 
 def test_every_module_and_every_public_name_in_our_packages_says_what_it_is() -> None:
