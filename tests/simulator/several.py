@@ -506,7 +506,7 @@ class SeveralWorld(Promises):
         self.check_the_end()
         self.check_that_all_goes_on(rounds)
         for worker in self.workers:
-            self.compare(worker)
+            worker.compare()
 
     # Checks ---------------------------------------------------------------------------------------------------------
 
@@ -538,18 +538,8 @@ class SeveralWorld(Promises):
     def check_the_totals(self) -> None:
         """What the ledgers keep count of is what the sessions hold."""
         for worker in self.workers:
-            if not worker.is_up:
-                continue
-            router = worker.router
-            sessions = [*router.sessions.values(), *router.ending.sessions,
-                        *(peer.session for peer in router.peers.values())]
-            held = [state["outgoing"] for session in sessions if (state := session.state())["outgoing"] is not None]
-            counted = (router.ledger.sessions_online, router.ledger.inflight_messages, router.ledger.queued_messages,
-                       router.ledger.queued_bytes)
-            there = (sum(session.connected for session in router.sessions.values()),
-                     sum(len(state["in_flight"]) for state in held), sum(state["queued"] for state in held),
-                     sum(state["queued_bytes"] for state in held))
-            self.check(counted == there, f"the ledger of worker {worker.number} counts {counted}, there are {there}")
+            if worker.is_up:
+                worker.check_its_ledger()
 
     def check_the_end(self) -> None:
         """Nothing acknowledged is lost, and nothing is left over."""
@@ -569,25 +559,8 @@ class SeveralWorld(Promises):
                 {topic: b"" if (message := worker.router.retaining.message_of(topic)) is None else message.body
                  for topic in self.history.topics} for worker in self.workers])
         for worker in self.workers:
-            router = worker.router
-            self.check(not worker.log.warnings, f"worker {worker.number} says {worker.log.warnings[:3]}")
-            self.check(len(router.sessions) == sum(client.home == worker.number for client in self.clients),
-                       f"sessions were lost or left over on worker {worker.number}")
-            self.check(router.ledger.queued_messages == 0, f"messages are left in queues of worker {worker.number}")
-            for session in router.sessions.values():
-                state = session.state()
-                self.check(not state["incoming"] or self.has_forgiven, f"{state} keeps identifiers")
-                self.check(not state["outgoing"] or not state["outgoing"]["in_flight"], f"{state} keeps deliveries")
+            worker.check_the_end(sum(client.home == worker.number for client in self.clients), self.has_forgiven)
         self.check_the_totals()
-
-    def compare(self, worker: Worker) -> None:
-        """What is recovered is the durable part of what lives, and recovering once more changes nothing."""
-        def turn() -> None:
-            worker.hub.run_turn(self.now_ms)
-            worker.write_index()
-
-        if worker.machine.write_all(turn):
-            worker.machine.compare(worker.router, worker.controller, self.now_ms, self.check)
 
 
 def run_seed(seed: int, steps: int = 600) -> SeveralWorld:

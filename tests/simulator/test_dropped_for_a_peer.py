@@ -29,4 +29,4 @@ def test_what_expired_while_a_peer_was_away_is_not_owed_to_it_again(seed: int) -
         two.step(synced=True)
     assert here.dropped["expired"] == 1
     assert here.peer_session(away).owed.deliveries() == []
-    world.compare(here)
+    here.compare()

@@ -174,6 +174,46 @@ class Worker:
             and not state["waiting_acknowledgements"] and not _owed(neighbour.peer.session)
             for neighbour in self.mesh.neighbours.values())
 
+    # Checks ---------------------------------------------------------------------------------------------------------
+
+    def check_its_ledger(self) -> None:
+        """What its ledger keeps count of is what its sessions hold."""
+        router = self.router
+        sessions = [*router.sessions.values(), *router.ending.sessions,
+                    *(peer.session for peer in router.peers.values())]
+        held = [state["outgoing"] for session in sessions if (state := session.state())["outgoing"] is not None]
+        counted = (router.ledger.sessions_online, router.ledger.inflight_messages, router.ledger.queued_messages,
+                   router.ledger.queued_bytes)
+        there = (sum(session.connected for session in router.sessions.values()),
+                 sum(len(state["in_flight"]) for state in held), sum(state["queued"] for state in held),
+                 sum(state["queued_bytes"] for state in held))
+        self.world.check(counted == there, f"the ledger of worker {self.number} counts {counted}, there are {there}")
+
+    def check_the_end(self, sessions: int, has_forgiven: bool) -> None:
+        """Nothing is left over, and nothing to complain of.
+
+        Args:
+            sessions: that are at home here.
+            has_forgiven: a worker has lost what it had acknowledged, and identifiers may be left.
+        """
+        check, router = self.world.check, self.router
+        check(not self.log.warnings, f"worker {self.number} says {self.log.warnings[:3]}")
+        check(len(router.sessions) == sessions, f"sessions were lost or left over on worker {self.number}")
+        check(router.ledger.queued_messages == 0, f"messages are left in queues of worker {self.number}")
+        for session in router.sessions.values():
+            state = session.state()
+            check(not state["incoming"] or has_forgiven, f"{state} keeps identifiers")
+            check(not state["outgoing"] or not state["outgoing"]["in_flight"], f"{state} keeps deliveries")
+
+    def compare(self) -> None:
+        """What is recovered is the durable part of what lives, and recovering once more changes nothing."""
+        def turn() -> None:
+            self.hub.run_turn(self.world.now_ms)
+            self.write_index()
+
+        if self.machine.write_all(turn):
+            self.machine.compare(self.router, self.controller, self.world.now_ms, self.world.check)
+
 
 def _owed(session: Any) -> bool:
     return session.owed is not None and bool(session.owed.deliveries())
