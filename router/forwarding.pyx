@@ -16,6 +16,7 @@ from router.sessions.ledger cimport DROP_NO_MEMBER, Ledger
 from router.core.message cimport message_size, topic_hash
 from router.sessions.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
 from router.core.receiver cimport PASSING, QOS_MASK
+from router.core.varint cimport read_varint
 from router.matching.route_cache cimport Target
 from router.sessions.session cimport Session
 
@@ -272,21 +273,15 @@ cdef class Forwarding:
 
         While the message was under way the last member here may have gone: then it goes to a member elsewhere.
         """
-        cdef uint32_t at = 0, shift
-        cdef uint64_t identifier
+        cdef uint32_t at = 0, identifier
         cdef SharedGroup group
         cdef int member
         cdef Route route = self.router.tree.route(message.topic, message.topic_length)
         cdef uint32_t index
         while at < ids_length:
             at += 1                      # the property's own identifier
-            identifier = shift = 0
-            while at < ids_length:
-                identifier |= <uint64_t>(ids[at] & 0x7F) << shift
-                shift += 7
-                at += 1
-                if not ids[at - 1] & 0x80:
-                    break
+            identifier = 0
+            at += max(read_varint(ids + at, ids_length - at, &identifier), 0)
             group = None
             for index in range(route.group_count):
                 if group_identifier((<SharedGroup>route.groups[index]).name) == identifier:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
+from router.core.varint import encode_varint, find_varint
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -82,16 +84,6 @@ class Unfinished:
                 return self.last
 
 
-def variable(value: int) -> bytes:
-    """Return a Variable Byte Integer."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
 def pair(data: bytes) -> bytes:
     """Return bytes behind their length. Raises ValueError for more than 65,535."""
     if len(data) > 0xFFFF:
@@ -127,12 +119,12 @@ def publish_properties(given: dict[str, Any]) -> bytes:
 
 def packet(first: int, *parts: bytes) -> bytes:
     """Return a packet with its length."""
-    return bytes([first]) + variable(sum(map(len, parts))) + b"".join(parts)
+    return b"".join((bytes([first]), encode_varint(sum(map(len, parts))), *parts))
 
 
 def _properties(data: bytes, at: int) -> tuple[dict[int, Any], int]:
     """Return the properties that begin with their length at `at`, and where they end."""
-    length, at = _variable(data, at)
+    length, at = find_varint(data, at)
     end = at + length
     found: dict[int, Any] = {}
     while at < end:
@@ -145,7 +137,7 @@ def _properties(data: bytes, at: int) -> tuple[dict[int, Any], int]:
         elif name in _TEXTS:
             found[name], at = _pair(data, at)
         elif name == 0x0B:
-            found[name], at = _variable(data, at)
+            found[name], at = find_varint(data, at)
         else:
             size = _SIZES.get(name)
             if size is None:
@@ -153,16 +145,6 @@ def _properties(data: bytes, at: int) -> tuple[dict[int, Any], int]:
             found[name] = int.from_bytes(data[at : at + size], "big")
             at += size
     return found, end
-
-
-def _variable(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        value |= (data[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if data[at - 1] < 0x80:
-            return value, at
 
 
 def _pair(data: bytes, at: int) -> tuple[bytes, int]:
@@ -201,7 +183,7 @@ class Client:
         self._socket = _connected(url, timeout_s)
         hello = bytes([0, 4]) + b"MQTT" + bytes([5, self._flags(username, password, session_expiry_s, unfinished)])
         properties = b"\x11" + session_expiry_s.to_bytes(4, "big") + b"\x21" + receive_maximum.to_bytes(2, "big")
-        hello += KEEP_ALIVE_S.to_bytes(2, "big") + variable(len(properties)) + properties
+        hello += KEEP_ALIVE_S.to_bytes(2, "big") + encode_varint(len(properties)) + properties
         hello += pair(client_identifier.encode())
         for secret in (username, password):
             hello += pair(secret.encode()) if secret is not None else b""
@@ -251,13 +233,15 @@ class Client:
         name = pair(topic.encode())
         first = PUBLISH << 4 | qos << 1 | retain
         if qos == 0:
-            self._output += packet(first, name, variable(len(properties)), properties, payload)
+            self._output += packet(first, name, encode_varint(len(properties)), properties, payload)
         else:
             waiting = self.unfinished.packets
             if len(waiting) >= self._window:
                 self._wait(lambda: len(waiting) < self._window, "an acknowledgement")
             identifier = self.unfinished.next()
-            encoded = packet(first, name, identifier.to_bytes(2, "big"), variable(len(properties)), properties, payload)
+            encoded = packet(
+                first, name, identifier.to_bytes(2, "big"), encode_varint(len(properties)), properties, payload
+            )
             waiting[identifier] = encoded
             self._output += encoded
         if len(self._output) >= OUTPUT_BYTES:
@@ -369,14 +353,11 @@ class Client:
         del self._input[:at]
 
     def _frame(self, at: int) -> tuple[int, int, int] | None:
-        length = shift = 0
-        for index in range(at + 1, min(at + 5, len(self._input))):
-            length |= (self._input[index] & 0x7F) << shift
-            shift += 7
-            if self._input[index] < 0x80:
-                end = index + 1 + length
-                return (self._input[at], index + 1, end) if end <= len(self._input) else None
-        return None
+        length, start = find_varint(self._input, at + 1)
+        if start < 0:
+            raise NetworkError(f"{self.url} sent a packet whose length has more than four bytes")
+        end = start + length
+        return (self._input[at], start, end) if start and end <= len(self._input) else None
 
     def _on_packet(self, first: int, body: bytes) -> None:
         kind = first >> 4

@@ -16,6 +16,7 @@ from broker.reactor import introspection
 from broker.wire import application_message
 from broker.wire.rendering import options_fields, text_of
 from router.core.message import message as make_message
+from router.core.receiver import QOS_BITS
 from router.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 ROW_COST: Final = 40
 SUBSCRIBERS_PER_STEP: Final = 10_000
-QOS_BITS: Final = 0x03
 
 
 def topic_of(arguments: Row) -> bytes:

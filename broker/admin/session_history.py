@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from broker.wire.rendering import timestamp
+from router.core.receiver import NO_LOCAL_BIT, QOS_BITS
 from router.log.record_cursor import Cursor
 from router.log.record_kinds import BY_NAME, RecordError
 from router.log.record_scan import Scan, matches
@@ -22,8 +23,6 @@ WINDOW_BYTES: Final = 131_072
 RECORDS_PER_STEP: Final = 300        # some 2 ms
 DECISIONS_BEFORE: Final = 64         # records that may stand before a message's own and belong to it
 PACKET_IDENTIFIERS: Final = 65_535
-QOS_BITS: Final = 0x03
-NO_LOCAL_BIT: Final = 0x04
 PUBREC: Final = 5
 PUBCOMP: Final = 7
 FAILED: Final = 0x80

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.wire.properties import PacketType, decode_properties, encode_varint
+from broker.wire.properties import PacketType, decode_properties
 from broker.wire.reasons import ClientError
+from router.core.varint import encode_varint
 from router.log.replay_position import format_time
 
 if TYPE_CHECKING:

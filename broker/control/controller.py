@@ -31,6 +31,7 @@ from broker.wire.reasons import (
     disconnect_reason_to_close,
 )
 from broker.wire.topic_limits import topic_problem, wildcard_problem
+from router.core.receiver import NO_LOCAL_BIT, QOS_BITS, RETAIN_AS_PUBLISHED_BIT
 from router.matching.topic_names import check_topic_filter, is_state_filter, parse_shared
 from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, parse_replay
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 log = get("connections")
 
 SUBSCRIBE, UNSUBSCRIBE = 0x82, 0xA2     # first bytes
-QOS_BITS, NO_LOCAL_BIT, RETAIN_AS_PUBLISHED_BIT = 0x03, 0x04, 0x08      # of Subscription Options (3.8.3.1)
 
 # Whoever comes to this port with another protocol is told in that protocol's words.
 OTHER_PROTOCOLS = {
@@ -161,7 +161,7 @@ class Controller:
 
         To a bridge, messages go as they were published and never back; before 5.0 it cannot ask for it.
         """
-        options = subscription.options & ~QOS_BITS | qos
+        options: int = subscription.options & ~QOS_BITS | qos
         if connection.bridge:
             options |= RETAIN_AS_PUBLISHED_BIT
             if not subscription.topic_filter.startswith(b"$share/"):

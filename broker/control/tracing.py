@@ -18,6 +18,7 @@ from broker.wire.packets import decode, decode_connect, next_frame
 from broker.wire.properties import PacketType
 from broker.wire.reasons import ClientError
 from broker.wire.rendering import packet_fields, text_of, timestamp
+from router.core.varint import find_varint
 from router.sessions.ledger import DROP_REASONS
 
 if TYPE_CHECKING:
@@ -222,18 +223,8 @@ def _whole_length(data: bytes) -> int:
     """Return how many of the first bytes are whole packets."""
     position = 0
     while position + 2 <= len(data):
-        length = shift = 0
-        at = position + 1
-        while at < len(data):
-            byte = data[at]
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            at += 1
-            if byte < 0x80:
-                break
-        else:
-            break
-        if at + length > len(data):
+        length, at = find_varint(data, position + 1)
+        if at <= 0 or at + length > len(data):
             break
         position = at + length
     return position

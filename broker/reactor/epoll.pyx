@@ -7,7 +7,8 @@ receivers' outputs, and ends with one send per connection that has output. trio 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from broker.wire.codec cimport CONNECT, varint_length, write_varint
+from broker.wire.codec cimport CONNECT
+from router.core.varint cimport varint_length, write_varint
 from broker.reactor.histogram cimport monotonic_ns, note_duration, realtime_us
 from broker.reactor.turn cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
 from broker.reactor.turn import PHASES

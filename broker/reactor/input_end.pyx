@@ -13,7 +13,8 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
-from broker.wire.codec cimport DISCONNECT, read_varint
+from broker.wire.codec cimport DISCONNECT
+from router.core.varint cimport read_varint
 
 cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLIN

@@ -10,8 +10,9 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
-from broker.wire.codec cimport read_u16, read_varint, write_u16
+from broker.wire.codec cimport read_u16, write_u16
 from router.core.message cimport NO_OFFSET
+from router.core.varint cimport read_varint
 from router.matching.topic_names cimport is_own_topic
 
 from broker.wire.reasons import ClientError, Reason

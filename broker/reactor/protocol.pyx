@@ -14,9 +14,10 @@ from broker.wire.output_buffer cimport LARGE_CHUNK, list_push, output_clear, out
 from broker.reactor.mount_point cimport MOUNTED_IN, MountPoint
 from broker.wire.codec cimport (
     AUTH, CONNECT, CONNACK, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
-    copy_publish, goes_as_it_came, parse_acknowledgement, parse_publish, read_varint, varint_length,
+    copy_publish, goes_as_it_came, parse_acknowledgement, parse_publish,
     write_acknowledgement, write_publish,
 )
+from router.core.varint cimport read_varint, varint_length
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from router.exchanges cimport (
     PUBLISH_IDENTIFIER_IN_USE, PUBLISH_REFUSED, PUBLISH_ROUTED, PUBLISH_TOO_MANY, PUBLISH_UNLOGGED, PublishVerdict,

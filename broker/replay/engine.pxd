@@ -74,6 +74,5 @@ cdef class Replays(ReplaySeam):
     cdef int take_gaps(self, Replay replay) except -1
 
 
-cdef uint32_t put_variable(uint8_t* to, uint64_t value) noexcept nogil       # returns the length
 # The content has room for six bytes more, and the token takes four bytes for three of it, and one.
 cdef uint32_t write_token(uint8_t* to, uint8_t* content, uint32_t length) noexcept nogil

@@ -12,6 +12,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 from router.log.crc32c cimport crc32c
 from router.core.message cimport Message
+from router.core.varint cimport write_varint
 from router.core.receiver cimport NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from router.matching.route_cache cimport write_identifier
 from router.log.tail cimport TAIL_BUDGET, TAIL_END, LogTail, MergedTail, TailStep
@@ -27,20 +28,10 @@ cdef int64_t LAST_SECOND = 253402300799      # of the year 9999
 cdef const uint8_t* BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
-cdef uint32_t put_variable(uint8_t* to, uint64_t value) noexcept nogil:
-    cdef uint32_t length = 0
-    while value > 0x7F:
-        to[length] = <uint8_t>(value | 0x80)
-        value >>= 7
-        length += 1
-    to[length] = <uint8_t>value
-    return length + 1
-
-
 cdef uint32_t write_token(uint8_t* to, uint8_t* content, uint32_t length) noexcept nogil:
     """Write the token of a position, as router.log.replay_position.encode_position does; returns its length.
 
-    Its content is a 1, and of each log the worker and the number of a record, as put_variable() writes them.
+    Its content is a 1, and of each log the worker and the number of a record, as write_varint() writes them.
     """
     cdef uint32_t check, index, group
     cdef uint8_t* start = to
@@ -359,8 +350,8 @@ cdef class Replays(ReplaySeam):
         at = write_user_property(at + 2 + TIME_BYTES, b"shoal-position", 14)
         self.content[0] = 1
         for tail in replay.tail.tails:
-            length += put_variable(self.content + length, tail.worker)
-            length += put_variable(self.content + length, tail.passed())
+            length = <uint32_t>(write_varint(self.content + length, tail.worker) - self.content)
+            length = <uint32_t>(write_varint(self.content + length, tail.passed()) - self.content)
         length = write_token(at + 2, self.content, length)
         at[0] = <uint8_t>(length >> 8)
         at[1] = <uint8_t>length
@@ -441,7 +432,7 @@ def position_token(numbers: dict) -> str:
     cdef uint32_t length = 1
     content[0] = 1
     for worker, number in sorted(numbers.items()):
-        length += put_variable(content + length, worker)
-        length += put_variable(content + length, number)
+        length = <uint32_t>(write_varint(content + length, worker) - content)
+        length = <uint32_t>(write_varint(content + length, number) - content)
     length = write_token(token, content, length)
     return token[:length].decode()

@@ -15,9 +15,10 @@ from broker.wire.properties import (
     decode_properties,
     decode_varint,
     encode_message_block,
-    encode_varint,
 )
 from router.core.message import message as make_message
+from router.core.receiver import encode_options
+from router.core.varint import encode_varint
 from router.matching.topic_names import check_topic_filter, is_topic_name, parse_shared
 
 if TYPE_CHECKING:
@@ -161,7 +162,8 @@ def check_options(shared: bool, qos: int, no_local: bool, retain_as_published: b
         check_number("subscription_identifier", subscription_identifier, 1, VARIABLE_BYTE_INTEGER_MAX)
     if no_local and shared:
         raise ValueError("no_local: not with a shared subscription")      # [MQTT-3.8.3-4]
-    return qos | bool(no_local) << 2 | bool(retain_as_published) << 3 | retain_handling << 4
+    options: int = encode_options(qos, bool(no_local), bool(retain_as_published), retain_handling)
+    return options
 
 
 def check_number(where: str, number: int, least: int, most: int) -> int:

@@ -34,31 +34,6 @@ cdef inline void write_u32(uint8_t* data, uint32_t value) noexcept nogil:
     data[2] = <uint8_t>(value >> 8)
     data[3] = <uint8_t>value
 
-# A Variable Byte Integer at data[0:available]: returns its length 1..4 and sets value, 0 if more bytes are needed, or
-# -1 if it is longer than four bytes (1.5.5).
-cdef inline int read_varint(const uint8_t* data, size_t available, uint32_t* value) noexcept nogil:
-    cdef uint32_t result = 0
-    cdef int index
-    for index in range(4):
-        if <size_t>index >= available:
-            return 0
-        result |= <uint32_t>(data[index] & 0x7F) << (7 * index)
-        if not data[index] & 0x80:
-            value[0] = result
-            return index + 1
-    return -1
-
-cdef inline uint32_t varint_length(uint32_t value) noexcept nogil:
-    return 1 if value < 128 else 2 if value < 16384 else 3 if value < 2097152 else 4
-
-cdef inline uint8_t* write_varint(uint8_t* data, uint32_t value) noexcept nogil:
-    while value >= 128:
-        data[0] = <uint8_t>(value | 0x80)
-        data += 1
-        value >>= 7
-    data[0] = <uint8_t>value
-    return data + 1
-
 # The Message Expiry Interval as it goes out: what was received minus the waiting [MQTT-3.3.2-6].
 cdef uint32_t expiry_left(Message message, int64_t now_ms) noexcept
 

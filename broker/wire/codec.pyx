@@ -9,6 +9,7 @@ from broker.wire.reasons import ClientError, Reason
 from broker.wire.output_buffer cimport chunk_data, output_clear, output_room
 from libc.string cimport memcpy
 from router.core.message cimport NO_OFFSET
+from router.core.varint cimport read_varint, varint_length, write_varint
 from router.matching.topic_names cimport valid_topic_name, valid_utf8
 
 cdef enum:

@@ -9,11 +9,13 @@ from broker.wire.properties import (
     check_utf8,
     decode_properties,
     encode_properties,
-    encode_varint,
     malformed,
     take_binary,
 )
 from broker.wire.reasons import ClientError, Reason
+from router.core.receiver import RESERVED_BITS
+from router.core.receiver import decode_options as decode_options_byte
+from router.core.varint import encode_varint
 
 
 def take_packet_identifier(body: bytes, position: int) -> tuple[int, int]:
@@ -58,24 +60,22 @@ def decode_options(topic_filter: bytes, options: int, version: int) -> Subscript
         if options > 2:
             raise malformed("MQTT3-3.8.3-4", "reserved bits beside a topic filter, or QoS 3")
         return Subscription(topic_filter, options, options)
-    if options & 0xC0:
+    if options & RESERVED_BITS:
         raise malformed("MQTT-3.8.3-5", "reserved bits in subscription options")
-    qos = options & 3
+    qos, no_local, retain_as_published, retain_handling = decode_options_byte(options)
     if qos == 3:
         raise ClientError(Reason.PROTOCOL_ERROR, "section 3.8.3.1", "a Maximum QoS of 3")
-    retain_handling = options >> 4
     if retain_handling == 3:
         raise ClientError(Reason.PROTOCOL_ERROR, "section 3.8.3.1", "a Retain Handling of 3")
-    no_local = options & 0x04 != 0
     if no_local and topic_filter.startswith(b"$share/"):
         raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.8.3-4", "No Local on a shared subscription")
-    return Subscription(topic_filter, options, qos, no_local, options & 0x08 != 0, retain_handling)
+    return Subscription(topic_filter, options, qos, no_local, retain_as_published, retain_handling)
 
 
 def frame(first_byte: int, body: bytes) -> bytes:
     """Return a packet of its first byte and what lies behind its Remaining Length."""
     assert len(body) <= VARIABLE_BYTE_INTEGER_MAX, len(body)
-    return bytes((first_byte,)) + encode_varint(len(body)) + body
+    return b"".join((bytes((first_byte,)), encode_varint(len(body)), body))
 
 
 def head(packet_identifier: int, packet_properties: Properties, version: int) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from broker.wire.properties import PacketType
 from broker.wire.reasons import ConnectReturn, Reason
+from router.core.receiver import encode_options
 
 Properties: TypeAlias = dict[str, Any]
 
@@ -137,5 +138,5 @@ def subscription(
     topic_filter: bytes, qos: int = 0, *, no_local: bool = False, retain_as_published: bool = False,
     retain_handling: int = 0) -> Subscription:
     """Return a Subscription whose options byte agrees with its fields."""
-    options = qos | no_local << 2 | retain_as_published << 3 | retain_handling << 4
+    options = encode_options(qos, no_local, retain_as_published, retain_handling)
     return Subscription(topic_filter, options, qos, no_local, retain_as_published, retain_handling)

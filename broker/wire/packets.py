@@ -50,6 +50,7 @@ from broker.wire.properties import (
     take_binary,
 )
 from broker.wire.reasons import ClientError, ConnectReturn, Reason, connect_return
+from router.core.varint import find_varint
 
 __all__ = [
     "Ack", "Auth", "Connack", "Connect", "Disconnect", "Packet", "Pingreq", "Pingresp", "Properties", "Publish",
@@ -94,20 +95,10 @@ def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
     """
     if len(buffer) < 2:
         return None
-    length = shift = 0
-    position = 1
-    while True:
-        if position == len(buffer):
-            return None
-        byte = buffer[position]
-        length |= (byte & 0x7F) << shift
-        position += 1
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 21:
-            raise malformed("section 2.1.4", "a Remaining Length of more than four bytes")
-    if len(buffer) < position + length:
+    length, position = find_varint(buffer, 1)
+    if position < 0:
+        raise malformed("section 2.1.4", "a Remaining Length of more than four bytes")
+    if position == 0 or len(buffer) < position + length:
         return None
     first_byte, body = buffer[0], bytes(buffer[position:position + length])
     del buffer[:position + length]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from broker.wire.reasons import ClientError, Reason
 from broker.wire.user_properties import put_user_properties, take_user_properties
+from router.core.varint import encode_varint, find_varint
 
 USER_PROPERTY = 0x26
 VARIABLE_BYTE_INTEGER_MAX = 268_435_455
@@ -114,19 +115,6 @@ def malformed(clause: str, detail: str) -> ClientError:
     return ClientError(Reason.MALFORMED_PACKET, clause, detail)
 
 
-def encode_varint(value: int) -> bytes:
-    """Return a Variable Byte Integer, 0..268,435,455, in as few bytes as it takes [MQTT-1.5.5-1]."""
-    assert 0 <= value <= VARIABLE_BYTE_INTEGER_MAX, value
-    if value < 0x80:
-        return bytes((value,))
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
 def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
     """Return a Variable Byte Integer and the offset behind it.
 
@@ -135,16 +123,12 @@ def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
     Raises:
         ClientError: the data ends inside it, or a fifth byte would follow.
     """
-    value = 0
-    for shift in (0, 7, 14, 21):
-        if offset >= len(data):
-            raise malformed("section 1.5.5", "the packet ends inside a variable byte integer")
-        byte = data[offset]
-        offset += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, offset
-    raise malformed("section 1.5.5", "a variable byte integer of more than four bytes")
+    value, end = find_varint(data, offset)
+    if end == 0:
+        raise malformed("section 1.5.5", "the packet ends inside a variable byte integer")
+    if end < 0:
+        raise malformed("section 1.5.5", "a variable byte integer of more than four bytes")
+    return value, end
 
 
 def check_utf8(data: bytes) -> bytes:
@@ -275,7 +259,7 @@ def encode_properties(properties: Mapping[str, Any]) -> bytes:
         for item in value if isinstance(value, list) else (value,):
             block.append(row.identifier)                 # all are below 0x80: one byte
             block += _encode_value(row.kind, item)
-    return encode_varint(len(block)) + block
+    return b"".join((encode_varint(len(block)), block))
 
 
 def encode_message_block(properties: Mapping[str, Any]) -> tuple[bytes, int]:
@@ -284,8 +268,7 @@ def encode_message_block(properties: Mapping[str, Any]) -> tuple[bytes, int]:
     The offset is -1 if there is none. That is how `router.core.message` holds them.
     """
     encoded = encode_properties(properties)
-    # behind the length, whose bytes but the last have the high bit set
-    block = encoded[next(index for index, byte in enumerate(encoded) if byte < 0x80) + 1:]
+    block = encoded[find_varint(encoded, 0)[1]:]
     if "message_expiry_interval" not in properties:
         return block, -1
     offset = 3 if "payload_format_indicator" in properties else 1       # nothing else goes before it
@@ -298,11 +281,9 @@ def _identifier(row: Property) -> int:
 
 
 def _encode_value(kind: Kind, value: Any) -> bytes:
-    if kind <= Kind.FOUR_BYTES:
-        encoded: bytes = value.to_bytes(int(kind), "big")
+    if kind <= Kind.FOUR_BYTES or kind == Kind.VARIABLE_BYTE_INTEGER:
+        encoded: bytes = value.to_bytes(int(kind), "big") if kind <= Kind.FOUR_BYTES else encode_varint(value)
         return encoded
-    if kind == Kind.VARIABLE_BYTE_INTEGER:
-        return encode_varint(value)
     if kind == Kind.BINARY:
         return put_binary(value)
     if kind == Kind.UTF8_PAIR:

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 from broker.wire.packet_types import Connect, Packet, Publish, Subscription, Will
+from router.core.receiver import decode_options
 
 PAYLOAD_SHOWN_MAX = 256
 
@@ -77,13 +78,14 @@ def packet_fields(packet: Packet) -> dict[str, Any]:
 
 def options_fields(options: int, identifier: int) -> dict[str, Any]:
     """Return Subscription Options (3.8.3.1) and a Subscription Identifier by name; what is not set is left out."""
-    fields: dict[str, Any] = {"qos": options & 0x03}
-    if options & 0x04:
+    qos, no_local, retain_as_published, retain_handling = decode_options(options)
+    fields: dict[str, Any] = {"qos": qos}
+    if no_local:
         fields["no_local"] = True
-    if options & 0x08:
+    if retain_as_published:
         fields["retain_as_published"] = True
-    if options & 0x30:
-        fields["retain_handling"] = options >> 4 & 0x03
+    if retain_handling:
+        fields["retain_handling"] = retain_handling
     if identifier:
         fields["subscription_identifier"] = identifier
     return fields

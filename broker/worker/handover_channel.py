@@ -16,6 +16,7 @@ import trio
 
 from broker.reactor.peer_socket import watch_peer
 from broker.transport.facts import Facts
+from router.core.varint import find_varint
 
 if TYPE_CHECKING:
     from broker.control.connect import Handshake
@@ -46,13 +47,9 @@ def client_identifier_of(body: bytes) -> bytes:
     if version is None:
         return b""
     if version == 5:
-        length = shift = 0
-        for byte in body[position:position + 4]:
-            position += 1
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
+        length, position = find_varint(body, position)
+        if position <= 0:
+            return b""
         position += length
     start = position + 2
     end = start + int.from_bytes(body[position:start], "big")

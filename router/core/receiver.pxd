@@ -8,6 +8,7 @@ cdef enum:
     NO_LOCAL = 0x04
     RETAIN_AS_PUBLISHED = 0x08
     RETAIN_HANDLING_MASK = 0x30  # 0x00 send, 0x10 send if new, 0x20 do not send
+    RETAIN_HANDLING_SHIFT = 4
     PASSING = 0x40               # a peer's interest that ends with its process: only ephemeral sessions there want it
 
 cdef enum Verdict:               # what became of one delivery

@@ -2,6 +2,24 @@
 
 from libc.stdlib cimport free, realloc
 
+# For what is not compiled: the bits of Subscription Options.
+QOS_BITS = QOS_MASK
+NO_LOCAL_BIT = NO_LOCAL
+RETAIN_AS_PUBLISHED_BIT = RETAIN_AS_PUBLISHED
+RESERVED_BITS = 0xFF & ~(QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | RETAIN_HANDLING_MASK)
+
+
+def encode_options(qos: int, no_local: bool, retain_as_published: bool, retain_handling: int) -> int:
+    """Return the Subscription Options byte (3.8.3.1)."""
+    return (qos | (NO_LOCAL if no_local else 0) | (RETAIN_AS_PUBLISHED if retain_as_published else 0)
+            | retain_handling << RETAIN_HANDLING_SHIFT)
+
+
+def decode_options(options: int) -> tuple[int, bool, bool, int]:
+    """Return Maximum QoS, No Local, Retain As Published and Retain Handling of a Subscription Options byte."""
+    return (options & QOS_MASK, options & NO_LOCAL != 0, options & RETAIN_AS_PUBLISHED != 0,
+            (options & RETAIN_HANDLING_MASK) >> RETAIN_HANDLING_SHIFT)
+
 
 cdef class Receiver:
     """What may subscribe: a session of a client or of a peer, an in-process client. Abstract."""

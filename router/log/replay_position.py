@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from router.core.varint import encode_varint, find_varint
 from router.log.crc32c import checksum
 
 SECOND_US: Final = 1_000_000
@@ -22,6 +23,7 @@ TOKEN_CHARACTERS_MAX: Final = 32_768
 _TOKEN_VERSION: Final = 1
 _TOKEN_PREFIX: Final = "p"
 _CHECKSUM_BYTES: Final = 4
+_NUMBER_BYTES_MAX: Final = 10  # of a worker, or of a record
 
 # Of the years 0 to 9999.
 _FIRST_SECOND: Final = -719_528 * DAY_S
@@ -128,8 +130,7 @@ def encode_position(numbers: Mapping[int, int]) -> str:
     for worker, number in sorted(numbers.items()):
         assert 0 <= worker <= WORKER_MAX, worker
         assert 0 <= number <= NUMBER_MAX, number
-        _put_variable(content, worker)
-        _put_variable(content, number)
+        content += encode_varint(worker, _NUMBER_BYTES_MAX) + encode_varint(number, _NUMBER_BYTES_MAX)
     content += checksum(bytes(content)).to_bytes(_CHECKSUM_BYTES, "little")
     return _TOKEN_PREFIX + binascii.b2a_base64(content, newline=False).decode().translate(_TO_URL).rstrip("=")
 
@@ -157,13 +158,15 @@ def decode_position(text: str) -> dict[int, int]:
     numbers: dict[int, int] = {}
     at = 1
     while at < len(body):
-        worker, at = _take_variable(body, at)
-        number, at = _take_variable(body, at)
-        numbers[worker] = number
+        worker, at = find_varint(body, at, _NUMBER_BYTES_MAX)
+        if at > 0:
+            numbers[worker], at = find_varint(body, at, _NUMBER_BYTES_MAX)
+        if at <= 0:
+            raise wrong
     # One position has one token: what is out of order, there twice, too large or written longer than need be is none.
     if (
         len(numbers) > LOGS_MAX
-        or any(worker > WORKER_MAX or number > NUMBER_MAX for worker, number in numbers.items())
+        or max(numbers, default=0) > WORKER_MAX
         or encode_position(numbers) != text
     ):
         raise wrong
@@ -172,23 +175,3 @@ def decode_position(text: str) -> dict[int, int]:
 
 _TO_URL: Final = str.maketrans("+/", "-_")
 _FROM_URL: Final = str.maketrans("-_+/", "+/!!")
-
-
-def _put_variable(content: bytearray, value: int) -> None:
-    while value > 0x7F:
-        content.append(value & 0x7F | 0x80)
-        value >>= 7
-    content.append(value)
-
-
-def _take_variable(body: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where the next one begins; one that ends with the body is as short as it looks."""
-    value = shift = 0
-    while at < len(body):
-        byte = body[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80 or shift > 70:
-            break
-    return value, at

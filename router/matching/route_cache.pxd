@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from router.core.receiver cimport NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, Entry
+from router.core.varint cimport varint_length, write_varint
 
 cdef struct Target:
     # One receiver of a topic: its matching subscriptions merged (one copy, highest QoS, all identifiers [MQTT-3.3.4-2..4]).
@@ -21,18 +22,12 @@ cdef struct RouteSlot:
 cdef inline uint8_t* write_identifier(uint8_t* at, uint32_t identifier) noexcept:
     """Write a Subscription Identifier property, 2 to 5 bytes, and return where it ends."""
     at[0] = 0x0B
-    at += 1
-    while identifier > 0x7F:
-        at[0] = <uint8_t>(identifier | 0x80)
-        identifier >>= 7
-        at += 1
-    at[0] = <uint8_t>identifier
-    return at + 1
+    return write_varint(at + 1, identifier)
 
 
 cdef inline uint32_t identifier_size(uint32_t identifier) noexcept:
     """Return how many bytes write_identifier writes."""
-    return 2 + (identifier > 0x7F) + (identifier > 0x3FFF) + (identifier > 0x1FFFFF)
+    return 1 + varint_length(identifier)
 
 
 cdef inline void merge(Target* target, Entry* entry) noexcept:

@@ -58,9 +58,10 @@ from broker.wire.packets import (
     next_frame,
     subscription,
 )
-from broker.wire.properties import PacketType, encode_varint
+from broker.wire.properties import PacketType
 from broker.wire.reasons import Reason
 from broker.worker.worker import ledger, open_broker, terms
+from router.core.varint import encode_varint
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.certificates import certificates

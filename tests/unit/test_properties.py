@@ -14,9 +14,9 @@ from broker.wire.properties import (
     decode_utf8,
     decode_varint,
     encode_properties,
-    encode_varint,
 )
 from broker.wire.reasons import ClientError, Reason
+from router.core.varint import encode_varint
 from tests.support.strategies import properties_of
 
 packet_types = st.sampled_from(sorted(set(PacketType) - {PacketType.PINGREQ, PacketType.PINGRESP}))

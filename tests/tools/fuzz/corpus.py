@@ -12,10 +12,10 @@ from broker.wire.properties import (
     PacketType,
     Property,
     encode_properties,
-    encode_varint,
     put_binary,
 )
 from broker.wire.reasons import ConnectReturn, Reason
+from router.core.varint import encode_varint
 
 VERSIONS = (3, 4, 5)
 # Few enough that packets drawn one by one meet each other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from broker.wire.properties import encode_varint
+from router.core.varint import encode_varint
 
 INTERESTING = (0x00, 0x01, 0x02, 0x0F, 0x10, 0x23, 0x26, 0x2B, 0x2F, 0x7F, 0x80, 0xC0, 0xED, 0xF4, 0xFF)
 TOKENS = (

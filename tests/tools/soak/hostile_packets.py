@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from broker.wire.packets import Ack, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsubscribe, encode, subscription
-from broker.wire.properties import PacketType, encode_varint
+from broker.wire.properties import PacketType
+from router.core.varint import encode_varint
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient
 
