@@ -4,6 +4,7 @@ from tests.tools.fuzz import (
     codec,
     configuration,
     connection,
+    control_requests,
     decoders,
     first_bytes,
     openings,
@@ -19,4 +20,5 @@ from tests.tools.fuzz import (
 
 TARGETS = {module.TARGET.name: module.TARGET for module in (
     connection, decoders, codec, topics, first_bytes, openings, configuration,
-    websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file)}
+    websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file,
+    control_requests)}
