@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.auth.authenticator import Anonymous
 from broker.auth.enhanced_auth import FAILED, Exchange, checked
-from broker.auth.outcome import STRING_BYTES_MAX, Accepted, Outcome, Pending, Refused
+from broker.auth.outcome import Accepted, Outcome, Pending, Refused
 from broker.auth.principal import Principal, host_of
+from broker.control.connack import ConnackProperties
 from broker.control.listener_rules import ListenerRules, proves_itself
 from broker.control.openings import Opening, Openings
 from broker.control.rate_limit import Rate
@@ -92,22 +93,7 @@ class Handshake:
         self._salt = secrets.randbits(64)
         self.rules = [ListenerRules(config, listener) for listener in config.listeners]
         self._is_open_house = isinstance(authenticator, Anonymous)      # no authenticator asks anybody who he is
-        mqtt = config.mqtt
-        self._connack: dict[str, Any] = {}
-        if mqtt.receive_maximum != 65_535:
-            self._connack["receive_maximum"] = mqtt.receive_maximum
-        self._connack["maximum_packet_size"] = mqtt.max_packet_size_bytes
-        if mqtt.topic_alias_maximum:
-            self._connack["topic_alias_maximum"] = mqtt.topic_alias_maximum
-        if mqtt.maximum_qos < 2:
-            self._connack["maximum_qos"] = mqtt.maximum_qos
-        for name, available in (
-                ("retain_available", mqtt.retain_available),
-                ("wildcard_subscription_available", mqtt.wildcard_subscriptions_available),
-                ("subscription_identifier_available", mqtt.subscription_identifiers_available),
-                ("shared_subscription_available", mqtt.shared_subscriptions_available)):
-            if not available:
-                self._connack[name] = 0
+        self._connack = ConnackProperties(config)
         self.open_connections = 0                   # with those that are let in and wait for their session's record
         self.connections_max = config.limits.connections_max
         self._places: Places | None = None          # of all workers together, since share()
@@ -387,7 +373,11 @@ class Handshake:
             # Nothing that it asks for could be kept.
             return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
         keep_alive_s = self._keep_alive(connect)
-        properties = self._connack_properties(rules, connect, exchange, outcome, identifier, expiry_s, keep_alive_s)
+        properties = self._connack.of(connect, rules, identifier, expiry_s, keep_alive_s)
+        if exchange.method is not None:
+            properties = {**properties, "authentication_method": exchange.method}
+            if outcome.authentication_data is not None:
+                properties["authentication_data"] = outcome.authentication_data
         if "maximum_packet_size" in connect.properties:
             welcome_bytes = len(encode(Connack(True, Reason.SUCCESS, properties), connect.version))
             if welcome_bytes > connection.packet_bytes_max:
@@ -446,30 +436,6 @@ class Handshake:
                 or not self.config.mqtt.empty_client_identifier):
             raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
         return self._assigned_identifier()
-
-    def _connack_properties(self, rules: ListenerRules, connect: Connect, exchange: Exchange, outcome: Accepted,
-                            identifier: bytes, expiry_s: int, keep_alive_s: int) -> dict[str, Any]:
-        """Return what a CONNACK says beside the reason code: above all what differs from the CONNECT (3.2.2.3)."""
-        properties = self._connack
-        if rules.connack:
-            properties = {**properties, **rules.connack}
-        if identifier != connect.client_identifier:
-            properties = {**properties, "assigned_client_identifier": identifier.decode()}
-        if connect.version < 5:
-            return properties
-        if expiry_s != connect.properties.get("session_expiry_interval", 0):
-            properties = {**properties, "session_expiry_interval": expiry_s}
-        if keep_alive_s != connect.keep_alive_s:
-            properties = {**properties, "server_keep_alive": keep_alive_s}
-        if self.config.mqtt.response_information and connect.properties.get("request_response_information"):
-            information = self.config.mqtt.response_information.replace("{client_identifier}", identifier.decode())
-            if len(information.encode()) <= STRING_BYTES_MAX:        # it grows by the client's own identifier
-                properties = {**properties, "response_information": information}
-        if exchange.method is not None:
-            properties = {**properties, "authentication_method": exchange.method}
-            if outcome.authentication_data is not None:
-                properties["authentication_data"] = outcome.authentication_data
-        return properties
 
     def _settled(self, opening: Opening) -> None:
         """What a CONNACK waited for is durable."""
