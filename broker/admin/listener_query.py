@@ -80,6 +80,6 @@ def merged_authenticators(answers: Iterable[list[Row]]) -> list[Row]:
     for rows in answers:
         for row in rows:
             known = merged.setdefault(row["authenticator"], row)
-            if known is not row:
+            if known is not row and "verified" in row:
                 known["verified"] += row["verified"]
     return list(merged.values())

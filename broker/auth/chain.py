@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
-from broker.auth.password_file import PasswordFile
+from broker.config.authenticator import PasswordFileTable
 from broker.config.host_resources import cores_available
 from broker.config.listener_check import anonymous_allowed
 from broker.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from broker.auth.enhanced_auth import Exchange
+    from broker.config.authenticator import Authenticator as Table
     from broker.config.loader import Config
     from broker.wire.packets import Connect
 
@@ -28,13 +29,11 @@ UNKNOWN = Refused(Reason.BAD_USER_NAME_OR_PASSWORD)
 
 
 class Member(Protocol):
-    """One authenticator of a chain.
+    """One authenticator of a chain. When its files change, what they say is read and used again."""
 
-    Attributes:
-        files: what it rests on; when they change, what they say is read and used again.
-    """
-
-    files: list[str]
+    @property
+    def files(self) -> list[str]:
+        """What it rests on, now."""
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Answer | Awaitable[Answer]:
         """Decide on a CONNECT, or ignore it. What it raises refuses the client."""
@@ -76,40 +75,40 @@ class Chain:
         return self._ask(connect, exchange, listener, 0, [])
 
     def _ask(self, connect: Connect, exchange: Exchange, listener: int, begin: int,
-             hiding: list[Callable[[], Awaitable[object]]]) -> Outcome | Awaitable[Outcome]:
-        """Ask from member `begin` on; `hiding` is what those before want done before the client is refused."""
+             ignored: list[Ignored]) -> Outcome | Awaitable[Outcome]:
+        """Ask from member `begin` on; `ignored` is what those before have said."""
         for number in range(begin, len(self._members)):
             answer = self._members[number].authenticate(connect, exchange)
             if isinstance(answer, Awaitable):
-                return self._ask_on(answer, connect, exchange, listener, number, hiding)
+                return self._ask_on(answer, connect, exchange, listener, number, ignored)
             if not isinstance(answer, Ignored):
                 return answer
-            if answer.before_refusal is not None:
-                hiding.append(answer.before_refusal)
+            ignored.append(answer)
+        refusal = next((answer.refusal for answer in ignored if answer.refusal is not None), None)
         if exchange.method is not None:
-            return NO_METHOD
+            return refusal or NO_METHOD
         if connect.user_name is None:
-            return Accepted(None) if self._anonymous[listener] else NOBODY
+            return refusal or (Accepted(None) if self._anonymous[listener] else NOBODY)
+        refusal = refusal or UNKNOWN
+        hiding = [answer.before_refusal for answer in ignored if answer.before_refusal is not None]
         if hiding:
             # One of them, as a user who is known costs the hashing of one file; the same for one name each time.
             chosen = hashlib.blake2b(connect.user_name.encode(), key=self._key, digest_size=8).digest()
-            return _refuse_behind(hiding[int.from_bytes(chosen) % len(hiding)])
-        return UNKNOWN
+            return _refuse_behind(hiding[int.from_bytes(chosen) % len(hiding)], refusal)
+        return refusal
 
     async def _ask_on(self, deciding: Awaitable[Answer], connect: Connect, exchange: Exchange, listener: int,
-                      number: int, hiding: list[Callable[[], Awaitable[object]]]) -> Outcome:
+                      number: int, ignored: list[Ignored]) -> Outcome:
         answer = await deciding
         if not isinstance(answer, Ignored):
             return answer
-        if answer.before_refusal is not None:
-            hiding.append(answer.before_refusal)
-        outcome = self._ask(connect, exchange, listener, number + 1, hiding)
+        outcome = self._ask(connect, exchange, listener, number + 1, [*ignored, answer])
         return await outcome if isinstance(outcome, Awaitable) else outcome
 
 
-async def _refuse_behind(done_before: Callable[[], Awaitable[object]]) -> Outcome:
+async def _refuse_behind(done_before: Callable[[], Awaitable[object]], refusal: Refused) -> Outcome:
     await done_before()
-    return UNKNOWN
+    return refusal
 
 
 def members_of(config: Config) -> list[Member]:
@@ -118,7 +117,18 @@ def members_of(config: Config) -> list[Member]:
     Passwords are hashed by as many threads as the broker has cores, over all workers.
     """
     hashing = trio.CapacityLimiter(max(1, cores_available() // max(1, config.workers)))
-    return [PasswordFile(number, table.file, hashing) for number, table in enumerate(config.authenticator, 1)]
+    return [_member_of(number, table, hashing) for number, table in enumerate(config.authenticator, 1)]
+
+
+def _member_of(number: int, table: Table, hashing: trio.CapacityLimiter) -> Member:
+    # Imported here, so that a broker loads none of what it does not use.
+    if isinstance(table, PasswordFileTable):
+        from broker.auth.password_file import PasswordFile
+
+        return PasswordFile(number, table.file, hashing)
+    from broker.auth.token_authenticator import TokenAuthenticator
+
+    return TokenAuthenticator(number, table)
 
 
 def check_authenticators(config: Config) -> None:

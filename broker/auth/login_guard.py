@@ -13,6 +13,7 @@ from broker.auth.login_delays import LoginDelays
 from broker.auth.outcome import Accepted, Outcome, Refused
 from broker.logs import get
 from broker.wire.reasons import Reason
+from broker.wire.rendering import shown_name
 
 if TYPE_CHECKING:
     from broker.auth.authenticator import Authenticator
@@ -72,7 +73,7 @@ class LoginGuard:
                 self._delays.succeeded(*key)
             elif (isinstance(outcome, Refused) and outcome.reason in FAILURES
                   and self._delays.failed(*key, time.monotonic())):
-                log.warning("logins_slowed", address=key[0] or "unknown", user=key[1])
+                log.warning("logins_slowed", address=key[0] or "unknown", user=shown_name(key[1]))
         return self._unless_banned(outcome, connect, exchange)
 
     def _unless_banned(self, outcome: Outcome, connect: Connect, exchange: Exchange) -> Outcome:

@@ -22,6 +22,7 @@ class Accepted:
         authentication_data: last data of an enhanced authentication, for the CONNACK or AUTH (4.12); at most 65,535
             bytes.
         groups, superuser, rules: what the ACL hears beside that (broker.auth.principal.Principal).
+        expires_at_s: when that ends, and the client's connection with it, Unix seconds; None: never.
     """
 
     identity: str | None = None
@@ -29,6 +30,7 @@ class Accepted:
     groups: tuple[str, ...] = field(default=(), kw_only=True)
     superuser: bool = field(default=False, kw_only=True)
     rules: Any = field(default=None, kw_only=True)
+    expires_at_s: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         data = self.authentication_data
@@ -74,9 +76,11 @@ class Ignored:
     Attributes:
         before_refusal: what is awaited before the client is refused because the others ignore it too, so that the time
             that it takes does not tell who is known; None: nothing.
+        refusal: what the client is told then, if its method of authentication is this one's; None: nothing special.
     """
 
     before_refusal: Callable[[], Awaitable[object]] | None = None
+    refusal: Refused | None = None
 
 
 @dataclass(slots=True)

@@ -159,9 +159,10 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "authenticators": (
         Column("authenticator", lambda row: row["authenticator"]),
         Column("type", lambda row: row["type"], False),
-        Column("file", lambda row: row["file"], False),
-        Column("users", lambda row: count(row["users"])),
-        Column("verified", lambda row: count(row["verified"])),
+        Column("file", lambda row: row.get("file", "-"), False),
+        Column("users", lambda row: count(row["users"]) if "users" in row else "-"),
+        Column("verified", lambda row: count(row["verified"]) if "verified" in row else "-"),
+        Column("keys", lambda row: count(row["keys"]) if "keys" in row else "-"),
     ),
     "clients": (
         Column("client", lambda row: who(row), False, True),

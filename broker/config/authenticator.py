@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+
+SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
+PUBLIC_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K",
+                            "EdDSA")
 
 
 class PasswordFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="password_file"):
@@ -20,7 +24,75 @@ class PasswordFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag
     ]
 
 
-Authenticator = PasswordFileTable
-"""One [[authenticator]] table: with each further type a union, which `type` tells apart."""
+class JwtTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="jwt"):
+    """One authenticator that believes signed tokens, JSON Web Tokens, until they end."""
 
-AUTHENTICATOR_TYPES: Final = {"password_file": PasswordFileTable}
+    algorithms: Annotated[
+        tuple[str, ...],
+        Meta(
+            min_length=1,
+            description="Algorithms of signatures that count: " + " ".join(PUBLIC_ALGORITHMS) + ", or "
+            + " ".join(SECRET_ALGORITHMS) + " by themselves.",
+            examples=[["ES256"]],
+        ),
+    ]
+    keys: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Files with public keys, or folders of them: PEM, certificates too, JWK or JWK Set.",
+            examples=[["issuer.pem"]],
+        ),
+    ] = ()
+    secret_file: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="File whose bytes are the secret of HS256, HS384, HS512.", examples=["token.secret"]),
+    ] = None
+    issuers: Annotated[
+        tuple[str, ...],
+        Meta(description="One of them is the token's `iss`; none given: anybody.", examples=[["https://id.example.org"]]),
+    ] = ()
+    audience: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="One of them is in the token's `aud`; none given: the token must be for no audience.",
+            examples=[["mqtt"]],
+        ),
+    ] = ()
+    user_claim: Annotated[
+        str,
+        Meta(
+            max_length=200,
+            description="Claim that is the client's user name, whatever its CONNECT says. Empty: the CONNECT's is, and "
+            "`claims` has to vouch for it.",
+        ),
+    ] = "sub"
+    claims: Annotated[
+        dict[str, str],
+        Meta(
+            description="What claims must say, by name; ${username} and ${clientid} stand for the client's.",
+            examples=[{"client": "${clientid}"}],
+        ),
+    ] = {}
+    exp_required: Annotated[
+        bool, Meta(description="Whether a token must have an end, `exp`; it ends the connection, unless it is renewed.")
+    ] = True
+    leeway_s: Annotated[
+        float, Meta(ge=0, le=3600, description="By how much the clocks of issuer and broker may differ.")
+    ] = 0.0
+    token_from: Annotated[
+        Literal["password", "user_name"], Meta(description="Where a CONNECT without authentication method has it.")
+    ] = "password"
+    methods: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Authentication methods of MQTT 5.0 that bring a token, in the CONNECT and in each AUTH that "
+            "renews it.",
+        ),
+    ] = ("JWT", "CUSTOM-JWT", "OAUTH2-JWT", "K8S-SAT")
+
+
+Authenticator = PasswordFileTable | JwtTable
+"""One [[authenticator]] table; `type` tells which."""
+
+AUTHENTICATOR_TYPES: Final[dict[str, type[PasswordFileTable] | type[JwtTable]]] = {
+    "password_file": PasswordFileTable, "jwt": JwtTable}

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from broker.config.authenticator import AUTHENTICATOR_TYPES, Authenticator
+from broker.config.authenticator import (
+    AUTHENTICATOR_TYPES,
+    PUBLIC_ALGORITHMS,
+    SECRET_ALGORITHMS,
+    Authenticator,
+    JwtTable,
+)
 from broker.config.setting import Problem, Setting, settings_of, shown, tables_of, values_of
 
 AUTHENTICATOR_SETTINGS: Final[dict[str, dict[str, Setting]]] = {
     name: {setting.key: setting for setting in settings_of(struct)} for name, struct in AUTHENTICATOR_TYPES.items()}
+
+LISTS: Final = ("algorithms",)           # without a default, of which their type could be seen
 
 
 def authenticators_read(tables: object, where: str, problems: list[Problem]) -> tuple[Authenticator, ...]:
@@ -25,13 +35,56 @@ def authenticators_read(tables: object, where: str, problems: list[Problem]) -> 
                                     "one of " + ", ".join(AUTHENTICATOR_TYPES)))
             continue
         known = AUTHENTICATOR_SETTINGS[kind]
+        # One of a list may stand without its brackets.
+        lists = {name for name, setting in known.items() if isinstance(setting.default, tuple) or name in LISTS}
+        given = {name: [value] if isinstance(value, str) and name in lists else value
+                 for name, value in table.items() if name != "type"}
         values = values_of(
-            {name: value for name, value in table.items() if name != "type"}, known,
+            given, known,
             {name: setting.expected for name, setting in known.items() if setting.default is msgspec.NODEFAULT},
             where, key, problems, partial(_instead, kind))
         if values is not None:
             found.append(AUTHENTICATOR_TYPES[kind](**values))
     return tuple(found)
+
+
+def authenticator_problems(
+    tables: Iterable[Authenticator], problem: Callable[[str, Any, str], Problem]
+) -> Iterator[Problem]:
+    """Yield what is wrong with authenticators whose values are each in their range.
+
+    Args:
+        problem: makes one of a key, what was found and what was expected.
+    """
+    for number, table in enumerate(tables, 1):
+        if isinstance(table, JwtTable):
+            for name, found, expected in _jwt_problems(table):
+                yield problem(f"authenticator {number}.{name}", found, expected)
+
+
+def _jwt_problems(table: JwtTable) -> Iterator[tuple[str, Any, str]]:
+    unknown = [name for name in table.algorithms if name not in PUBLIC_ALGORITHMS + SECRET_ALGORITHMS]
+    secret = [name for name in table.algorithms if name in SECRET_ALGORITHMS]
+    if unknown:
+        yield "algorithms", unknown[0], "some of " + ", ".join(PUBLIC_ALGORITHMS + SECRET_ALGORITHMS)
+    elif secret and len(secret) != len(table.algorithms):
+        yield ("algorithms", list(table.algorithms), "either those with a secret, HS256, HS384, HS512, or those with a "
+               "public key: who has the public one must not be able to sign. Two tables may stand side by side")
+    if table.secret_file is not None and not secret:
+        yield "secret_file", table.secret_file, "algorithms with a secret: HS256, HS384, HS512"
+    if not table.keys and table.secret_file is None:
+        yield "keys", [], "secret_file, or keys" if secret else "files with public keys"
+    for name, text in table.claims.items():
+        if re.search(r"\$\{(?!username\}|clientid\})", text):
+            yield f"claims.{name}", text, "a text in which ${username} and ${clientid} stand for the client's"
+        elif "${username}" in text and table.user_claim not in ("", name):
+            yield (f"claims.{name}", text, f"no ${{username}}: the user name is the claim {table.user_claim}. With "
+                   'user_claim = "" it is the CONNECT\'s')
+    if not table.user_claim and "${username}" not in table.claims.values():
+        yield ("user_claim", "", 'a claim, or a claim in `claims` that is "${username}": nobody would vouch for the '
+               "user name of a CONNECT")
+    if not table.user_claim and table.token_from == "user_name":
+        yield "user_claim", "", "a claim: the CONNECT's user name is the token"
 
 
 def _instead(kind: str, _name: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from broker.config.authenticator import AUTHENTICATOR_TYPES, Authenticator
-from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS, authenticators_read
+from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS, authenticator_problems, authenticators_read
 from broker.config.listener import Address, Listener, parse_address
 from broker.config.listener_check import LISTENER_SETTINGS, listener_problems, listeners_read
 from broker.config.schema import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
@@ -201,9 +201,11 @@ def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authentic
     """Yield what is wrong though each value alone is in its range."""
 
     def problem(key: str, found: Any, expected: str) -> Problem:
-        return Problem(origins.get(key, "default"), key, shown(found), expected)
+        # A table's is known by the name of all of its kind: "listener 2.address".
+        return Problem(origins.get(key, origins.get(key.partition(" ")[0], "default")), key, shown(found), expected)
 
     yield from listener_problems(config, problem, authenticator_given)
+    yield from authenticator_problems(config.authenticator, problem)
     for text in config.mqtt.queue_rules:
         try:
             parse_queue_rule(text)
@@ -280,12 +282,16 @@ def _rendered_authenticators(authenticators: Sequence[Authenticator]) -> Iterato
     for name, struct in AUTHENTICATOR_TYPES.items():
         yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
         for setting in AUTHENTICATOR_SETTINGS[name].values():
-            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}."
+            unit = f" {setting.unit}" if setting.unit else ""
+            default = "" if setting.default is msgspec.NODEFAULT else f" Default: {_default(setting)}."
+            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}.{default}"
     for authenticator in authenticators:
         kind = str(authenticator.__struct_config__.tag)
         yield from ("", "[[authenticator]]", f"type = {_toml(kind)}")
         for setting in AUTHENTICATOR_SETTINGS[kind].values():
-            yield f"{setting.key} = {_toml(getattr(authenticator, setting.key))}"
+            value = getattr(authenticator, setting.key)
+            if value != setting.default:
+                yield f"{setting.key} = {_toml(value)}"
     if not authenticators:
         yield from ("", "# [[authenticator]]", '# type = "password_file"', '# file = "users"')
 
@@ -297,6 +303,8 @@ def _default(setting: Setting) -> str:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(name)} = {_toml(item)}" for name, item in value.items()) + "}"
     # Numbers, booleans, lists of texts and texts are written in TOML as in JSON, but for U+007F, which TOML escapes.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

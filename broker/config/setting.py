@@ -106,7 +106,7 @@ def settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
             yield Setting(
                 prefix + field.name,
                 field.type,
-                field.default,
+                field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),
                 meta.description,
                 _in_words(kind, meta),
                 _unit(field.name),
@@ -122,6 +122,8 @@ def _in_words(kind: Any, meta: Meta) -> str:
         return "one of " + ", ".join(get_args(kind))
     if get_origin(kind) is tuple:
         return "a list of one or more texts" if meta.min_length else "a list of texts"
+    if get_origin(kind) is dict:
+        return "a table of texts"
     if kind is bool:
         return "true or false"
     if kind is str:

@@ -11,6 +11,7 @@ from broker.auth.authenticator import Anonymous
 from broker.auth.enhanced_auth import FAILED, Exchange, checked
 from broker.auth.outcome import Accepted, Outcome, Pending, Refused
 from broker.auth.principal import Principal, host_of
+from broker.control.authentication_expiry import AuthenticationExpiry
 from broker.control.connack import ConnackProperties
 from broker.control.listener_rules import ListenerRules, proves_itself
 from broker.control.openings import Opening, Openings
@@ -85,6 +86,7 @@ class Handshake:
         self.exchanges: dict[int, Exchange] = {}
         self.openings = Openings()
         self.spawn: Callable[..., Any] | None = None        # since run_tasks_by()
+        self.expiry = AuthenticationExpiry()
         self.handover: Handover | None = None               # since share(), where there are other workers
         self._end_now = end_now
         self._fail = fail
@@ -260,8 +262,10 @@ class Handshake:
         principal = _principal_of(connection, connect.client_identifier, outcome)
         connection.principal = principal
         connection.renew_salt(self._new_salt())
+        self.expiry.begin(connection, outcome.expires_at_s)
         will = connection.session.will
-        if will is not None and will.principal != principal:
+        # The will of the same user keeps the rights of the CONNECT that left it: those of a token that has ended, too.
+        if will is not None and will.principal.user_name != principal.user_name:
             will.principal = principal
             if self.router.recording:
                 ledger = self.router.ledger
@@ -405,7 +409,7 @@ class Handshake:
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
             PendingWill.of(connect.will, self.acl, principal) if connect.will is not None else None, mount_point)
-        opening = Opening(connection, connect, session, present, keep_alive_s, properties)
+        opening = Opening(connection, connect, session, present, keep_alive_s, properties, outcome.expires_at_s)
         if self.router.last_record == before and identifier not in self.router.ending:
             self._finish(opening)
             return True
@@ -521,6 +525,7 @@ class Handshake:
             self.acl,
             self._new_salt(),
         )
+        self.expiry.begin(connection, opening.expires_at_s)
         if self.router.interest is not None and session.subscription_count:
             self.router.interest.connection_changes(
                 True, self.router.tree.subscriptions_of(session, shared_only=True))

@@ -391,6 +391,12 @@ class Controller:
         self._last_words(connection, Reason.KEEP_ALIVE_TIMEOUT)
         connection.close(CloseReason.KEEP_ALIVE_TIMEOUT)
 
+    def look_at_expiry(self, connection: Connection) -> None:
+        """End a connection whose authentication has ended; look again later if it has not."""
+        if self.handshake.expiry.has_come(connection):
+            self._last_words(connection, Reason.NOT_AUTHORIZED, "the authentication has ended")
+            connection.close(CloseReason.AUTHENTICATION_EXPIRED)
+
     def packet_timeout(self, connection: Connection) -> None:
         """A packet was begun and is not whole after `packet_timeout_s`."""
         self._last_words(connection, Reason.KEEP_ALIVE_TIMEOUT, "a packet was not finished in time")

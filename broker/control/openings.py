@@ -20,6 +20,7 @@ class Opening:
         present: whether it was there before.
         keep_alive_s: in force.
         properties: of the CONNACK.
+        expires_at_s: when the client's authentication ends, Unix seconds; None: never.
     """
 
     connection: Connection
@@ -28,6 +29,7 @@ class Opening:
     present: bool
     keep_alive_s: int
     properties: dict[str, Any]
+    expires_at_s: float | None
 
 
 class Openings:

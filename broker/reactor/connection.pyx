@@ -113,6 +113,22 @@ cdef class Connection(InputEnd):
         else:
             self.wheel.cancel(&self.timer)
 
+    def expire_at(self, expires_at_s: float, look_in_s: float) -> None:
+        """Its authentication ends; the controller looks whether that time has come. Of an open connection.
+
+        Args:
+            expires_at_s: when, Unix seconds; 0: never.
+            look_in_s: when to look, 0 or more.
+        """
+        assert self.state == OPEN, self.state
+        self.expires_at_s = expires_at_s
+        if expires_at_s == 0:
+            self.expiry_look_ms = 0
+            return
+        self.expiry_look_ms = self.turn.now_ms + max(<int64_t>(look_in_s * 1000) + 1, 1)
+        if self.timer.deadline_ms == 0 or self.timer.deadline_ms > self.expiry_look_ms:
+            self.wheel.arm(&self.timer, self.expiry_look_ms)
+
     def resume(self) -> None:
         """Send what the session is owed, as far as quota and output allow. Called after CONNACK, and to go on."""
         if self.state == OPEN:
@@ -204,6 +220,11 @@ cdef class Connection(InputEnd):
                 self.heard_ms = self.turn.now_ms
             if (self.throttled or self.stuffed) and self.packet_started_ms:
                 self.packet_started_ms = self.turn.now_ms
+            if self.expiry_look_ms and self.expiry_look_ms <= self.turn.now_ms:
+                self.expiry_look_ms = 0
+                self.controller.look_at_expiry(self)
+                if self.state != OPEN:
+                    return 0
             due_ms = self.heard_ms + self.keep_alive_ms if self.keep_alive_ms else 0
             if due_ms and due_ms <= self.turn.now_ms:
                 self.controller.keep_alive_timeout(self)
@@ -214,6 +235,8 @@ cdef class Connection(InputEnd):
                     return 0
                 if due_ms == 0 or self.packet_started_ms + self.turn.packet_timeout_ms < due_ms:
                     due_ms = self.packet_started_ms + self.turn.packet_timeout_ms
+            if self.expiry_look_ms and (due_ms == 0 or self.expiry_look_ms < due_ms):
+                due_ms = self.expiry_look_ms
             if due_ms:
                 self.wheel.arm(&self.timer, due_ms)
             return 0

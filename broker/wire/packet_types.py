@@ -35,9 +35,10 @@ class Connect:
     clean_start: bool = True            # Clean Session before 5.0
     keep_alive_s: int = 0               # 0: none
     will: Will | None = None
-    user_name: str | None = None
+    # Not in repr(): passwords and tokens, which may be a user name, too.
+    user_name: str | None = field(default=None, repr=False)
     password: bytes | None = field(default=None, repr=False)
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = field(default_factory=dict, repr=False)
     bridge: bool = False                # the high bit of the level, by which brokers that bridge say so (3.1, 3.1.1)
 
 
@@ -126,7 +127,7 @@ class Disconnect:
 @dataclass(frozen=True, slots=True)
 class Auth:
     reason: Reason = Reason.SUCCESS
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = field(default_factory=dict, repr=False)
 
 
 Packet: TypeAlias = (

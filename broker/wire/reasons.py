@@ -148,6 +148,7 @@ class CloseReason(StrEnum):
     TAKEN_OVER = "taken_over"
     KICKED = "kicked"                                                 # an administrator's action
     REDIRECTED = "redirected"                                         # use another server, or server moved
+    AUTHENTICATION_EXPIRED = "authentication_expired"                 # its token has ended, and was not renewed
     QUEUE_FULL = "queue_full"                                         # of its session, where the policy is disconnect
     MAXIMUM_CONNECT_TIME = "maximum_connect_time"
     MEMORY_LIMIT = "memory_limit"                                     # the worker is at its limit of memory
@@ -163,6 +164,7 @@ class CloseReason(StrEnum):
 UNHEARD = frozenset({
     CloseReason.CONNECTION_LOST, CloseReason.SOCKET_ERROR, CloseReason.TAKEN_OVER, CloseReason.KICKED,
     CloseReason.REDIRECTED, CloseReason.SERVER_SHUTDOWN, CloseReason.MAXIMUM_CONNECT_TIME,
+    CloseReason.AUTHENTICATION_EXPIRED,
 })
 """Ends that follow from nothing the client sent: a DISCONNECT of its may be among what waits to be dealt with."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import re
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
@@ -12,6 +13,9 @@ from broker.wire.packet_types import Connect, Packet, Publish, Subscription, Wil
 from router.core.receiver import decode_options
 
 PAYLOAD_SHOWN_MAX = 256
+NOT_SHOWN = "(not shown)"
+# A JSON Web Token: header and claims in base64url, of which each begins with {" there.
+TOKEN = re.compile(r"ey[A-Za-z0-9_-]+\.ey[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")
 
 
 def timestamp(time_us: int) -> str:
@@ -58,19 +62,24 @@ def json_value(value: Any) -> Any:
     return value
 
 
+def shown_name(user_name: str) -> str:
+    """Return the user name of a CONNECT as others may see it: what is a token is a secret."""
+    return NOT_SHOWN if TOKEN.fullmatch(user_name) else user_name
+
+
 def packet_fields(packet: Packet) -> dict[str, Any]:
-    """Return what a packet says as JSON has it. Of a password it says only that there is one."""
+    """Return what a packet says as JSON has it. Of a password, and of a token, it says only that there is one."""
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(packet):
         value = getattr(packet, field.name)
         if field.name == "type" or (field.name == "properties" and not value):
             continue
-        if isinstance(packet, Connect) and field.name == "password":
-            value = None if value is None else "(not shown)"
+        if isinstance(packet, Connect) and value is not None:
+            value = NOT_SHOWN if field.name == "password" else shown_name(value) if field.name == "user_name" else value
         if isinstance(packet, Publish) and field.name == "payload":
             fields.update(payload_fields(value))
         elif field.name == "properties" and "authentication_data" in value:
-            fields["properties"] = json_value({**value, "authentication_data": "(not shown)"})
+            fields["properties"] = json_value({**value, "authentication_data": NOT_SHOWN})
         elif value is not None:
             fields[field.name] = json_value(value)
     return fields

@@ -34,17 +34,19 @@ def run(folder: Path, command: str, port: int = 8883) -> subprocess.CompletedPro
                           capture_output=True, text=True, check=False)
 
 
+def here(folder: Path, settings: str) -> str:
+    """Return settings of the page as a test has them: nothing listens where others reach it, its files are here."""
+    local = settings.replace("tls://0.0.0.0:8883", "tls://127.0.0.1:0")
+    return re.sub(r'"((?:server|issuer|users)[\w.]*)"', lambda found: f'"{folder / found[1]}"', local)
+
+
 def test_the_page_closes_a_broker(tmp_path: Path) -> None:
-    publish = block("sh", "shoal pub")
+    publish = block("sh", "MQTT_PASSWORD='correct")
     for command in (block("sh", "| shoal passwd"), block("sh", "openssl req")):
         done = run(tmp_path, command)
         assert done.returncode == 0, done.stderr
     settings = block("toml", 'file = "users"')
-    # Nothing of a test listens where others reach it, and its files are where it is.
-    local = settings.replace("tls://0.0.0.0:8883", "tls://127.0.0.1:0")
-    for name in ("server.crt", "server.key", "users"):
-        local = local.replace(f'"{name}"', f'"{tmp_path / name}"')
-    (tmp_path / "shoal.toml").write_text(local)
+    (tmp_path / "shoal.toml").write_text(here(tmp_path, settings))
     with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
         port = broker.ports["tls"]
         done = run(tmp_path, publish, port)
@@ -77,3 +79,23 @@ def test_the_page_keeps_clients_out(tmp_path: Path) -> None:
         assert re.findall(r"^(?:address|user|client) +(\S+)", done.stdout, re.MULTILINE) == [
             "203.0.113.0/24", "pump-17", "ann"]
         assert done.stdout.endswith("The user ann is banned no more.\n")
+
+
+def test_the_page_lets_in_who_has_a_token(tmp_path: Path) -> None:
+    for command in (block("sh", "openssl req"), block("sh", "openssl ecparam")):
+        done = run(tmp_path, command)
+        assert done.returncode == 0, done.stderr
+    listener = block("toml", 'file = "users"').partition("[[authenticator]]")[0]
+    (tmp_path / "shoal.toml").write_text(here(tmp_path, listener + block("toml", 'keys = ["issuer.pem"]')))
+    signed = subprocess.run([sys.executable, "-c", block("python", "jwt.encode")], cwd=tmp_path, capture_output=True,
+                            text=True, check=True).stdout.strip()
+    publish = f"TOKEN={signed}\n" + block("sh", "$TOKEN")
+    with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
+        port = broker.ports["tls"]
+        done = run(tmp_path, publish, port)
+        assert done.returncode == 0, done.stderr
+        # As another client than the token says.
+        assert run(tmp_path, publish.replace("-i meter-7", "-i meter-8"), port).returncode != 0
+        (refused,) = broker.events("token_refused")
+        assert refused["what"] == "its claim client does not say what it has to"
+        assert signed not in broker.log.read_text()

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.authenticator import PasswordFileTable
+from broker.config.authenticator import (
+    AUTHENTICATOR_TYPES,
+    PUBLIC_ALGORITHMS,
+    SECRET_ALGORITHMS,
+    JwtTable,
+    PasswordFileTable,
+)
 from broker.config.listener_check import anonymous_allowed
 from broker.config.loader import (
     SETTINGS,
@@ -309,11 +315,15 @@ def authenticators(tmp_path: Path, text: str) -> list[str]:
     return [str(problem).removeprefix(f"file {file}: ") for problem in caught.value.problems]
 
 
+TYPES = ", ".join(AUTHENTICATOR_TYPES)
+JWT = '[[authenticator]]\ntype = "jwt"\n'
+
+
 @pytest.mark.parametrize(("text", "said"), [
     ('[[authenticator]]\ntype = "passwords"\nfile = "u"', 'authenticator 1.type: found "passwords", expected one of '
-     "password_file"),
-    ('[[authenticator]]\nfile = "u"', "authenticator 1.type: found nothing, expected one of password_file"),
-    ('[[authenticator]]\ntype = []', "authenticator 1.type: found [], expected one of password_file"),
+     f"{TYPES}"),
+    ('[[authenticator]]\nfile = "u"', f"authenticator 1.type: found nothing, expected one of {TYPES}"),
+    ('[[authenticator]]\ntype = []', f"authenticator 1.type: found [], expected one of {TYPES}"),
     ('[[authenticator]]\ntype = "password_file"', "authenticator 1.file: found nothing, expected a text that is not "
      "empty"),
     ('[[authenticator]]\ntype = "password_file"\nfile = ""', 'authenticator 1.file: found "", expected a text that is '
@@ -322,6 +332,26 @@ def authenticators(tmp_path: Path, text: str) -> list[str]:
      "not empty"),
     ('[[authenticator]]\ntype = "password_file"\nfile = "a"\n\n[[authenticator]]\ntype = "password_file"\nfile = "b"\n'
      'path = "c"', "authenticator 2.path: found an unknown setting, expected those of password_file: file"),
+    (f"{JWT}", "authenticator 1.algorithms: found nothing, expected a list of one or more texts"),
+    (f'{JWT}algorithms = "ES256"', "authenticator 1.keys: found [], expected files with public keys"),
+    (f'{JWT}algorithms = "HS256"', "authenticator 1.keys: found [], expected secret_file, or keys"),
+    (f'{JWT}algorithms = []\nkeys = "k"', "authenticator 1.algorithms: found [], expected a list of one or more texts"),
+    (f'{JWT}algorithms = ["none"]\nkeys = "k"', 'authenticator 1.algorithms: found "none", expected some of '
+     f"{', '.join(PUBLIC_ALGORITHMS + SECRET_ALGORITHMS)}"),
+    (f'{JWT}algorithms = ["ES256", "HS256"]\nkeys = "k"', 'authenticator 1.algorithms: found ["ES256", "HS256"], '
+     "expected either those with a secret, HS256, HS384, HS512, or those with a public key: who has the public one "
+     "must not be able to sign. Two tables may stand side by side"),
+    (f'{JWT}algorithms = "ES256"\nkeys = "k"\nsecret_file = "s"', 'authenticator 1.secret_file: found "s", expected '
+     "algorithms with a secret: HS256, HS384, HS512"),
+    (f'{JWT}algorithms = "ES256"\nkeys = "k"\nclaims = {{a = "${{x}}"}}', 'authenticator 1.claims.a: found "${x}", '
+     "expected a text in which ${username} and ${clientid} stand for the client's"),
+    (f'{JWT}algorithms = "ES256"\nkeys = "k"\nclaims = {{a = 5}}', 'authenticator 1.claims: found {"a": 5}, expected '
+     "a table of texts"),
+    (f'{JWT}algorithms = "ES256"\nkeys = "k"\nclaims = {{a = "${{username}}"}}', "authenticator 1.claims.a: found "
+     '"${username}", expected no ${username}: the user name is the claim sub. With user_claim = "" it is the '
+     "CONNECT's"),
+    (f'{JWT}algorithms = "ES256"\nkeys = "k"\nuser_claim = ""', 'authenticator 1.user_claim: found "", expected a '
+     'claim, or a claim in `claims` that is "${username}": nobody would vouch for the user name of a CONNECT'),
     ("authenticator = 3", "authenticator: found 3, expected tables: [[authenticator]]"),
 ])  # fmt: skip
 def test_a_wrong_authenticator_is_one_problem_that_names_its_table(tmp_path: Path, text: str, said: str) -> None:
@@ -332,9 +362,11 @@ def test_a_wrong_authenticator_is_one_problem_that_names_its_table(tmp_path: Pat
 def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_path: Path) -> None:
     file = tmp_path / "shoal.toml"
     file.write_text('listen = ["tcp://0.0.0.0:1883", "tcp://127.0.0.1:1"]\n[[authenticator]]\ntype = "password_file"\n'
-                    'file = "users"\n', encoding="utf-8")
+                    'file = "users"\n[[authenticator]]\ntype = "jwt"\nalgorithms = ["ES256", "EdDSA"]\nkeys = "a.pem"\n'
+                    'claims = {client = "${clientid}", "a b" = "\\u007f"}\nleeway_s = 2\n', encoding="utf-8")
     config = load(file, {}, {})
-    assert config.authenticator == (PasswordFileTable(file="users"),)
+    assert config.authenticator == (PasswordFileTable(file="users"), JwtTable(
+        algorithms=("ES256", "EdDSA"), keys=("a.pem",), claims={"client": "${clientid}", "a b": "\x7f"}, leeway_s=2.0))
     assert [anonymous_allowed(config, listener) for listener in config.listeners] == [False, False]
     again = tmp_path / "again.toml"
     again.write_text(rendered(config), encoding="utf-8")

@@ -12,6 +12,7 @@ from tests.tools.fuzz import (
     proxy,
     tls_answers,
     tls_records,
+    tokens,
     topics,
     upgrades,
     websocket_answers,
@@ -21,4 +22,4 @@ from tests.tools.fuzz import (
 TARGETS = {module.TARGET.name: module.TARGET for module in (
     connection, decoders, codec, topics, first_bytes, openings, configuration,
     websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file,
-    control_requests)}
+    control_requests, tokens)}
