@@ -40,6 +40,7 @@ help:
 	@echo 'make mutants        break some fifty lines of the source, one at a time; each must be noticed (ARGS="part of a name")'
 	@echo 'make coverage       line coverage, compiled modules included'
 	@echo 'make simulate       many seeds of the simulator, with one worker and with several (SEEDS=1000 START=1)'
+	@echo 'make test-acl       put generated ACL files to mosquitto and to our rules (FILES=2000 SEED=1)'
 	@echo 'make fuzz           fuzz (SECONDS=60 TARGET=connection SEED=1), or try one input again (REPLAY=file)'
 	@echo 'make test-leaks     many cycles of everything, and nothing may be left of them (6 minutes)'
 	@echo 'make soak           mixed load for MINUTES=30, and a verdict: memory flat, nothing acknowledged lost'
@@ -220,6 +221,10 @@ simulate: test-ready
 .PHONY: fuzz
 fuzz: test-ready
 	@$(BIN)/python -m tests.tools.fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY))
+
+.PHONY: test-acl
+test-acl: test-ready
+	@$(BIN)/python -m tests.tools.acl_beside_mosquitto --files $(or $(FILES),2000) --seed $(or $(SEED),1)
 
 .PHONY: test-leaks
 test-leaks: test-ready

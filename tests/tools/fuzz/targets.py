@@ -1,6 +1,7 @@
 """All targets by name."""
 
 from tests.tools.fuzz import (
+    acl_file,
     codec,
     configuration,
     connection,
@@ -22,4 +23,4 @@ from tests.tools.fuzz import (
 TARGETS = {module.TARGET.name: module.TARGET for module in (
     connection, decoders, codec, topics, first_bytes, openings, configuration,
     websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file,
-    control_requests, tokens)}
+    control_requests, tokens, acl_file)}
