@@ -276,7 +276,10 @@ class Admin:
         answered = [answer for answer in answers.values() if not isinstance(answer, QueryError)]
         rows = merged_listeners(answer["listeners"] for answer in answered)
         return {"workers": len(answers), "listeners": [row for row in rows if row["handshakes"] is not None],
-                "authenticators": merged_authenticators(answer["authenticators"] for answer in answered)}
+                "authenticators": merged_authenticators(answer["authenticators"] for answer in answered),
+                # All have read the same files; one that saw the change before the others has it behind it.
+                "authorizers": answered[0]["authorizers"],
+                "rules": max((answer["rules"] for answer in answered), key=_changes)}
 
     async def _bans(self, request: Request) -> Row:
         # All workers have the same.
@@ -514,3 +517,8 @@ def _cursor(cursor: str | None, workers: int) -> tuple[int, str]:
     if not colon or not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) >= workers:
         raise QueryError(400, "bad_cursor", f"{cursor!r} is no cursor that this listing gave.")
     return int(number), place
+
+
+def _changes(rules: Row | None) -> int:
+    """Return how many rules a reload has changed."""
+    return 0 if rules is None else rules["come"] + rules["gone"]

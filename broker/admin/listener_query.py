@@ -25,7 +25,7 @@ def listeners_of(worker: AskedWorker) -> list[Row]:
             "handshakes": None if entrance.context is None else dict(entrance.handshakes),
             "certificates": [certificate_row(one) for one in entrance.certificates],
             "reloads": reload.done, "reloads_failed": reload.failed,
-            "trouble": reload.error if entrance.context is not None or reload.authenticators else None,
+            "trouble": reload.error if reload.reads_files else None,
         })
     return rows
 

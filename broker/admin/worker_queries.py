@@ -158,10 +158,13 @@ class Queries:
         return {"rows": listeners_of(self.worker)}
 
     async def _reload(self, arguments: Row) -> Row:
-        """Read the files of listeners and authenticators again."""
-        await self.worker.reload.reload()
-        return {"error_text": self.worker.reload.error, "listeners": listeners_of(self.worker),
-                "authenticators": [one.describe() for one in self.worker.reload.authenticators]}
+        """Read the files of listeners, authenticators and authorizers again."""
+        reload = self.worker.reload
+        await reload.reload()
+        return {"error_text": reload.error, "listeners": listeners_of(self.worker),
+                "authenticators": [one.describe() for one in reload.authenticators],
+                "authorizers": [] if reload.authorizers is None else reload.authorizers.describe(),
+                "rules": reload.rules_changed}
 
     # Clients and sessions -------------------------------------------------------------------------------------------
 

@@ -164,6 +164,13 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("verified", lambda row: count(row["verified"]) if "verified" in row else "-"),
         Column("keys", lambda row: count(row["keys"]) if "keys" in row else "-"),
     ),
+    "authorizers": (
+        Column("authorizer", lambda row: row["authorizer"]),
+        Column("type", lambda row: row["type"], False),
+        Column("file", lambda row: row["file"], False),
+        Column("rules", lambda row: count(row["rules"])),
+        Column("users", lambda row: count(row["users"])),
+    ),
     "clients": (
         Column("client", lambda row: who(row), False, True),
         Column("version", lambda row: VERSIONS.get(row["version"], row["version"]), False),
@@ -470,6 +477,18 @@ def _why(value: Row) -> list[RenderableType]:
     return parts + [Text(f"In memory only: {fate(row)}, QoS {row['qos_granted']}") for row in value["unlogged"]]
 
 
+def rules_changed(rules: Row | None) -> list[RenderableType]:
+    """Return the lines that say which rules of authorizers a reload has changed."""
+    if rules is None:
+        return []
+    if not rules["come"] + rules["gone"]:
+        return [Text("Rules: as before.")]
+    beyond = rules["come"] + rules["gone"] - len(rules["shown"])
+    when = f", {duration(rules['seconds_ago'])} ago" if rules["seconds_ago"] >= 1 else ""
+    return [Text("\n".join([f"Rules: {count(rules['come'])} new, {count(rules['gone'])} gone{when}.", *rules["shown"],
+                            *([f"... and {count(beyond)} more"] if beyond > 0 else [])]))]
+
+
 DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "status": _status,
     "client": _client,
@@ -479,7 +498,8 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "log_level": lambda value: [Text(value["level"])],
     "reload": lambda value: [
         Text(f"Read again, by {count(value['workers'])} {'worker' if value['workers'] == 1 else 'workers'}."),
-        *(table(name, value[name]) for name in ("listeners", "authenticators") if value[name])],
+        *(table(name, value[name]) for name in ("listeners", "authenticators", "authorizers") if value[name]),
+        *rules_changed(value["rules"])],
     "forget": lambda value: [Text(f"{value['peer']}: forgotten, {count(value['messages_dropped'])} messages dropped")],
     "kick": lambda value: [Text(f"{value['client']}: " + " and ".join(
         (["disconnected"] if value["disconnected"] else []) + (["session ended"] if value["session_ended"] else [])))],

@@ -114,6 +114,10 @@ def serve(
                 from broker.auth.chain import check_authenticators
 
                 check_authenticators(config)
+            if config.authorizer:
+                from broker.auth.authorizers import check_authorizers
+
+                check_authorizers(config)
             try:
                 logs.configure(config.log)
             except OSError as error:

@@ -73,20 +73,23 @@ def _workers(count: int) -> str:
 
 
 def _protection(config: Config, places: Sequence[tuple[Address, Listener]]) -> list[str]:
-    """Return the lines that say where clients need prove nothing, and where what they send can be read."""
+    """Return the lines that say where clients need prove nothing, where they can be overheard, what they may do."""
     open_to_all = [address for address, listener in places if _is_open(config, listener)]
     plain = [address for address, _ in places if not address.is_tls and address.scheme != "unix"]
     only_here = all(address.is_loopback for address, _ in places)
+    may = "may connect" if config.authorizer else "may connect, subscribe and publish"
     if len(open_to_all) == len(places):
         reach = "anyone on this machine" if only_here else "anyone who reaches these addresses"
-        lines = [f"none. {reach.capitalize()} may connect, subscribe and publish without a password,"]
+        lines = [f"none. {reach.capitalize()} {may} without a password,"]
     elif open_to_all:
         reach = "anyone on this machine" if all(address.is_loopback for address in open_to_all) else "anyone"
-        lines = [f"{reach.capitalize()} may connect, subscribe and publish without a password at",
+        lines = [f"{reach.capitalize()} {may} without a password at",
                  f"{', '.join(map(str, open_to_all))},"]
     else:
         by = "a password, a certificate or a key" if config.authenticator else "a certificate or a key"
         lines = [f"clients prove who they are, by {by},"]
+        if not config.authorizer:
+            lines.append("and may then subscribe and publish everything,")
     if not any(address.is_tls for address, _ in places):
         lines.append("and nothing is encrypted.")
     elif plain:
@@ -95,6 +98,8 @@ def _protection(config: Config, places: Sequence[tuple[Address, Listener]]) -> l
         lines.append("and what goes over a network is encrypted.")
     if only_here:
         lines[-1] += " Other machines cannot connect."
+    if config.authorizer:
+        lines.append(f"What clients may do stands in {', '.join(table.file for table in config.authorizer)}.")
     return lines
 
 

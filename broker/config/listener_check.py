@@ -76,7 +76,8 @@ def listener_problems(
             yield problem(
                 key if in_list else f"{key}.address", listener.address,
                 "a loopback address, because there is no authentication. `shoal passwd FILE USER` makes a password "
-                'file, which a table [[authenticator]] with type = "password_file" and file = "FILE" asks for; or '
+                'file, which a table [[authenticator]] with type = "password_file" and file = "FILE" asks for; what '
+                'clients may then do says a table [[authorizer]] with type = "acl_file" and file = "FILE"; or '
                 "allow_anonymous = true lets everybody in",
             )
         elif anonymous is False:

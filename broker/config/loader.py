@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from broker.config.authenticator import AUTHENTICATOR_TYPES, Authenticator
 from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS, authenticator_problems, authenticators_read
+from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer
+from broker.config.authorizer_check import AUTHORIZER_SETTINGS, authorizers_read
 from broker.config.listener import Address, Listener, parse_address
 from broker.config.listener_check import LISTENER_SETTINGS, listener_problems, listeners_read
 from broker.config.schema import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
@@ -98,6 +100,9 @@ def load(
             values[key] = authenticators_read(found, where, problems), where
             # One that could not be read is one problem, not a second one at every address.
             authenticator_given = True
+            continue
+        if key == "authorizer":
+            values[key] = authorizers_read(found, where, problems), where
             continue
         setting = SETTINGS.get(key)
         if key in SECTIONS:
@@ -253,7 +258,8 @@ def rendered(config: Config) -> str:
         else:
             lines.append(f"{'#' if value == setting.default else ''}{name} = {_toml(value)}")
     return "\n".join(
-        [*lines, *_rendered_listeners(config.listener), *_rendered_authenticators(config.authenticator)]) + "\n"
+        [*lines, *_rendered_listeners(config.listener), *_rendered_authenticators(config.authenticator),
+         *_rendered_authorizers(config.authorizer)]) + "\n"
 
 
 def _rendered_listeners(listeners: Sequence[Listener]) -> Iterator[str]:
@@ -294,6 +300,24 @@ def _rendered_authenticators(authenticators: Sequence[Authenticator]) -> Iterato
                 yield f"{setting.key} = {_toml(value)}"
     if not authenticators:
         yield from ("", "# [[authenticator]]", '# type = "password_file"', '# file = "users"')
+
+
+def _rendered_authorizers(authorizers: Sequence[Authorizer]) -> Iterator[str]:
+    """Yield the tables of authorizers; without one, what such a table can have."""
+    yield from ("", "", "# Who is asked, in the order of the tables, what a client may do; the first that has a rule",
+                "# for it decides, and what none has a rule for is refused. There may be any number of these tables;",
+                "# without one, clients may do everything.")
+    for name, struct in AUTHORIZER_TYPES.items():
+        yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
+        for setting in AUTHORIZER_SETTINGS[name].values():
+            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}."
+    for authorizer in authorizers:
+        kind = str(authorizer.__struct_config__.tag)
+        yield from ("", "[[authorizer]]", f"type = {_toml(kind)}")
+        for setting in AUTHORIZER_SETTINGS[kind].values():
+            yield f"{setting.key} = {_toml(getattr(authorizer, setting.key))}"
+    if not authorizers:
+        yield from ("", "# [[authorizer]]", '# type = "acl_file"', '# file = "acl.conf"')
 
 
 def _default(setting: Setting) -> str:

@@ -13,6 +13,7 @@ NEAREST: Final[Mapping[str, str]] = {
     "bind_address": 'listen, as in listen = ["tcp://127.0.0.1:1883"]',
     "allow_anonymous": "allow_anonymous",
     "password_file": '[[authenticator]]; a table with type = "password_file" and file; the file can stay as it is',
+    "acl_file": '[[authorizer]]; a table with type = "acl_file" and file; the file can stay as it is',
     "persistence": "data_dir; what is to be kept is always kept",
     "persistence_location": "data_dir",
     "persistent_client_expiration": "mqtt.session_expiry_interval_max_s",
@@ -43,7 +44,7 @@ NEAREST: Final[Mapping[str, str]] = {
 }
 # Those with nothing here that is near, as far as they tell mosquitto's from any other file.
 NOTHING_NEAR: Final = frozenset({
-    "acl_file", "address", "addresses", "bind_interface", "bridge_cafile", "cafile", "capath", "certfile", "connection",
+    "address", "addresses", "bind_interface", "bridge_cafile", "cafile", "capath", "certfile", "connection",
     "crlfile", "http_dir", "include_dir", "keyfile", "log_facility", "mount_point", "notifications",
     "per_listener_settings", "persistence_file", "pid_file", "plugin", "plugin_opt_config_file", "protocol", "psk_file",
     "psk_hint", "remote_clientid", "remote_password", "remote_username", "require_certificate",

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from broker.config.authenticator import Authenticator
+from broker.config.authorizer import Authorizer
 from broker.config.listener import Listener
 
 
@@ -520,6 +521,9 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = ()
     authenticator: Annotated[
         tuple[Authenticator, ...], Meta(description="Who is asked, in this order, who a client is.")
+    ] = ()
+    authorizer: Annotated[
+        tuple[Authorizer, ...], Meta(description="Who is asked, in this order, what a client may do.")
     ] = ()
     mqtt: Annotated[Mqtt, Meta(description="What is negotiated with a client, and what is kept for one.")] = Mqtt()
     limits: Annotated[

@@ -1,8 +1,9 @@
-"""Files of listeners and authenticators that are read again while the broker runs: all of them, or none."""
+"""Files of listeners, authenticators and authorizers that are read again while the broker runs: all, or none."""
 
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -13,7 +14,9 @@ from broker.logs import get
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.auth.authorizers import Authorizers
     from broker.auth.chain import Member
+    from broker.auth.rule_set import RuleSet
     from broker.transport.listener import Entrance
     from broker.transport.tls_context import TlsContext
 
@@ -23,7 +26,7 @@ LOOK_S: Final = 2.0              # between two looks at the files: one to five s
 
 
 class Reload:
-    """Has files read again, those of listeners and authenticators, when they are others than before, or on demand.
+    """Has files read again when they are others than before, or on demand.
 
     A file is another one when its name leads to another file, or that was written: certbot and Kubernetes swap symbolic
     links. What is read is checked as a whole; on any fault everything stays as it is, and is said to. Connections keep
@@ -31,20 +34,24 @@ class Reload:
 
     Args:
         entrances: those of the worker.
-        authenticators: likewise.
+        authenticators, authorizers: likewise.
 
     Attributes:
         done: how often it was read again.
         failed: how often that could not be used.
-        authenticators: those whose files it reads.
+        authenticators, authorizers: those whose files it reads.
         error: why, in one sentence, the last time; None: it could.
     """
 
-    def __init__(self, entrances: Sequence[Entrance], authenticators: Sequence[Member] = ()) -> None:
+    def __init__(self, entrances: Sequence[Entrance], authenticators: Sequence[Member] = (),
+                 authorizers: Authorizers | None = None) -> None:
         self.done = self.failed = 0
         self.error: str | None = None
         self._entrances = [entrance for entrance in entrances if entrance.context is not None]
         self.authenticators = tuple(authenticators)
+        self.authorizers = authorizers
+        self._difference: dict[str, Any] | None = None       # what the last time changed that changed something
+        self._changed_s = 0.0
         self._asked = trio.Event()
         self._reading = trio.Lock()
         self._seen = self._state()
@@ -53,9 +60,21 @@ class Reload:
         """Read everything again soon, whether or not a file has changed. From trio's thread."""
         self._asked.set()
 
+    @property
+    def rules_changed(self) -> dict[str, Any] | None:
+        """What last changed in the rules of authorizers, and how long ago; None: there are none."""
+        if self._difference is None:
+            return None
+        return {**self._difference, "seconds_ago": round(time.monotonic() - self._changed_s, 1)}
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether there are files to read again."""
+        return bool(self._entrances or self.authenticators or self.authorizers is not None)
+
     async def run(self) -> None:
         """Look at the files from time to time. Runs until cancelled."""
-        while self._entrances or self.authenticators:
+        while self.reads_files:
             with trio.move_on_after(LOOK_S):
                 await self._asked.wait()
             if self._asked.is_set() or self._state() != self._seen:
@@ -73,7 +92,7 @@ class Reload:
     async def _reload(self) -> None:
         seen = self._state()
         try:
-            contexts, found = await trio.to_thread.run_sync(self._read)
+            contexts, found, rule_sets, difference = await trio.to_thread.run_sync(self._read)
         except StartError as error:
             self.failed += 1
             self.error = str(error)
@@ -83,22 +102,38 @@ class Reload:
                 entrance.context = context
             for authenticator, one in zip(self.authenticators, found, strict=True):
                 authenticator.use(one)
+            if self.authorizers is not None:
+                self.authorizers.use(rule_sets)
+            if difference is not None and (self._difference is None or difference["come"] + difference["gone"]):
+                self._difference, self._changed_s = difference, time.monotonic()
             self.done += 1
             self.error = None
             log.info("reloaded", certificates=[
                 {"subject": certificate.dn, "not_after_s": certificate.not_after_s}
                 for context in contexts for certificate in context.certificates],
-                authenticators=[authenticator.describe() for authenticator in self.authenticators])
+                authenticators=[authenticator.describe() for authenticator in self.authenticators],
+                rules=difference)
         self._seen = seen
 
-    def _read(self) -> tuple[list[TlsContext], list[Any]]:
-        """Return what all files say, those of entrances and those of authenticators. From any thread. StartError."""
-        return ([entrance.context_anew() for entrance in self._entrances],
-                [authenticator.read() for authenticator in self.authenticators])
+    def _read(self) -> tuple[list[TlsContext], list[Any], list[RuleSet], dict[str, Any] | None]:
+        """Return what all files say: those of entrances, of authenticators, and of authorizers, with the difference.
+
+        From any thread. Raises StartError.
+        """
+        contexts = [entrance.context_anew() for entrance in self._entrances]
+        found = [authenticator.read() for authenticator in self.authenticators]
+        if self.authorizers is None:
+            return contexts, found, [], None
+        from broker.auth.authorizers import difference
+
+        rule_sets = self.authorizers.read()
+        return contexts, found, rule_sets, difference(self.authorizers.chain.rule_sets, rule_sets)
 
     def _state(self) -> list[tuple[str, int, int, int]]:
         """Return which files there are behind the names, and when they were written."""
         lists = [entrance.files for entrance in self._entrances] + [one.files for one in self.authenticators]
+        if self.authorizers is not None:
+            lists.append(self.authorizers.files)
         return [_state_of(path) for files in lists for path in files]
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from broker.auth.acl import Acl
     from broker.auth.authenticator import Admission, Authenticator
+    from broker.auth.authorizers import Authorizers
     from broker.auth.chain import Member
     from broker.config.listener import Address
     from broker.config.loader import Config
@@ -99,13 +100,14 @@ class Worker:
         self._stop = trio.Event()
         mqtt, limits = config.mqtt, config.limits
         authenticator, members = _authenticator(config, authenticator)
+        acl, authorizers = _acl(config, acl)
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, routes_bytes_max=limits.route_cache_bytes_max,
             index=None if folder is None else self._open_index(folder, accept_loss))
         self.bans = Bans()
         self.controller = Controller(
-            config, self.router, self._guarded(authenticator), acl or AllowAll(), self._admission(admission),
+            config, self.router, self._guarded(authenticator), acl, self._admission(admission),
             self._accept_on)
         if folder is not None:
             self.store = self._recover(folder, accept_loss)
@@ -118,7 +120,7 @@ class Worker:
         self.reactor.guard_memory(self.memory_guard)
         self.entrances = [Entrance(number, listener, max(limits.connect_bytes_max, OPENING_BYTES_MIN), transform)
                           for number, listener in enumerate(config.listeners)]
-        self.reload = Reload(self.entrances, members)
+        self.reload = self._reload(members, authorizers)
         if self.store is not None:
             self.reactor.look_at_clock()
             self.store.begin(self.reactor.wake)
@@ -160,6 +162,12 @@ class Worker:
         if admission is not None:
             asked.append(admission)
         return asked[0] if len(asked) == 1 else Admissions(asked)
+
+    def _reload(self, members: list[Member], authorizers: Authorizers | None) -> Reload:
+        """Return what reads files again, and have rights asked anew when rules are others."""
+        if authorizers is not None:
+            authorizers.when_changed(self.reactor.forget_publish_rights)
+        return Reload(self.entrances, members, authorizers)
 
     # A start, step by step: recover, join, publish the wills that are due, listen -----------------------------------
 
@@ -450,6 +458,19 @@ def terms(config: Config) -> dict[str, Any]:
         "messages_per_second_max": limits.messages_per_second_max,
         "bytes_per_second_max": limits.bytes_per_second_max,
     }
+
+
+def _acl(config: Config, given: Acl | None) -> tuple[Acl, Authorizers | None]:
+    """Return the ACL, and the authorizers of the settings if it is of them. Raises StartError."""
+    if not config.authorizer:
+        return given or AllowAll(), None
+    # Here, so that a broker without one loads none of it.
+    from broker.auth.authorizers import authorizers_of
+
+    if given is not None:
+        raise StartError("There is an ACL, and [[authorizer]] tables: expected one or the other.")
+    authorizers = authorizers_of(config)
+    return authorizers.chain, authorizers
 
 
 def _authenticator(config: Config, given: Authenticator | None) -> tuple[Authenticator | None, list[Member]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.cli.preflight import banner
+from broker.config.authorizer import AclFileTable
 from broker.config.listener import Listener
 from broker.config.loader import Config, parse_address
 
@@ -15,9 +17,9 @@ PROOF = {**PAIR, "cafile": "ca.crt", "require_certificate": True}
 ONLY_HERE = " Other machines cannot connect."
 
 
-def told(*listeners: Listener) -> tuple[str, str]:
+def told(*listeners: Listener, **settings: Any) -> tuple[str, str]:
     """Return what the banner says of protection, in one line, and what it leads `shoal sub` by."""
-    config = Config(listen=(), listener=listeners)
+    config = Config(listen=(), listener=listeners, **settings)
     text = banner(config, [parse_address(listener.address) for listener in listeners], Path("/data"))
     protection = text.partition("Protection:")[2].partition("\n\n")[0]
     command = next(line for line in text.splitlines() if "'hello/#'" in line)
@@ -32,6 +34,7 @@ def everywhere(scheme: str, port: int, **settings: object) -> Listener:
     return Listener(address=f"{scheme}://0.0.0.0:{port}", **settings)                   # type: ignore[arg-type]
 
 
+EVERYTHING = "and may then subscribe and publish everything"
 NO_PASSWORD = "may connect, subscribe and publish without a password"
 
 
@@ -50,10 +53,11 @@ NO_PASSWORD = "may connect, subscribe and publish without a password"
      f"Anyone on this machine {NO_PASSWORD} at tcp://127.0.0.1:7, and nothing is encrypted at tcp://127.0.0.1:7.",
      " --url tcp://127.0.0.1:7"),
     ([everywhere("wss", 8084, **PROOF)],
-     "clients prove who they are, by a certificate or a key, and what goes over a network is encrypted.",
+     f"clients prove who they are, by a certificate or a key, {EVERYTHING}, and what goes over a network is encrypted.",
      " --url wss://127.0.0.1:8084 --cafile FILE --cert FILE --key FILE"),
     ([here("tls", 8883, psk_file="keys")],
-     f"clients prove who they are, by a certificate or a key, and what goes over a network is encrypted.{ONLY_HERE}",
+     f"clients prove who they are, by a certificate or a key, {EVERYTHING}, and what goes over a network is encrypted."
+     f"{ONLY_HERE}",
      " --url tls://127.0.0.1:8883 --psk KEY --psk-identity NAME"),
     ([Listener(address="unix:///run/s"), everywhere("tls", 8883, **PROOF)],
      f"Anyone on this machine {NO_PASSWORD} at unix:///run/s, and what goes over a network is encrypted.",
@@ -64,3 +68,13 @@ NO_PASSWORD = "may connect, subscribe and publish without a password"
 ])
 def test_each_listener_is_named_that_is_open(listeners: list[Listener], protection: str, there: str) -> None:
     assert told(*listeners) == (protection, there)
+
+
+def test_where_there_are_rules_it_says_where_they_stand() -> None:
+    rules = (AclFileTable(file="acl.conf"), AclFileTable(file="more.conf"))
+    assert told(here("tcp", 1883), authorizer=rules)[0] == (
+        f"none. Anyone on this machine may connect without a password, and nothing is encrypted.{ONLY_HERE} "
+        "What clients may do stands in acl.conf, more.conf.")
+    assert told(everywhere("wss", 8084, **PROOF), authorizer=rules)[0] == (
+        "clients prove who they are, by a certificate or a key, and what goes over a network is encrypted. "
+        "What clients may do stands in acl.conf, more.conf.")

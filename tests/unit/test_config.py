@@ -16,6 +16,7 @@ from broker.config.authenticator import (
     JwtTable,
     PasswordFileTable,
 )
+from broker.config.authorizer import AclFileTable
 from broker.config.listener_check import anonymous_allowed
 from broker.config.loader import (
     SETTINGS,
@@ -374,7 +375,35 @@ def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_
     assert load(file, {}, {"allow_anonymous": False}).allow_anonymous is False
 
 
+# [[authorizer]] -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('[[authorizer]]\ntype = "acl"\nfile = "u"', 'authorizer 1.type: found "acl", expected one of acl_file'),
+    ('[[authorizer]]\nfile = "u"', "authorizer 1.type: found nothing, expected one of acl_file"),
+    ('[[authorizer]]\ntype = "acl_file"', "authorizer 1.file: found nothing, expected a text that is not empty"),
+    ('[[authorizer]]\ntype = "acl_file"\nfile = 3', "authorizer 1.file: found 3, expected a text that is not empty"),
+    ('[[authorizer]]\ntype = "acl_file"\nfile = "a"\npath = "c"', "authorizer 1.path: found an unknown setting, "
+     "expected those of acl_file: file"),
+    ("authorizer = 3", "authorizer: found 3, expected tables: [[authorizer]]"),
+])  # fmt: skip
+def test_a_wrong_authorizer_is_one_problem_that_names_its_table(tmp_path: Path, text: str, said: str) -> None:
+    assert authenticators(tmp_path, text) == [said]
+
+
+def test_an_authorizer_is_read_and_written_again(tmp_path: Path) -> None:
+    file = tmp_path / "shoal.toml"
+    file.write_text('[[authorizer]]\ntype = "acl_file"\nfile = "acl.conf"\n', encoding="utf-8")
+    config = load(file, {}, {})
+    assert config.authorizer == (AclFileTable(file="acl.conf"),)
+    # Rules are no proof of who a client is: they do not close a listener.
+    assert [anonymous_allowed(config, listener) for listener in config.listeners] == [True]
+    again = tmp_path / "again.toml"
+    again.write_text(rendered(config), encoding="utf-8")
+    assert load(again, {}, {}) == config
+
+
 def test_an_open_address_is_answered_with_what_secures_it() -> None:
     (problem,) = problems_of(flags={"listen": ("tcp://0.0.0.0:1883",)})
-    for named in ("`shoal passwd FILE USER`", "[[authenticator]]", 'type = "password_file"', "allow_anonymous = true"):
+    for named in ("`shoal passwd FILE USER`", "[[authenticator]]", 'type = "password_file"', "allow_anonymous = true",
+                  "[[authorizer]]", 'type = "acl_file"'):
         assert named in problem

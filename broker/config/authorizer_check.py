@@ -1,0 +1,38 @@
+"""Reading and checking [[authorizer]] tables."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer
+from broker.config.setting import Problem, Setting, settings_of, shown, tables_of, values_of
+
+AUTHORIZER_SETTINGS: Final[dict[str, dict[str, Setting]]] = {
+    name: {setting.key: setting for setting in settings_of(struct)} for name, struct in AUTHORIZER_TYPES.items()}
+
+
+def authorizers_read(tables: object, where: str, problems: list[Problem]) -> tuple[Authorizer, ...]:
+    """Return the authorizers of the tables that a layer gives; what is wrong is added to the problems."""
+    found = []
+    for number, table in enumerate(tables_of(tables, "authorizer", where, problems), 1):
+        key = f"authorizer {number}"
+        kind = table.get("type")
+        if not isinstance(kind, str) or kind not in AUTHORIZER_SETTINGS:
+            problems.append(Problem(where, f"{key}.type", shown(kind) if "type" in table else "nothing",
+                                    "one of " + ", ".join(AUTHORIZER_TYPES)))
+            continue
+        known = AUTHORIZER_SETTINGS[kind]
+        values = values_of(
+            {name: value for name, value in table.items() if name != "type"}, known,
+            {name: setting.expected for name, setting in known.items() if setting.default is msgspec.NODEFAULT},
+            where, key, problems, partial(_instead, kind))
+        if values is not None:
+            found.append(AUTHORIZER_TYPES[kind](**values))
+    return tuple(found)
+
+
+def _instead(kind: str, _name: str) -> str:
+    return f"those of {kind}: {', '.join(AUTHORIZER_SETTINGS[kind])}"

@@ -1,0 +1,46 @@
+"""docs/access.md: the example, by the file, settings and commands that stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.process import ROOT, BrokerProcess
+
+PAGE = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def run(folder: Path, command: str, port: int) -> subprocess.CompletedProcess[str]:
+    """Run a line of the page as a person has it: `shoal` on the path."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir(exist_ok=True)
+    shoal = bin_folder / "shoal"
+    shoal.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m broker.cli.main "$@"\n')
+    shoal.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
+    there = command.replace("shoal pub", f"shoal pub --url tcp://127.0.0.1:{port}")
+    return subprocess.run(["sh", "-ec", there], cwd=folder, env=environment, capture_output=True, text=True,
+                          check=False)
+
+
+def test_the_rules_of_the_page_allow_and_refuse_what_it_says(tmp_path: Path) -> None:
+    acl, *_ = re.findall(r"^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    settings, *_ = blocks("toml")
+    (tmp_path / "acl.conf").write_text(acl)
+    (tmp_path / "shoal.toml").write_text(settings.replace('"acl.conf"', f'"{tmp_path / "acl.conf"}"'))
+    allowed, refused, *_ = blocks("sh")
+    with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
+        for line in allowed.splitlines():
+            done = run(tmp_path, line, broker.port)
+            assert done.returncode == 0, (line, done.stderr)
+        for line in refused.splitlines():
+            done = run(tmp_path, line, broker.port)
+            assert done.returncode != 0, line
+            assert "not authorized" in done.stderr.lower(), done.stderr
