@@ -55,7 +55,7 @@ help:
 	@echo 'make demo           broker, 1,000 devices, lake, three questions and a report in build/demo (MINUTES=2)'
 	@echo 'make bench-transports  measure what TLS, WebSocket and Unix sockets cost, and write docs/benchmarks-transports.md'
 	@echo 'make bench-analytics  measure Spark on the log, and write docs/benchmarks-analytics.md (10 minutes)'
-	@echo 'make test-lake-kills  1,000,000 messages into a lake, through kills of broker and driver, with 1 worker and with 3'
+	@echo 'make test-lake-kills  1,000,000 messages into a lake, through kills of broker and writer, without Spark and with'
 	@echo 'make test-cluster   a standalone Spark cluster of two workers runs a job with the package in an archive'
 	@echo 'make bench-check    measure and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
@@ -238,7 +238,8 @@ demo: $(ANALYTICS_READY) $(BUILT)
 
 test-lake-kills: test-ready
 	@$(BIN)/python -m tests.analytics.killing --messages $(or $(MESSAGES),1000000) --workers 1
-	@$(BIN)/python -m tests.analytics.killing --messages $(or $(MESSAGES),1000000) --workers 3
+	@$(BIN)/python -m tests.analytics.killing --messages $(or $(MESSAGES),1000000) --workers 3 --format delta
+	@$(BIN)/python -m tests.analytics.killing --messages $(or $(MESSAGES),1000000) --workers 3 --spark
 
 test-cluster: test-ready
 	@$(BIN)/python -m tests.analytics.cluster
@@ -290,7 +291,7 @@ SANITIZED := env PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=checked \
 
 # Without distributions, and without what drives programs of others, Spark among them: those are no build of ours.
 WITHOUT_OTHERS := -m 'not packaging' --ignore=tests/clients --ignore=tests/house/test_house.py --ignore=tests/house/test_floors.py \
-	$(foreach name,decoding jobs lake lake_reading lake_writers network source,--ignore=tests/analytics/test_$(name).py)
+	$(foreach name,arrow_lake decoding jobs lake lake_reading lake_writers network source,--ignore=tests/analytics/test_$(name).py)
 
 .PHONY: test-checked
 test-checked: test-ready

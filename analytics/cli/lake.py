@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from analytics.lake.arrow_lake import ArrowLake
+
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 POLL_S = 1
@@ -40,6 +42,11 @@ _SPARK_OPTIONS = (
 )
 
 
+_WITH_SPARK = click.option(
+    "--spark", "with_spark", is_flag=True, help="Let Spark do it, as it must where LAKE is no folder of this machine."
+)
+
+
 def spark_options(command: Command) -> Command:
     """Add --master, --conf and --verbose to a command; open_session() makes a session of what they give."""
     for option in reversed(_SPARK_OPTIONS):
@@ -51,6 +58,12 @@ def fail(sentence: str) -> NoReturn:
     """Print a sentence and end with 1."""
     click.echo(f"shoal: {sentence}", err=True)
     raise SystemExit(EXIT_FAILED)
+
+
+def need_arrow() -> None:
+    """End with a sentence if what every command here needs is not there."""
+    if any(importlib.util.find_spec(name) is None for name in ("pyarrow", "numpy")):
+        fail("this command needs PyArrow, which is not installed: pip install 'shoal-mqtt[lake]'.")
 
 
 def need_extra() -> None:
@@ -76,6 +89,18 @@ def open_session(master: str | None, conf: tuple[str, ...], verbose: bool, name:
     from analytics.source.spark_session import session
 
     return session(master=master, name=name, settings=settings, verbose=verbose)
+
+
+def spark_if_needed(
+    path: str, with_spark: bool, master: str | None, conf: tuple[str, ...], verbose: bool, name: str
+) -> SparkSession | None:
+    """Return a session where a lake needs one, or one is wanted; else None."""
+    need_arrow()
+    from analytics.lake.engines import needs_spark
+
+    if not (with_spark or master is not None or conf or verbose or needs_spark(path)):
+        return None
+    return open_session(master, conf, verbose, name)
 
 
 @contextmanager
@@ -169,53 +194,56 @@ def lake() -> None:
     help="Parquet files, or a Delta table.",
 )
 @click.option("--go-on-behind-loss", is_flag=True, help="Go on although messages were removed before they were read.")
+@_WITH_SPARK
 @spark_options
 def write(
     path: str, data_dir: str | None, decoders: str | None, once: bool, every_s: float, messages_max: int, layout: str,
-    go_on_behind_loss: bool, master: str | None, conf: tuple[str, ...], verbose: bool,
+    go_on_behind_loss: bool, with_spark: bool, master: str | None, conf: tuple[str, ...], verbose: bool,
 ) -> None:  # fmt: skip
     """Write all messages of the broker's log into LAKE, each of them once, and go on with what comes.
 
-    It may be ended or killed at any time and started again; so may the broker. LAKE is a folder, or whatever else Spark
-    can write to. The tables in it are `messages`, `quarantine`, and one for each decoder.
+    It may be ended or killed at any time and started again; so may the broker. LAKE is a folder, or with Spark whatever
+    that can write to: hdfs://..., s3a://... The tables in it are `messages`, `quarantine`, and one for each decoder.
+    An option of Spark's means --spark.
     """
     with telling():
-        spark = open_session(master, conf, verbose, "shoal lake")
-        from analytics.lake.lake import Lake, Plan
+        spark = spark_if_needed(path, with_spark, master, conf, verbose, "shoal lake")
+        from analytics.lake.engines import open_lake
         from analytics.lake.payload_decoders import load_payloads
+        from analytics.lake.writer import Plan
 
         plan = Plan(
             data_folder(data_dir), path, tuple(load_payloads(decoders)) if decoders else (), messages_max,
             options={"failOnDataLoss": "false"} if go_on_behind_loss else {},
         )  # fmt: skip
-        if layout == "delta":
-            from analytics.lake.delta import DeltaLake
-
-            written: Any = DeltaLake(spark, plan)
-        else:
-            written = Lake(spark, plan)
+        written = open_lake(plan, spark, layout)
         for table in written.new_tables():
             click.echo(
                 f"{table} gets what comes from now on. To decode what is in the lake already: shoal lake decode {path}"
                 f" {table} --decoders {decoders}"
             )
-        follow(written.start(every_s=None if once else every_s))
+        if spark is None:
+            write_on(written, None if once else every_s)
+        else:
+            follow(written.start(every_s=None if once else every_s))
 
 
 @lake.command(name="repair", short_help="Make a lake whole whose files were removed or damaged.")
 @click.argument("path", metavar="LAKE")
 @click.option("--data-dir", metavar="DIR", help="The broker's data folder.")
 @click.option("--forget", is_flag=True, help="Bring nothing back from the log.")
+@_WITH_SPARK
 @spark_options
 def repair_lake(
-    path: str, data_dir: str | None, forget: bool, master: str | None, conf: tuple[str, ...], verbose: bool
-) -> None:
+    path: str, data_dir: str | None, forget: bool, with_spark: bool, master: str | None, conf: tuple[str, ...],
+    verbose: bool,
+) -> None:  # fmt: skip
     """Forget files that are gone from LAKE, and bring back from the log the messages that were in them.
 
     Nobody may be writing to LAKE.
     """
     with telling():
-        spark = open_session(master, conf, verbose, "shoal lake repair")
+        spark = spark_if_needed(path, with_spark, master, conf, verbose, "shoal lake repair")
         from analytics.lake.payload_decoders import MESSAGES, QUARANTINE
         from analytics.lake.repair import repair
 
@@ -237,9 +265,10 @@ def repair_lake(
 @click.option("--data-dir", metavar="DIR", help="The broker's data folder.")
 @click.option("--since", metavar="TIME", help="Messages accepted from then on: 2026-11-21T09:30:00Z, or -24h.")
 @click.option("--until", metavar="TIME", help="Messages accepted before then.")
+@_WITH_SPARK
 @spark_options
 def decode_lake(
-    path: str, table: str, decoders: str, data_dir: str | None, since: str | None, until: str | None,
+    path: str, table: str, decoders: str, data_dir: str | None, since: str | None, until: str | None, with_spark: bool,
     master: str | None, conf: tuple[str, ...], verbose: bool,
 ) -> None:  # fmt: skip
     """Decode messages of LAKE that are not in TABLE yet, which a decoder in FILE has.
@@ -248,10 +277,10 @@ def decode_lake(
     to LAKE. It may be ended and begun again.
     """
     with telling():
-        spark = open_session(master, conf, verbose, "shoal lake decode")
+        spark = spark_if_needed(path, with_spark, master, conf, verbose, "shoal lake decode")
         from analytics.lake.history import decode_history
-        from analytics.lake.lake import Plan
         from analytics.lake.payload_decoders import load_payloads
+        from analytics.lake.writer import Plan
 
         def told(day: str, decoded: int, quarantined: int) -> None:
             click.echo(f"{day}: {decoded:,} decoded, {quarantined:,} in the quarantine")
@@ -259,6 +288,36 @@ def decode_lake(
         plan = Plan(data_folder(data_dir), path, tuple(load_payloads(decoders)))
         decoded, quarantined = decode_history(spark, plan, table, since=since, until=until, told=told)
         click.echo(f"done: {decoded:,} decoded, {quarantined:,} in the quarantine")
+
+
+def write_on(lake: ArrowLake, every_s: float | None) -> None:
+    """Write batches and print a line for each: all that there is now, or, with every_s, for ever.
+
+    Args:
+        every_s: how often to look for new messages; None: end when all is there.
+    """
+    if every_s is None:
+        lake.end_here()
+    messages, number = 0, 0
+    started_s = time.monotonic()
+    try:
+        while True:
+            begun_s = time.monotonic()
+            found = lake.write()
+            if found:
+                messages += found
+                click.echo(
+                    f"batch {number}: {found:,} messages in {time.monotonic() - begun_s:.1f} s, {messages:,} in all"
+                )
+                sys.stdout.flush()
+                number += 1
+            elif every_s is None:
+                break
+            if every_s is not None and found < lake.plan.messages_max:
+                time.sleep(max(0.0, begun_s + every_s - time.monotonic()))
+    finally:
+        lake.close()
+    click.echo(f"done: {messages:,} messages in {time.monotonic() - started_s:.1f} s")
 
 
 def follow(query: StreamingQuery) -> None:

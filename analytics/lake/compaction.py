@@ -6,10 +6,13 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
 from analytics.lake import manifest as states
+from analytics.lake.file_store import LocalFiles
 from analytics.lake.manifest import MERGING, STAGING
+from analytics.lake.parquet_files import merge
+from analytics.source.column_types import fields_of, from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,8 +53,11 @@ def tiers(sizes: dict[str, int], file_bytes: int) -> list[list[str]]:
     return [group for group in merged if len(group) >= FILES_PER_TIER]
 
 
-def compact(spark: SparkSession, files: Files, state: State, file_bytes: int) -> int:
+def compact(files: Files, state: State, file_bytes: int, spark: SparkSession | None = None) -> int:
     """Merge what there is to be merged; return how many files became fewer.
+
+    Args:
+        spark: reads and writes files that are not of this machine.
 
     The new files count when the state names them; then the old ones are removed. A query that is reading those at this
     moment ends with an error that says so, and can be asked again.
@@ -63,16 +69,25 @@ def compact(spark: SparkSession, files: Files, state: State, file_bytes: int) ->
             days[name.split("/")[1]][name] = size
         for day, sizes in sorted(days.items()):
             for group in tiers(sizes, file_bytes):
-                _merge(spark, files, state, table_name, day, group)
+                _merge(files, state, table_name, day, group, spark)
                 fewer += len(group) - 1
     return fewer
 
 
-def _merge(spark: SparkSession, files: Files, state: State, table_name: str, day: str, group: list[str]) -> None:
+def _merge(
+    files: Files, state: State, table_name: str, day: str, group: list[str], spark: SparkSession | None
+) -> None:
     table = state.tables[table_name]
     folder = f"{STAGING}/compact"
-    frame = spark.read.schema(StructType.fromJson(table.schema)).parquet(*[files.uri(name) for name in group])
-    frame.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(files.uri(folder))
+    files.remove(folder)
+    if spark is None or isinstance(files, LocalFiles):
+        paths = [files.path(name) for name in group]
+        merge(paths, files.new_path(f"{folder}/0.parquet"), pa.schema(fields_of(from_json(table.schema))))
+    else:
+        from pyspark.sql.types import StructType
+
+        frame = spark.read.schema(StructType.fromJson(table.schema)).parquet(*[files.uri(name) for name in group])
+        frame.coalesce(1).write.option("compression", "zstd").parquet(files.uri(folder))
     made = {}
     for count, entry in enumerate(files.entries(folder)):
         if entry.name.endswith(".parquet"):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import uuid
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import StructType
-
+from analytics.lake import delta_tables
 from analytics.lake import manifest as states
-from analytics.lake.inference import extended
-from analytics.lake.lake import Lake, Plan, Position
-from analytics.lake.manifest import DELTA, STAGING, LakeError, Table
-from analytics.lake.payload_decoders import QUARANTINE, Payload
-from analytics.source.schema import nullable
-from router.log.record_scan import TIME_MAX, TIME_MIN
+from analytics.lake.lake import Lake
+from analytics.lake.manifest import DELTA, STAGING
+from analytics.lake.payload_decoders import Payload
+from analytics.lake.writer import Plan, Position
+from analytics.source.schema import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-MERGE_EVERY: Final = 32  # batches
 ROWS_PER_STEP: Final = 65_536  # that are in this process at once
 
 
@@ -36,11 +31,10 @@ class DeltaLake(Lake):
     """
 
     layout = DELTA
-    not_in_names = " ,;{}()\n\t="
+    not_in_names = delta_tables.NOT_IN_NAMES
 
     def __init__(self, spark: SparkSession, plan: Plan, *, damaged: bool = False) -> None:
-        if importlib.util.find_spec("deltalake") is None:
-            raise LakeError("Delta tables need deltalake, which is not installed: pip install deltalake")
+        delta_tables.need_deltalake()
         self._written = states.WRITTEN
         super().__init__(spark, plan, damaged=damaged)
 
@@ -67,16 +61,7 @@ class DeltaLake(Lake):
             self._written = states.WRITTEN
 
     def _leave_quarantine(self, table: str, day: str, since_us: int, until_us: int) -> list[str]:
-        import deltalake
-
-        def at(time_us: int) -> str:
-            moment = datetime.fromtimestamp(time_us // 1_000_000, UTC).replace(microsecond=time_us % 1_000_000)
-            return f"timestamp '{moment.isoformat()}'"
-
-        condition = f"`table` = '{table}' and date = '{day}'"
-        condition += f" and time >= {at(since_us)}" if since_us != TIME_MIN else ""
-        condition += f" and time < {at(until_us)}" if until_us != TIME_MAX else ""
-        deltalake.DeltaTable(self.files.uri(QUARANTINE).removeprefix("file:")).delete(condition)
+        delta_tables.leave_quarantine(self.files, table, day, since_us, until_us)
         return []
 
     def put(self, batch: DataFrame, end: Position) -> None:
@@ -87,27 +72,15 @@ class DeltaLake(Lake):
         super().put(batch, end)
 
     def _stage(self, frame: DataFrame, table: str, part: str = "0") -> None:
-        import deltalake
-
-        known = self.state.tables.get(table)
-        schema = nullable(StructType([each for each in frame.schema.fields if each.name != "date"]))
-        if known is not None:
-            schema = extended(StructType.fromJson(known.schema), schema, keep=True)
-        self.state.tables[table] = Table(schema.jsonValue())
-        uri = self.files.uri(table).removeprefix("file:")
+        self._extend(table, to_arrow(frame.schema))
+        uri = delta_tables.uri_of(self.files, table)
         # The lake counts its batches, and not Spark, which begins anew when its checkpoint is lost.
         written, number = f"{self._written}-{part}", self.state.batch + 1
-        if deltalake.DeltaTable.is_deltatable(uri):
-            version = deltalake.DeltaTable(uri).transaction_version(written)
-            if version is not None and version >= number:
-                return
-        self._append(frame, table, uri, deltalake.Transaction(written, number))
-        if self.plan.compact and number % MERGE_EVERY == MERGE_EVERY - 1:
-            deltalake.DeltaTable(uri).optimize.compact()
+        if not delta_tables.has(uri, written, number):
+            delta_tables.append(uri, self._staged(frame, table), written, number, merge=self.plan.compact)
 
-    def _append(self, frame: DataFrame, table: str, uri: str, transaction: Any) -> None:
-        """Append rows to a table in one commit. Memory: some steps of the rows, and not the batch."""
-        import deltalake
+    def _staged(self, frame: DataFrame, table: str) -> Any:
+        """Return rows from files that Spark makes of them. Memory: some steps of the rows, and not the batch."""
         import pyarrow.dataset
         import pyarrow.fs
 
@@ -116,10 +89,7 @@ class DeltaLake(Lake):
         system, path = pyarrow.fs.FileSystem.from_uri(folder.replace("file:", "file://", 1))
         staged = pyarrow.dataset.dataset(path, filesystem=system, format="parquet")
         rows = staged.scanner(batch_size=ROWS_PER_STEP, batch_readahead=1, fragment_readahead=1, use_threads=False)
-        deltalake.write_deltalake(
-            uri, rows.to_reader(), mode="append", partition_by=["date"], schema_mode="merge",
-            commit_properties=deltalake.CommitProperties(app_transactions=[transaction]),
-        )  # fmt: skip
+        return rows.to_reader()
 
     def _publish(self, end: Position) -> None:
         self.state.batch += 1

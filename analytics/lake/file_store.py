@@ -8,12 +8,9 @@ import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from router.log.disk import FileLock, sync_folder
-
-if TYPE_CHECKING:
-    pass
 
 _AT_FDCWD: Final = -100  # of <fcntl.h>: paths are as they are
 _RENAME_EXCHANGE: Final = 2  # of <linux/fs.h>
@@ -37,6 +34,16 @@ class Files(ABC):
     def uri(self, name: str) -> str:
         """Return a name as Spark's readers and writers take it."""
         return f"{self.root}/{name}"
+
+    def path(self, name: str) -> str:
+        """Return a name as this process opens it: of a folder of this machine only."""
+        raise NotImplementedError(f"{self.root} is no folder of this machine")
+
+    def new_path(self, name: str) -> str:
+        """Return path() of a file that is going to be written, in a folder that is made if need be."""
+        path = self.path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
 
     def lock(self, name: str) -> FileLock | None:
         """Return a lock that dies with its holder, taken; None if another process has it, or there are none here."""
@@ -85,11 +92,12 @@ class LocalFiles(Files):
         self.folder = os.path.abspath(folder)
         self.root = f"file:{self.folder}"
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """Return where a file is, or would be."""
         return os.path.join(self.folder, name) if name else self.folder
 
     def lock(self, name: str) -> FileLock | None:
-        path = self._path(name)
+        path = self.path(name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         lock = FileLock(path)
         if lock.try_to_take():
@@ -100,7 +108,7 @@ class LocalFiles(Files):
     def entries(self, folder: str) -> list[Entry]:
         found = []
         try:
-            with os.scandir(self._path(folder)) as listed:
+            with os.scandir(self.path(folder)) as listed:
                 for each in listed:
                     # Hadoop puts checksums beside what Spark writes.
                     if not (each.name.startswith(".") and each.name.endswith(".crc")):
@@ -111,11 +119,11 @@ class LocalFiles(Files):
         return sorted(found)
 
     def read(self, name: str) -> str:
-        with open(self._path(name), encoding="utf-8") as file:
+        with open(self.path(name), encoding="utf-8") as file:
             return file.read()
 
     def write(self, name: str, text: str) -> bool:
-        path = self._path(name)
+        path = self.path(name)
         folder = os.path.dirname(path)
         os.makedirs(folder, exist_ok=True)
         # Its name is nobody else's: two writers must not write the same file before one of them loses.
@@ -140,7 +148,7 @@ class LocalFiles(Files):
         return True
 
     def rename(self, name: str, new_name: str) -> None:
-        path, new_path = self._path(name), self._path(new_name)
+        path, new_path = self.path(name), self.path(new_name)
         os.makedirs(os.path.dirname(new_path), exist_ok=True)
         if os.path.exists(new_path):
             raise FileExistsError(errno.EEXIST, "there is a file of this name", new_path)
@@ -154,10 +162,10 @@ class LocalFiles(Files):
         sync_folder(os.path.dirname(new_path))
 
     def link(self, name: str, new_name: str) -> bool:
-        new_path = self._path(new_name)
+        new_path = self.path(new_name)
         os.makedirs(os.path.dirname(new_path), exist_ok=True)
         try:
-            os.link(self._path(name), new_path)
+            os.link(self.path(name), new_path)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -168,15 +176,15 @@ class LocalFiles(Files):
         rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if rename is None:
             return False
-        one, two = os.fsencode(self._path(folder)), os.fsencode(self._path(other))
+        one, two = os.fsencode(self.path(folder)), os.fsencode(self.path(other))
         if rename(_AT_FDCWD, one, _AT_FDCWD, two, _RENAME_EXCHANGE):
             return False
         for each in (folder, other):
-            sync_folder(os.path.dirname(self._path(each)))
+            sync_folder(os.path.dirname(self.path(each)))
         return True
 
     def remove(self, name: str) -> None:
-        path = self._path(name)
+        path = self.path(name)
         if os.path.isdir(path):
             shutil.rmtree(path, ignore_errors=True)
             return

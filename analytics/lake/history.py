@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from analytics.lake import manifest as states
-from analytics.lake.delta import DeltaLake
-from analytics.lake.file_stores import open_files
-from analytics.lake.lake import Lake, Plan
-from analytics.lake.manifest import DELTA, LakeError
+from analytics.lake.engines import open_lake
+from analytics.lake.files_by_day import day_between, day_of, file_uris, times
+from analytics.lake.manifest import LakeError
 from analytics.lake.payload_decoders import MESSAGES
-from analytics.lake.reading import day_between, day_of, file_uris, times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from analytics.lake.writer import Plan
+
 
 def decode_history(
-    spark: SparkSession, plan: Plan, table: str, *, since: str | None = None, until: str | None = None,
+    spark: SparkSession | None, plan: Plan, table: str, *, since: str | None = None, until: str | None = None,
     told: Callable[[str, int, int], None] = lambda day, decoded, quarantined: None,
 ) -> tuple[int, int]:  # fmt: skip
     """Decode messages of a lake for one decoder, those that are not in its table; return how many are now, and not.
@@ -26,6 +25,7 @@ def decode_history(
     It may be ended at any moment and begun again.
 
     Args:
+        spark: None: without Spark.
         table: of the decoder, which is one of the plan's.
         since, until: only messages accepted then or later, and before then.
         told: called with each day, when it is done.
@@ -38,8 +38,7 @@ def decode_history(
         raise LakeError(f"there is no decoder with the table {table!r}; there are {known or 'none'}")
     since_us, until_us = times(since, until)
     wanted = day_between(since_us, until_us)
-    layout = states.load(open_files(spark, plan.path)).layout
-    lake = DeltaLake(spark, plan) if layout == DELTA else Lake(spark, plan)
+    lake = open_lake(plan, spark)
     decoded = quarantined = 0
     try:
         lake.finish()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 FORMATS: Final = (1, 2)  # that are read
 FOLDER: Final = "_shoal/state"
+CHECKPOINT: Final = "_shoal/checkpoint"  # Spark's
 STAGING: Final = "_shoal/staging"
 MERGING: Final = "_shoal/merging"  # a day that is changing places with what it is merged to
 STATES_KEPT: Final = 10

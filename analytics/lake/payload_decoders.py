@@ -7,31 +7,37 @@ Each has a table of its own, with a row for each message that it decoded. What i
 from __future__ import annotations
 
 import importlib
-import json
+import math
 import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from analytics.lake.fitting import UnfitError, fitter, parse
-from analytics.lake.inference import extended, inferred
+from analytics.lake.inference import extended, grown
 from analytics.lake.manifest import LakeError, check_table_name
-from analytics.source.schema import nullable
-from router.matching.topic_names import check_topic_filter
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+from analytics.source.column_types import ddl_of, fields_of, nullable, parse_ddl
+from router.matching.topic_names import check_topic_filter, matches
 
 KINDS: Final = ("json", "text", "number", "raw", "python")
 MESSAGES: Final = "messages"
 QUARANTINE: Final = "quarantine"
-NOTHING: Final = "_nothing"  # stands for the fields of a schema that has none
-INFERENCE_ROWS: Final = 1_000  # of each 10,000 or so that Spark gives a task are looked at to find out a schema
+INFERENCE_ROWS: Final = 1_000  # of each 10,000 or so are looked at to find out a schema
+INFERENCE_EVERY: Final = 10_000
+_FIXED: Final = {"raw": pa.binary(), "text": pa.string(), "number": pa.float64()}
 # What a row of a decoded table says of its message, beside `data`.
 KEPT: Final = ("time", "worker", "incarnation", "n", "node", "topic", "publisher", "qos", "retain", "date")
+
+_SPACES: Final = b" \t\r\n\f\v"
+_NUMBER: Final = re.compile(rb"[+-]?(?:((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)|inf(?:inity)?|nan)", re.IGNORECASE)
+
+# What Arrow says of values that it cannot hold.
+NOT_ARROW: Final = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 Function = Callable[[str, bytes], dict[str, Any] | None]
 
@@ -126,132 +132,185 @@ def filter_pattern(topic_filter: str) -> str:
     return f"(?s)^{guard}{''.join(parts)}(?!.)"
 
 
-def decoded(messages: DataFrame, payload: Payload, schema: DataType) -> DataFrame:
-    """Return the messages of a decoder with `data`, with `reason`, null if it was decoded, and where `data` is a struct
-    with `rest`: the JSON of what the schema has no field for.
+def data_type(payload: Payload, known: pa.DataType | None, found: pa.StructType) -> pa.DataType:
+    """Return the type of a decoder's `data`: what its table has, and what is new. Raises LakeError.
 
     Args:
-        schema: of `data`.
+        known: what the table has; None: there is none yet.
+        found: the fields that were found out, where no schema is given.
     """
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
-
-    chosen = messages.where(f.col("topic").rlike(filter_pattern(payload.topic_filter)))
-    text = f.col("payload").cast("string")
-    is_text = f.is_valid_utf8(text)
-    if payload.kind == "raw":
-        return chosen.withColumn("data", f.col("payload")).withColumn("reason", f.lit(None).cast("string"))
-    if payload.kind == "text":
-        return _with(chosen, f.when(is_text, text), f.when(~is_text, f.lit("is not UTF-8")))
-    if payload.kind == "number":
-        number = f.when(is_text, text.try_cast("double"))
-        return _with(chosen, number, f.when(number.isNull(), f.lit("is not a number")))
-    assert isinstance(schema, StructType), schema
-    return _fitted(chosen, payload, schema)
-
-
-def _with(frame: DataFrame, data: Column, reason: Column) -> DataFrame:
-    return frame.withColumn("data", data).withColumn("reason", reason)
-
-
-def _fitted(frame: DataFrame, payload: Payload, schema: StructType) -> DataFrame:
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    held = nullable(schema) if schema.fields else StructType([StructField(NOTHING, StringType())])
-    result = StructType([StructField("data", held)]).add("rest", StringType()).add("reason", StringType())
-    decode = _of_arrays(decoder(payload, schema, result), result)
-    called = frame.withColumn("_decoded", decode("topic", "payload"))
-    parts = {name: f.col(f"_decoded.{name}") for name in ("data", "rest", "reason")}
-    return called.withColumns(parts).drop("_decoded")
+    wanted = _FIXED.get(payload.kind)
+    if wanted is None and payload.schema is not None:
+        try:
+            wanted = parse_ddl(payload.schema)
+        except ValueError as error:
+            raise LakeError(f"table {payload.table}: {payload.schema!r} is no schema: {error}") from error
+    elif wanted is None:
+        wanted = grown(pa.struct([]), found)
+    if known is None:
+        return wanted
+    if pa.types.is_struct(known) and pa.types.is_struct(wanted):
+        if payload.schema is None:
+            return grown(known, found)
+        _check_additive(payload.table, known, wanted)
+        return extended(known, wanted, keep=True)
+    if known != wanted:
+        raise LakeError(
+            f"table {payload.table} has data of type {ddl_of(known)}, and its decoder now makes {ddl_of(wanted)}: use"
+            " another table"
+        )
+    return wanted
 
 
-def _of_arrays(function: Callable[..., Any], result: StructType | str) -> Any:
-    """Return a function of Spark's that gets Arrow arrays and returns one."""
-    import pyarrow
-    from pyspark.sql.pandas.functions import arrow_udf
+def _check_additive(table: str, had: pa.StructType, wanted: pa.StructType) -> None:
+    known = {each.name.lower(): each for each in fields_of(had)}
+    for each in fields_of(wanted):
+        before = known.get(each.name.lower())
+        if before is None or before.type == each.type:
+            continue
+        if pa.types.is_struct(before.type) and pa.types.is_struct(each.type):
+            _check_additive(table, before.type, each.type)
+            continue
+        raise LakeError(
+            f"table {table}: {each.name} is {ddl_of(before.type)} there, and cannot become {ddl_of(each.type)}:"
+            " a schema can only be added to"
+        )
 
-    # Spark goes by the annotations, which are text in this module.
-    function.__annotations__ = dict.fromkeys(function.__annotations__, pyarrow.Array)
-    make: Any = arrow_udf
-    return make(function, result)
+
+def is_struct(data: pa.DataType) -> bool:
+    """Return whether the rows of a decoder have `rest`."""
+    return bool(pa.types.is_struct(data))
 
 
-def decoder(payload: Payload, schema: StructType, result: StructType) -> Callable[[Any, Any], Any]:
-    """Return what makes an Arrow array of `result` (data, rest, reason) from arrays of topics and payloads.
+def check_decoder(payload: Payload, data: pa.DataType) -> None:
+    """Raise LakeError if a schema has a type that no decoder makes."""
+    if is_struct(data):
+        _fitter(payload, data)
+
+
+def result_type(data: pa.DataType) -> pa.StructType:
+    """Return the type of what a decoder makes of a message: data, rest if that is a struct, reason."""
+    rest = [pa.field("rest", pa.string())] if is_struct(data) else []
+    return pa.struct([pa.field("data", nullable(data)), *rest, pa.field("reason", pa.string())])
+
+
+def decoder(payload: Payload, data: pa.DataType) -> Callable[[pa.Array, pa.Array], pa.StructArray]:
+    """Return what makes an array of result_type() from arrays of topics and payloads.
 
     Raises LakeError if the schema has a type that no decoder makes.
     """
-    import pyarrow
+    if payload.kind == "raw":
+        return lambda topics, payloads: _with_reasons(payloads, pa.nulls(len(payloads), pa.string()))
+    if payload.kind == "text":
+        return _texts
+    if payload.kind == "number":
+        return _numbers
+    return _fitted(payload, data)
 
-    kind, function = payload.kind, payload.function
+
+def _with_reasons(data: pa.Array, reasons: pa.Array) -> pa.StructArray:
+    return pa.StructArray.from_arrays([data, reasons], fields=fields_of(result_type(data.type)))
+
+
+def _texts(topics: pa.Array, payloads: pa.Array) -> pa.StructArray:
     try:
-        fit = fitter(schema, of_json=kind == "json")
+        return _with_reasons(payloads.cast(pa.string()), pa.nulls(len(payloads), pa.string()))
+    except pa.ArrowInvalid:
+        pass  # one of them, or more
+    found: list[str | None] = []
+    reasons: list[str | None] = []
+    for content in payloads.to_pylist():
+        try:
+            found.append(content.decode())
+            reasons.append(None)
+        except UnicodeDecodeError:
+            found.append(None)
+            reasons.append("is not UTF-8")
+    return _with_reasons(pa.array(found, pa.string()), pa.array(reasons, pa.string()))
+
+
+def _numbers(topics: pa.Array, payloads: pa.Array) -> pa.StructArray:
+    found: list[float | None] = []
+    for content in payloads.to_pylist():
+        # float() takes more than numbers: 1_000, and digits of other scripts.
+        known = _NUMBER.fullmatch(content.strip(_SPACES))
+        number = float(known[0]) if known is not None else math.nan
+        found.append(number if known is not None and not (math.isinf(number) and known[1]) else None)
+    data = pa.array(found, pa.float64())
+    return _with_reasons(data, pc.if_else(data.is_null(), "is not a number", pa.scalar(None, pa.string())))
+
+
+def _fitter(payload: Payload, data: pa.StructType) -> Callable[[Any], tuple[dict[str, Any], str | None]]:
+    try:
+        return fitter(data, of_json=payload.kind == "json")
     except ValueError as error:
         raise LakeError(f"table {payload.table}: {error}") from error
-    empty = not schema.fields
 
-    def one(topic: str, content: bytes) -> dict[str, Any]:
+
+def _fitted(payload: Payload, data: pa.StructType) -> Callable[[pa.Array, pa.Array], pa.StructArray]:
+    fit, function, empty = _fitter(payload, data), payload.function, not data.num_fields
+    of_type = result_type(data)
+    of_data = of_type.field("data").type
+
+    def value_of(topic: str, content: bytes) -> dict[str, Any]:
+        value = parse(content) if function is None else function(topic, content)
+        if not isinstance(value, dict):
+            raise UnfitError(f"the function returned {type(value).__name__}")
+        if empty:
+            raise UnfitError("has no value that a column can have")
+        return value
+
+    def decode(topics: pa.Array, payloads: pa.Array) -> pa.StructArray:
+        rows, rests, reasons = _Column(), _Column(), _Column()
+        names = topics.to_pylist() if function is not None else payloads
+        for row, (topic, content) in enumerate(zip(names, payloads.to_pylist(), strict=True)):
+            try:
+                fitted, rest = fit(value_of(topic, content))
+                rows.append(fitted)
+                if rest is not None:
+                    rests.put(row, rest)
+            except UnfitError as error:
+                rows.append(None)
+                reasons.put(row, _reason(str(error)))
+            except (Exception, SystemExit) as error:
+                rows.append(None)
+                reasons.put(row, _reason(f"{type(error).__name__}: {error}"))
         try:
-            value = parse(content) if function is None else function(topic, content)
-            if not isinstance(value, dict):
-                raise UnfitError(f"the function returned {type(value).__name__}")
-            if empty:
-                raise UnfitError("has no value that a column can have")
-            data, rest = fit(value)
-        except UnfitError as error:
-            return _refused(str(error))
-        except (Exception, SystemExit) as error:
-            return _refused(f"{type(error).__name__}: {error}")
-        return {"data": data, "rest": rest}
-
-    def decode(topics: pyarrow.Array, payloads: pyarrow.Array) -> pyarrow.Array:
-        from pyspark.sql.pandas.types import to_arrow_type
-
-        of_type = to_arrow_type(result, timezone="UTC")
-        rows = [one(topic.as_py(), content.as_py()) for topic, content in zip(topics, payloads, strict=True)]
-        try:
-            return pyarrow.array(rows, of_type)
-        except (pyarrow.ArrowException, ValueError, TypeError, OverflowError):
+            found = pa.array(rows, of_data)
+        except NOT_ARROW:
             # Whatever it is that Arrow does not take, it is for one message to bear.
-            return pyarrow.array([_checked(row, of_type) for row in rows], of_type)
+            for row, fitted in enumerate(rows):
+                try:
+                    pa.array([fitted], of_data)
+                except NOT_ARROW as error:
+                    rows[row] = None
+                    rests.put(row, None)
+                    reasons.put(row, _reason(f"{type(error).__name__}: {error}"))
+            found = pa.array(rows, of_data)
+        columns = [found, rests.texts(len(rows)), reasons.texts(len(rows))]
+        return pa.StructArray.from_arrays(columns, fields=fields_of(of_type))
 
     return decode
 
 
-def _refused(reason: str) -> dict[str, Any]:
-    return {"reason": reason.encode("utf-8", "replace").decode()}
+class _Column(list[Any]):
+    """Values of a column; of one in which few rows have a value, only as many as there are up to the last of those."""
+
+    def put(self, row: int, value: Any) -> None:
+        self.extend([None] * (row + 1 - len(self)))
+        self[row] = value
+
+    def texts(self, rows: int) -> pa.Array:
+        return pa.concat_arrays([pa.array(self, pa.string()), pa.nulls(rows - len(self), pa.string())])
 
 
-def _checked(row: dict[str, Any], of_type: Any) -> dict[str, Any]:
-    import pyarrow
-
-    try:
-        pyarrow.array([row], of_type)
-    except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
-        return _refused(f"{type(error).__name__}: {error}")
-    return row
+def _reason(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
-def found_out(messages: DataFrame, payload: Payload, not_in_names: str) -> StructType:
-    """Return what fields the messages of a decoder have. Payloads stay where they are: only schemas come here.
-
-    Args:
-        not_in_names: characters that the name of a field cannot have.
-    """
-    import pyarrow
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
-
-    def schemas(payloads: pyarrow.Array) -> pyarrow.Array:
-        found = inferred((content.as_py() for content in payloads.slice(0, INFERENCE_ROWS)), not_in_names)
-        return pyarrow.array([found.json(), *[None] * (len(payloads) - 1)], pyarrow.string())
-
-    chosen = messages.where(f.col("topic").rlike(filter_pattern(payload.topic_filter)))
-    # Else Spark calls it twice: once for the condition.
-    find_out = _of_arrays(schemas, "string").asNondeterministic()
-    called = chosen.select(find_out("payload").alias("schema"))
-    whole = StructType([])
-    for row in called.where("schema is not null").collect():
-        whole = extended(whole, StructType.fromJson(json.loads(row.schema)))
-    return whole
+def chosen(topics: pa.Array, topic_filter: str) -> pa.Array:
+    """Return which topics a filter matches. Cost: one look at each different one."""
+    coded = topics.dictionary_encode()
+    wanted = topic_filter.encode()
+    found = [matches(wanted, name.encode()) for name in coded.dictionary.to_pylist()]
+    return pa.array(found, pa.bool_()).take(coded.indices)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -14,7 +12,7 @@ from pyspark.sql.types import StructType
 from analytics.lake import manifest as states
 from analytics.lake.file_store import LocalFiles
 from analytics.lake.file_stores import open_files
-from analytics.lake.manifest import DELTA, LakeError
+from analytics.lake.files_by_day import day_between, day_of, file_uris, has_pending, times
 from analytics.lake.payload_decoders import MESSAGES, filter_pattern
 from analytics.source.options import parse_options
 from router.log.record_scan import TIME_MAX, TIME_MIN
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from analytics.lake.file_store import Files
     from analytics.lake.manifest import State
 
-_DAY: Final = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 _LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
@@ -65,7 +62,8 @@ def read_all(spark: SparkSession, path: str, data_dir: str, **options: Any) -> D
     files = open_files(spark, path)
     state = states.load(files)
     behind = state.position
-    if state.pending is not None and _has_pending(files, state):
+    # A state that tells of the very first batch knows no table yet, whatever there is of it.
+    if MESSAGES in state.tables and state.pending is not None and has_pending(files, state):
         behind = state.pending
     tail = spark.read.format("shoal").options(**options).option("behind", json.dumps(behind)).load(data_dir)
     tail = tail.withColumn("date", f.to_date("time"))
@@ -80,13 +78,6 @@ def read_all(spark: SparkSession, path: str, data_dir: str, **options: Any) -> D
     return lake.unionByName(tail)
 
 
-def times(since: str | None, until: str | None) -> tuple[int, int]:
-    """Return two times as µs since 1970. Raises ValueError."""
-    given = {name: text for name, text in (("since", since), ("until", until)) if text is not None}
-    wanted = parse_options({"path": ".", **given})
-    return wanted.since_us, wanted.until_us
-
-
 def within(frame: DataFrame, since_us: int, until_us: int) -> DataFrame:
     """Return the rows of a stretch of time."""
     if since_us != TIME_MIN:
@@ -94,37 +85,6 @@ def within(frame: DataFrame, since_us: int, until_us: int) -> DataFrame:
     if until_us != TIME_MAX:
         frame = frame.where(f.col("time") < f.timestamp_micros(f.lit(until_us)))
     return frame
-
-
-def day_between(since_us: int, until_us: int) -> Callable[[str], bool]:
-    """Return whether a day, as `2026-11-21`, may have messages of a stretch of time."""
-    first = _day(since_us) if since_us != TIME_MIN else ""
-    last = _day(until_us - 1) if until_us != TIME_MAX else "9999-99-99"
-    return lambda day: first <= day <= last
-
-
-def _day(time_us: int) -> str:
-    return datetime.fromtimestamp(time_us // 1_000_000, UTC).strftime("%Y-%m-%d")
-
-
-def file_uris(files: Files, state: State, table: str) -> list[str]:
-    """Return the files that count of a table, as Spark's readers take them. Raises LakeError."""
-    known = state.tables.get(table)
-    if known is None:
-        there = f"there are {', '.join(sorted(state.tables))}" if state.tables else "there is none"
-        raise LakeError(f"the lake {files.root} has no table {table!r}; {there}")
-    if state.layout != DELTA:
-        return [files.uri(name) for name in sorted(known.files)]
-    found = _delta_table(files, table)
-    uris = found.file_uris() if found is not None else []
-    return sorted(f"file:{uri}" if uri.startswith("/") else uri for uri in uris)
-
-
-def day_of(uri: str) -> str:
-    """Return the day that a file of a table belongs to."""
-    found = _DAY.search(uri)
-    assert found is not None, uri
-    return found[1]
 
 
 def frame_of(
@@ -156,18 +116,3 @@ def _listing(spark: SparkSession, count: int, local: bool) -> Iterator[None]:
         for name, given in before.items():
             assert given is not None, name
             spark.conf.set(name, given)
-
-
-def _delta_table(files: Files, table: str) -> Any:
-    import deltalake
-
-    uri = files.uri(table).removeprefix("file:")
-    return deltalake.DeltaTable(uri) if deltalake.DeltaTable.is_deltatable(uri) else None
-
-
-def _has_pending(files: Files, state: State) -> bool:
-    """Return whether the messages of a batch that is being written are in their table."""
-
-    found = _delta_table(files, MESSAGES)
-    version = found.transaction_version(f"{states.WRITTEN}-0") if found is not None else None
-    return version is not None and version > state.batch

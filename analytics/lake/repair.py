@@ -7,18 +7,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as f
-
 from analytics.lake import manifest as states
-from analytics.lake.file_stores import open_files
-from analytics.lake.lake import CHECKPOINT, Lake, Plan, read_lake
+from analytics.lake.engines import files_of, open_lake
 from analytics.lake.lock import WriterLock
-from analytics.lake.manifest import FOLDER, STAGING, LakeError
+from analytics.lake.manifest import CHECKPOINT, FOLDER, LakeError
 from analytics.lake.payload_decoders import MESSAGES
-from analytics.source.schema import ID
+from analytics.lake.writer import Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from analytics.lake.file_store import Files
 
 
 @dataclass(slots=True)
@@ -36,17 +35,18 @@ class Repaired:
     restored: int = 0
 
 
-def repair(spark: SparkSession, path: str, data_dir: str | None) -> Repaired:
+def repair(spark: SparkSession | None, path: str, data_dir: str | None) -> Repaired:
     """Make a lake whole: forget files that are gone, and bring back from the log the messages that were in them.
 
     Args:
+        spark: None: without Spark.
         path: of the lake.
         data_dir: the broker's data folder; None: bring nothing back.
 
     Raises LakeError.
     """
-    done = Repaired(_set_aside(spark, path))
-    lake = Lake(spark, Plan(data_dir or "", path), damaged=True)
+    done = Repaired(_set_aside(files_of(path, spark)))
+    lake = open_lake(Plan(data_dir or "", path), spark, damaged=True)
     try:
         if not lake.state.tables:
             raise LakeError(f"{lake.files.root} is no lake: there is no state in {FOLDER}")
@@ -58,15 +58,14 @@ def repair(spark: SparkSession, path: str, data_dir: str | None) -> Repaired:
         # It may be of another time than the lake now is; a new one begins where the lake ends.
         lake.files.remove(CHECKPOINT)
         if data_dir is not None and (done.damaged or MESSAGES in done.missing):
-            done.restored = _restore(lake)
+            done.restored = lake.restore()
     finally:
         lake.close()
     return done
 
 
-def _set_aside(spark: SparkSession, path: str) -> list[str]:
+def _set_aside(files: Files) -> list[str]:
     """Rename states that cannot be read, newest first, until one can; return their names."""
-    files = open_files(spark, path)
     lock = WriterLock(files)
     damaged = []
     try:
@@ -81,21 +80,3 @@ def _set_aside(spark: SparkSession, path: str) -> list[str]:
     finally:
         lock.close()
     return damaged
-
-
-def _restore(lake: Lake) -> int:
-    """Write messages of the log that the lake should have and has not; return how many."""
-    spark = lake.spark
-    reader = spark.read.format("shoal").option("failOnDataLoss", "false")
-    log = reader.option("upto", json.dumps(lake.state.position)).load(lake.plan.data_dir)
-    known = read_lake(spark, lake.plan.path).select(*ID)
-    lost = log.join(known, list(ID), "left_anti").select(*log.columns).withColumn("date", f.to_date("time"))
-    lost.persist()
-    try:
-        count = lost.count()
-        if count:
-            lake.add(lost, MESSAGES)
-    finally:
-        lost.unpersist()
-    lake.files.remove(STAGING)
-    return count

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow
-from pyspark.sql.types import ByteType, LongType, StringType, StructField, StructType, TimestampType
 
 from analytics.source.batches import record_batch
 from analytics.source.delivery_receipts import Receipts
@@ -23,28 +22,6 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH: Final = 16_384
 KINDS: Final = ("session", "detached", "ended", "subscribe", "unsubscribe", "dropped", "skipped")
-
-EVENTS: Final = StructType([
-    StructField("time", TimestampType(), nullable=False),
-    StructField("worker", LongType(), nullable=False),
-    StructField("incarnation", LongType(), nullable=False),
-    StructField("number", LongType(), nullable=False),
-    StructField("kind", StringType(), nullable=False),
-    StructField("client", StringType(), nullable=False),
-    StructField("topic_filter", StringType()),
-    StructField("reason", StringType()),
-    StructField("expiry_interval_s", LongType()),
-])  # fmt: skip
-
-DELIVERIES: Final = StructType([
-    StructField("time", TimestampType(), nullable=False),
-    StructField("worker", LongType(), nullable=False),
-    StructField("client", StringType(), nullable=False),
-    StructField("record", LongType(), nullable=False),
-    StructField("qos", ByteType(), nullable=False),
-    StructField("accepted", TimestampType(), nullable=False),
-    StructField("latency_us", LongType(), nullable=False),
-])  # fmt: skip
 
 _NUMBERS: Final = {BY_NAME[kind].number for kind in KINDS}
 _PEER: Final = b"\0"

@@ -1,47 +1,27 @@
-"""The columns of a message as Spark has them, in the order of a row."""
+"""The columns of the source as Spark has them."""
 
-from typing import Any, Final
+from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
-_PROPERTY: Final = StructType([StructField("name", StringType()), StructField("value", StringType())])
+from analytics.source import columns
+from analytics.source.column_types import from_json, json_of, struct_of
 
-# docs/analytics.md says what each of them is. All may be null, although some never are: Spark reads Parquet files so,
-# and the log, the files of a batch and those that they are merged to are of one schema.
-MESSAGES: Final = StructType([
-    StructField("time", TimestampType()),
-    StructField("worker", LongType()),
-    StructField("incarnation", LongType()),
-    StructField("n", LongType()),
-    StructField("node", StringType()),
-    StructField("topic", StringType()),
-    StructField("levels", ArrayType(StringType())),
-    StructField("payload", BinaryType()),
-    StructField("qos", ByteType()),
-    StructField("retain", BooleanType()),
-    StructField("publisher", StringType()),
-    StructField("will", BooleanType()),
-    StructField("expires", TimestampType()),
-    StructField("text", BooleanType()),
-    StructField("content_type", StringType()),
-    StructField("response_topic", StringType()),
-    StructField("correlation_data", BinaryType()),
-    StructField("user_properties", ArrayType(_PROPERTY)),
-])  # fmt: skip
 
-ID: Final = ("worker", "incarnation", "n")
+def of_arrow(fields: pa.Schema | pa.StructType) -> StructType:
+    """Return Spark's type for Arrow's."""
+    return StructType.fromJson(json_of(struct_of(fields)))
+
+
+def to_arrow(schema: StructType) -> pa.StructType:
+    """Return Arrow's type for Spark's. Raises ValueError for one that no table here has."""
+    return from_json(schema.jsonValue())
+
+
+MESSAGES: Final = of_arrow(columns.MESSAGES)
+EVENTS: Final = of_arrow(columns.EVENTS)
+DELIVERIES: Final = of_arrow(columns.DELIVERIES)
 
 
 def checked(schema: StructType, table: StructType = MESSAGES) -> StructType:
@@ -54,16 +34,3 @@ def checked(schema: StructType, table: StructType = MESSAGES) -> StructType:
         if field.dataType.simpleString() != known[field.name].dataType.simpleString():
             raise ValueError(f"column {field.name!r} is {known[field.name].dataType.simpleString()}")
     return schema
-
-
-def nullable(of_type: DataType) -> Any:
-    """Return a type whose values may all be null, on every level."""
-    match of_type:
-        case StructType():
-            return StructType([StructField(each.name, nullable(each.dataType)) for each in of_type.fields])
-        case ArrayType():
-            return ArrayType(nullable(of_type.elementType))
-        case MapType():
-            return MapType(of_type.keyType, nullable(of_type.valueType))
-        case _:
-            return of_type

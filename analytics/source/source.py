@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -17,20 +16,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructField, StructType
 
-from analytics.source.log_reader import End, LogError, Place, Stretch, WorkerLog, decode, node_of, worker_folders
-from analytics.source.options import BYTES_PER_BATCH, ROWS_PER_BATCH, Options, parse_options, plain
-from analytics.source.schema import MESSAGES, checked
+from analytics.source.log_batches import WITHOUT_LIMIT, Position, advanced, batches, between, open_logs, place_in
+from analytics.source.log_reader import End, Stretch, WorkerLog, node_of, worker_folders
+from analytics.source.options import Options, parse_options, plain
+from analytics.source.schema import DELIVERIES, EVENTS, MESSAGES, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 
     import pyarrow
 
 PARTITION_BYTES_MAX = 67_108_864
 OPTIONS = "shoal"  # in the metadata of a column
-MESSAGES_WITHOUT_LIMIT = 2**62
 
-Offset = dict[str, dict[str, int]]
+Offset = Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +112,6 @@ class ShoalSource(DataSource):
 
 
 def _table(options: Options) -> StructType:
-    from analytics.source.events import DELIVERIES, EVENTS
-
     if options.url:
         from analytics.source.network_reader import NETWORK
 
@@ -134,9 +131,6 @@ class _Rows:
         """Yield the messages of a part as Arrow batches. Raises LogError, which names the segment and the byte."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from analytics.source.batches import record_batch
-        from analytics.source.decoder import Decoder
-
         if not isinstance(partition, Part) or not partition.stretches:
             return
         options = self.options
@@ -144,23 +138,7 @@ class _Rows:
         if options.table != "messages":
             yield from self._read_other(partition, schema)
             return
-        decoder = Decoder(
-            tuple(field.name for field in self.columns),
-            worker=partition.stretches[0].header.worker,
-            node=partition.node.encode() if partition.node is not None else None,
-            since_us=options.since_us,
-            until_us=options.until_us,
-            topic_filter=options.topic_filter,
-        )
-        for stretch in partition.stretches:
-            for taken, rows in decode(
-                stretch, decoder, fail_on_loss=options.fail_on_loss, rows_max=ROWS_PER_BATCH,
-                bytes_max=BYTES_PER_BATCH,
-            ):  # fmt: skip
-                yield record_batch(schema, taken, rows)
-        rows = decoder.rows
-        if rows:
-            yield record_batch(schema, decoder.take(), rows)
+        yield from batches(partition.stretches, options, schema, partition.stretches[0].header.worker, partition.node)
 
     def _read_other(self, part: Part, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
         from analytics.source.events import deliveries, events
@@ -189,14 +167,11 @@ class LogReader(_Rows, DataSourceReader):
         options = self.options
         node = node_of(options.path)
         parts: list[InputPartition] = []
-        for worker, folder in worker_folders(options.path).items():
-            if options.workers is not None and worker not in options.workers:
-                continue
-            log = WorkerLog(folder, worker, fail_on_loss=options.fail_on_loss)
+        for worker, log in open_logs(options).items():
             end = log.end()
-            behind = _place(options.behind, worker)
+            behind = place_in(options.behind, worker)
             if options.upto is not None:
-                parts += _parts(log.stretches(behind, _place(options.upto, worker)), node)
+                parts += _parts(log.stretches(behind, place_in(options.upto, worker)), node)
             elif end is not None:
                 stretches = log.all_of(end, options.since_us, options.until_us, behind)
                 if options.table == "deliveries":
@@ -219,18 +194,11 @@ class LogStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow
         super().__init__(options, columns)
         self._ends: dict[int, End | None] | None = None  # where a stream of what is there now ends
 
-    def _logs(self) -> dict[int, WorkerLog]:
-        return {
-            worker: WorkerLog(folder, worker, fail_on_loss=self.options.fail_on_loss)
-            for worker, folder in worker_folders(self.options.path).items()
-            if self.options.workers is None or worker in self.options.workers
-        }
-
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name)
         """Return where a stream that is new begins."""
         if self.options.behind or not self.options.latest:
             return self.options.behind
-        return self._advance({}, MESSAGES_WITHOUT_LIMIT)
+        return self._advance({}, WITHOUT_LIMIT)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
         """Return how many messages a micro-batch may have."""
@@ -238,40 +206,23 @@ class LogStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
         """Remember where the logs end now: the stream ends there."""
-        self._ends = {worker: log.end() for worker, log in self._logs().items()}
+        self._ends = {worker: log.end() for worker, log in open_logs(self.options).items()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  (Spark's name)
         """Return where the next micro-batch ends."""
         if isinstance(limit, ReadAllAvailable):
-            return self._advance(start, MESSAGES_WITHOUT_LIMIT)
+            return self._advance(start, WITHOUT_LIMIT)
         return self._advance(start, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.messages_max)
 
     def _advance(self, start: Offset, most: int) -> Offset:
-        ahead = dict(start)
-        logs = self._logs()
-        left = most
-        # Each log gets its share; what one does not need is for those behind it.
-        for count, (worker, log) in enumerate(logs.items()):
-            end = log.end() if self._ends is None else self._ends.get(worker)
-            if end is None:
-                continue
-            place = _place(ahead, worker)
-            place, found = log.walk(place, end, max(1, left // (len(logs) - count)))
-            left -= found
-            if place.number:
-                ahead[str(worker)] = place._asdict()
-        return ahead
+        return advanced(open_logs(self.options), start, most, self._ends)[0]
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return parts of one worker each."""
         node = node_of(self.options.path)
         parts: list[InputPartition] = []
-        logs = self._logs()
-        for name in end:
-            worker = int(name)
-            if worker not in logs:
-                raise LogError(f"{os.path.join(self.options.path, f'worker-{worker}')} is gone, and was read before")
-            parts += _parts(logs[worker].stretches(_place(start, worker), _place(end, worker)), node)
+        for _, stretches in between(open_logs(self.options), start, end, self.options.path):
+            parts += _parts(stretches, node)
         return parts
 
 
@@ -286,8 +237,3 @@ def _parts(stretches: Iterable[Stretch], node: str | None) -> Iterator[Part]:
         gathered.append(stretch)
     if gathered:
         yield Part(tuple(gathered), node)
-
-
-def _place(offset: Mapping[str, Any], worker: int) -> Place:
-    known = offset.get(str(worker))
-    return Place(**known) if known is not None else Place()

@@ -85,14 +85,16 @@ def _last(unfinished: Unfinished) -> list[bytes]:
     return [sent] if sent is not None else []
 
 
+SPARK = ("--master", "local[1]", "--conf", "spark.driver.memory=512m", "--conf", "spark.sql.shuffle.partitions=1")
+
+
 class Driver:
     """`shoal lake` in a process of its own."""
 
     def __init__(self, data: Path, lake: Path, *options: str) -> None:
         self.lake = lake
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "broker.cli.main", "lake", str(lake), "--data-dir", str(data), "--master",
-             "local[1]", "--conf", "spark.driver.memory=512m", "--conf", "spark.sql.shuffle.partitions=1", *options],
+            [sys.executable, "-m", "broker.cli.main", "lake", str(lake), "--data-dir", str(data), *options],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
@@ -124,11 +126,12 @@ def wait_until(condition: Any, what: str) -> None:
 
 def run(
     folder: Path, *, messages: int, workers: int, broker_kills: int, driver_kills: int, batch: int,
-    every_s: float = 0.5, finish: Callable[[Path, Path], None] | None = None,
+    every_s: float = 0.5, finish: Callable[[Path, Path], None] | None = None, writer: tuple[str, ...] = SPARK,
 ) -> Verdict:  # fmt: skip
     """Do it all in a folder; raises AssertionError for what does not come to an end.
 
     Args:
+        writer: options of who writes the lake.
         finish: puts the rest of the data folder into the lake; None: another driver does.
     """
     data, lake = folder / "data", folder / "lake"
@@ -145,7 +148,7 @@ def run(
             c.subscribe("fleet/#", 1)
     publishers = [Publisher(number, messages // PUBLISHERS) for number in range(PUBLISHERS)]
     threads = [threading.Thread(target=each.run, args=(broker,), daemon=True) for each in publishers]
-    options = ["--every", str(every_s), "--messages-max", str(batch)]
+    options = ["--every", str(every_s), "--messages-max", str(batch), *writer]
     driver = Driver(data, lake, *options) if driver_kills else None
     for thread in threads:
         thread.start()
@@ -162,7 +165,10 @@ def run(
             assert driver is not None
             # Within a batch, once some are in the lake.
             seen = version_of(lake)
-            wait_until(lambda seen=seen: version_of(lake) > seen, "the lake does not grow")
+            wait_until(
+                lambda seen=seen: version_of(lake) > seen or not any(each.is_alive() for each in threads),
+                "the lake does not grow",
+            )
             time.sleep(every_s / 2)
             driver.kill()
             driver = (
@@ -172,18 +178,24 @@ def run(
         thread.join()
     broker.stop()
     if finish is None:
-        Driver(data, lake, "--once", "--messages-max", str(batch)).finish()
+        Driver(data, lake, "--once", "--messages-max", str(batch), *writer).finish()
     else:
         finish(data, lake)
     return verdict(lake, sum(each.messages for each in publishers), broker_kills, driver_kills)
 
 
 def verdict(lake: Path, published: int, broker_kills: int, driver_kills: int) -> Verdict:
-    """Count with pyarrow, which knows nothing of Shoal: whatever files lie in the table's folder."""
+    """Count with libraries that know nothing of Shoal: whatever files lie in the table's folder, or what Delta says."""
     import pyarrow.compute
     import pyarrow.dataset
 
-    table = pyarrow.dataset.dataset(lake / "messages", partitioning="hive").to_table(columns=["payload", "date"])
+    folder = lake / "messages"
+    if (folder / "_delta_log").exists():
+        import deltalake
+
+        table = deltalake.DeltaTable(str(folder)).to_pyarrow_dataset().to_table(columns=["payload", "date"])
+    else:
+        table = pyarrow.dataset.dataset(folder, partitioning="hive").to_table(columns=["payload", "date"])
     distinct = pyarrow.compute.count_distinct(table["payload"]).as_py()
     days = pyarrow.compute.count_distinct(table["date"]).as_py()
     return Verdict(published, table.num_rows, distinct, days, broker_kills, driver_kills)
@@ -197,11 +209,14 @@ def main() -> None:
     parser.add_argument("--broker-kills", type=int, default=3)
     parser.add_argument("--driver-kills", type=int, default=2)
     parser.add_argument("--batch", type=int, default=100_000)
+    parser.add_argument("--spark", action="store_true", help="Spark writes the lake.")
+    parser.add_argument("--format", default="parquet", help="of the lake.")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = run(
             Path(folder), messages=given.messages, workers=given.workers, broker_kills=given.broker_kills,
             driver_kills=given.driver_kills, batch=given.batch, every_s=2,
+            writer=(*(SPARK if given.spark else ()), "--format", given.format),
         )  # fmt: skip
     print(json.dumps({**found.__dict__, "workers": given.workers, "exactly_once": found.exactly_once}))
     sys.exit(not found.exactly_once)

@@ -126,11 +126,17 @@ def test_numbers_and_times_are_written_as_people_read_them() -> None:
         "60.2 ms", "12 s", "5 min", "2 h", "3 d"]  # fmt: skip
 
 
-def test_without_the_extra_a_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("missing", "command", "sentence"), [
+    ("pyspark", ["analyze", "silent"], "this command needs Spark, which is not installed: pip install"
+     " 'shoal-mqtt[analytics]'."),
+    ("pyspark", ["lake", "x", "--spark"], "this command needs Spark, which is not installed: pip install"
+     " 'shoal-mqtt[analytics]'."),
+    ("pyarrow", ["lake", "x"], "this command needs PyArrow, which is not installed: pip install 'shoal-mqtt[lake]'."),
+])  # fmt: skip
+def test_without_the_extra_a_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, missing: str, command: list[str], sentence: str
+) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name))
-    for command in (["lake", "x"], ["analyze", "silent"]):
-        result = CliRunner().invoke(main, command)
-        assert result.exit_code == 1
-        assert result.output == (
-            "shoal: this command needs Spark, which is not installed: pip install 'shoal-mqtt[analytics]'.\n")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    result = CliRunner().invoke(main, command)
+    assert (result.exit_code, result.output) == (1, f"shoal: {sentence}\n")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from router.matching.topic_names import matches
 from tests.support.log_folders import write_messages
+from tests.support.stopping_files import StoppingFiles
 
 pytest.importorskip("pyspark")
 
@@ -23,38 +24,9 @@ from analytics.lake.inference import inferred
 from analytics.lake.lake import Lake, Plan, read_all, read_lake
 from analytics.lake.manifest import LakeError
 from analytics.lake.payload_decoders import Payload, filter_pattern, load_payloads
+from analytics.source.column_types import ddl_of
 
 DAY_US = 86_400_000_000
-
-
-class StoppedError(Exception):
-    """The driver ends here."""
-
-
-class StoppingFiles:
-    """Files of a driver that is stopped before, or right after, the change of this number, or the nth of one kind."""
-
-    def __init__(self, files: Any, changes: int, *, after: bool = False, kind: str = "") -> None:
-        self.files = files
-        self.left = changes
-        self.after = after
-        self.kinds = (kind,) if kind else ("write", "rename", "remove")
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.files, name)
-        if name not in self.kinds:
-            return found
-
-        def change(*arguments: Any) -> Any:
-            self.left -= 1
-            if self.left == 0 and not self.after:
-                raise StoppedError
-            result = found(*arguments)
-            if self.left == 0:
-                raise StoppedError
-            return result
-
-        return change
 
 
 def plan(folder: Path, *payloads: Payload, **options: Any) -> Plan:
@@ -255,7 +227,7 @@ def test_what_a_decoder_file_says_wrong_is_told(tmp_path: Path) -> None:
 
 def test_types_that_differ_from_message_to_message_become_text() -> None:
     schema = inferred([b'{"a": 1, "b": null}', b'{"a": "x", "c": [1, "y"]}', b"no", b"[1]"])
-    assert schema.simpleString() == "struct<a:string,c:array<string>>"
+    assert ddl_of(schema) == "struct<a:string,c:array<string>>"
 
 
 def test_what_is_published_through_kills_of_broker_and_driver_is_in_the_lake_once(spark: Any, tmp_path: Path) -> None:
@@ -267,6 +239,42 @@ def test_what_is_published_through_kills_of_broker_and_driver_is_in_the_lake_onc
     verdict = run(
         tmp_path, messages=3_000, workers=3, broker_kills=1, driver_kills=1, batch=500, every_s=0.2, finish=finish)
     assert verdict.exactly_once, verdict
+
+
+def test_spark_and_arrow_write_one_lake_in_turns_and_read_the_same(spark: Any, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    from analytics.lake.arrow_lake import ArrowLake
+    from analytics.lake.arrow_reading import open_dataset
+
+    payload = Payload("j", "j", "json", "c double, l array<struct<x:int>>, m map<string,date>, t timestamp")
+
+    def write(number: int) -> Plan:
+        content = {"c": number, "l": [{"x": number}], "m": {"k": "2026-11-22"}, "t": number, "more": "\u00e9"}
+        write_messages(tmp_path / "data", (number, "j", json.dumps(content).encode()), (number, "j", b"?"))
+        return plan(tmp_path, payload)
+
+    for number in range(4):
+        if number % 2:
+            fill(Lake(spark, write(number)))
+        else:
+            lake = ArrowLake(write(number))
+            assert lake.write() == 2
+            lake.close()
+    for table in ("messages", "j", "quarantine"):
+        schemas = [pyarrow.parquet.read_schema(path) for path in (tmp_path / "lake" / table).rglob("*.parquet")]
+        assert len(schemas) == 4
+        assert all(schema.equals(schemas[0]) for schema in schemas), schemas
+        of_spark = sorted(row.asDict(recursive=True).items() for row in rows(spark, tmp_path, table))
+        by_n = {row["n"]: row for row in open_dataset(str(tmp_path / "lake"), table).to_table().to_pylist()}
+        assert len(of_spark) == len(by_n) == (8 if table == "messages" else 4)
+    decoded = {row.n: row.data.asDict(recursive=True) for row in rows(spark, tmp_path, "j")}
+    arrow = open_dataset(str(tmp_path / "lake"), "j").to_table().to_pylist()
+    for row in arrow:
+        row["data"]["m"] = dict(row["data"]["m"])
+        row["data"]["t"] = row["data"]["t"].replace(tzinfo=None)
+        assert row["data"] == decoded[row["n"]]
+        assert row["rest"] == '{"more": "\u00e9"}'
 
 
 def test_a_batch_is_in_a_delta_table_once_however_often_it_is_written(spark: Any, tmp_path: Path) -> None:

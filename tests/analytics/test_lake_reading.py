@@ -95,13 +95,13 @@ def test_who_reads_the_folders_while_files_are_merged_sees_each_row_once(spark: 
     seen: list[list[int]] = []
     watched = WatchedFiles(str(tmp_path), lambda: seen.append(numbers_in_folder(tmp_path)), stop=True)
     with pytest.raises(KeyboardInterrupt):
-        compact(spark, watched, state, 10**8)
+        compact(watched, state, 10**8)
     # The day has its new file, and the state does not know it: whoever writes next takes that back.
     watched.stop = False
     state = states.load(watched)
     assert states.tidy(watched, state) == []
     assert sorted(row.n for row in read_lake(spark, str(tmp_path)).collect()) == [*range(1, 10)]
-    assert compact(spark, watched, state, 10**8) == 8
+    assert compact(watched, state, 10**8) == 8
     assert watched.exchanges == 3
     assert len(seen) > 5
     assert all(each == [*range(1, 10)] for each in seen), seen
