@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import html
-from datetime import datetime
+import math
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 AXIS_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400)
+_AXIS_MARKS_S: Final = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
+)  # fmt: skip
+_MARKS_MAX: Final = 7
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 920, 220, 56, 26, 10
 _SECONDS_COLUMNS: Final = ("gap_s", "usual_s", "silent_s", "longest_s", "median_connected_s")
 
@@ -91,6 +96,12 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
+def amount(value: float, unit: str) -> str:
+    """Return a number with its unit as people write it: 950 B, 12.3 kB, 4.5 MB/s."""
+    digits, space, letter = number(value).partition(" ")
+    return f"{digits} {letter}{unit}" if unit else f"{digits}{space}{letter}"
+
+
 def seconds(value: float) -> str:
     """Return a length of time as people read it."""
     for bound, unit, name in ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "min")):
@@ -147,6 +158,23 @@ def _scale(most: float) -> tuple[float, list[float]]:
     return step * count, [step * index for index in range(count + 1)]
 
 
+def _moments(first_s: float, last_s: float) -> list[datetime]:
+    """Return the moments that an axis of time names: round ones, six or so; the first one where there is none."""
+    span_s = last_s - first_s
+    step_s = next((step for step in _AXIS_MARKS_S if span_s / step <= _MARKS_MAX), None)
+    if step_s is None:
+        step_s = _AXIS_MARKS_S[-1] * math.ceil(span_s / _AXIS_MARKS_S[-1] / _MARKS_MAX)
+    found = range(math.ceil(first_s / step_s) * step_s, math.floor(last_s) + 1, step_s)
+    return [datetime.fromtimestamp(at_s, UTC) for at_s in found or (first_s,)]
+
+
+def _shape(span_s: float, at: datetime) -> str:
+    """Return how a moment is written on an axis: a day begins with its date."""
+    if span_s > 86_400 and at.hour == at.minute == 0:
+        return "%m-%d"
+    return "%H:%M:%S" if span_s < 600 else "%H:%M" if span_s <= 172_800 else "%m-%d %H:%M"
+
+
 def area_chart(points: Sequence[tuple[datetime, float]], unit: str = "") -> str:
     """Return a plot of values over time, at equal steps."""
     top, marks = _scale(max(value for _, value in points))
@@ -160,7 +188,7 @@ def area_chart(points: Sequence[tuple[datetime, float]], unit: str = "") -> str:
 
     parts = []
     for mark in marks:
-        label = f"{number(mark)}{unit and ' ' + unit if mark == marks[-1] else ''}"
+        label = amount(mark, unit) if mark else "0"
         parts.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y(mark):.1f}" y2="{y(mark):.1f}" stroke="var(--line)"/>'
         )
@@ -173,14 +201,12 @@ def area_chart(points: Sequence[tuple[datetime, float]], unit: str = "") -> str:
         parts.append(f'<polyline points="{line}" fill="none" stroke="var(--mark)" stroke-width="1.6"/>')
     else:
         parts.append(f'<circle cx="{x(0):.1f}" cy="{y(points[0][1]):.1f}" r="3" fill="var(--mark)"/>')
-    shape = "%H:%M:%S" if (points[-1][0] - points[0][0]).total_seconds() < 600 else "%H:%M"
-    if (points[-1][0] - points[0][0]).total_seconds() > 172_800:
-        shape = "%m-%d %H:%M"
-    for share in range(5 if len(points) > 4 else 1):
-        index = (len(points) - 1) * share // 4
-        anchor = "start" if share == 0 else "end" if share == 4 else "middle"
-        label = points[index][0].strftime(shape)
-        parts.append(f'<text x="{x(index):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{label}</text>')
+    first_s, last_s = (points[index][0].timestamp() for index in (0, -1))
+    for at in _moments(first_s, last_s):
+        place = x(0) if last_s == first_s else _LEFT + width * (at.timestamp() - first_s) / (last_s - first_s)
+        anchor = "start" if place < _LEFT + 30 else "end" if place > _WIDTH - 40 else "middle"
+        label = at.strftime(_shape(last_s - first_s, at))
+        parts.append(f'<text x="{place:.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{label}</text>')
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(parts)}</svg>'
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.reports.html import AXIS_STEPS_S, Page, area_chart, bar_chart, number, seconds, table, timestamp
+from analytics.reports.html import AXIS_STEPS_S, Page, amount, area_chart, bar_chart, number, seconds, table, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS: Final = 12
+WHOLE_STEPS_MIN: Final = 3  # without which a plot over time has the broken ones at its ends, too
 POINTS: Final = 120  # of a plot over time, at most
 
 Row = dict[str, Any]
@@ -171,7 +172,7 @@ def render(found: Found) -> str:
         [
             ("messages", number(found.messages)),
             ("a second, on average", number(found.messages / span_s)),
-            ("payload", f"{number(found.bytes)}B"),
+            ("payload", amount(found.bytes, "B")),
             ("topics", number(found.topic_count)),
             ("publishers", number(found.publisher_count)),
             ("silent devices", number(len(found.silent)) + ("+" if len(found.silent) == ROWS else "")),
@@ -195,11 +196,15 @@ def render(found: Found) -> str:
 
 
 def _filled(found: Found) -> list[tuple[datetime, int, int]]:
-    """Return the steps over time with those in which there was nothing."""
+    """Return the steps over time with those in which there was nothing.
+
+    The first and the last one were not looked at from their beginning to their end, so less seems to have come in them:
+    they are left out, unless there is hardly another one.
+    """
     known = {at: (messages, size) for at, messages, size in found.over_time}
     at, last = found.over_time[0][0], found.over_time[-1][0]
     filled = []
     while at <= last:
         filled.append((at, *known.get(at, (0, 0))))
         at += timedelta(seconds=found.step_s)
-    return filled
+    return filled[1:-1] if len(filled) > WHOLE_STEPS_MIN + 1 else filled
