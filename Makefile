@@ -112,7 +112,7 @@ $(RUN_READY): | $(VENV_READY)
 
 $(TEST_READY): | $(RUN_READY)
 	@echo 'installing what the tests need'
-	@$(PIP) install -r <($(call REQUIREMENTS,test lint analytics))
+	@$(PIP) install -r <($(call REQUIREMENTS,test lint analytics decoders))
 	@touch $@
 
 $(ANALYTICS_READY): | $(RUN_READY)
@@ -291,7 +291,7 @@ SANITIZED := env PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=checked \
 
 # Without distributions, and without what drives programs of others, Spark among them: those are no build of ours.
 WITHOUT_OTHERS := -m 'not packaging' --ignore=tests/clients --ignore=tests/house/test_house.py --ignore=tests/house/test_floors.py \
-	$(foreach name,arrow_lake decoding jobs lake lake_reading lake_writers network source,--ignore=tests/analytics/test_$(name).py)
+	$(foreach name,arrow_lake wire_formats decoding jobs lake lake_reading lake_writers network source,--ignore=tests/analytics/test_$(name).py)
 
 .PHONY: test-checked
 test-checked: test-ready

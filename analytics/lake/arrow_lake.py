@@ -164,7 +164,7 @@ class ArrowLake(LakeWriter):
             for batch in self._rows(MESSAGES, day, condition):
                 yield known.without(batch)
 
-        found = self.found_in([payload], messages()) if payload.kind == "json" and payload.schema is None else {}
+        found = self.found_in([payload], messages()) if payload.finds_out else {}
         decoding = self._decoding(payload, found)
         for batch in messages():
             decoding.add(batch)
@@ -277,7 +277,7 @@ class ArrowLake(LakeWriter):
 
     def _found_out(self, end: Position) -> dict[str, pa.StructType]:
         """Return what fields the messages of a batch have, by the table of the decoder that has no schema."""
-        wanted = [each for each in self.plan.payloads if each.kind == "json" and each.schema is None]
+        wanted = [each for each in self.plan.payloads if each.finds_out]
         if not wanted:
             return {}
         return self.found_in(wanted, self._messages(open_logs(self.options), end))

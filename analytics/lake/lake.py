@@ -195,7 +195,7 @@ class Lake(LakeWriter):
     def _stage_decoded(self, messages: DataFrame, payload: Payload) -> DataFrame:
         """Write what a decoder makes of messages; return the rows, with `reason`, which are held until unpersist()."""
         found = pa.struct([])
-        if payload.kind == "json" and payload.schema is None:
+        if payload.finds_out:
             found = found_out(messages, payload, self.not_in_names)
         data = self._data_type(payload, found)
         rows = decoded(messages, payload, data).persist()

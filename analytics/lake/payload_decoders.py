@@ -21,10 +21,12 @@ import pyarrow.compute as pc
 from analytics.lake.fitting import UnfitError, fitter, parse
 from analytics.lake.inference import extended, grown
 from analytics.lake.manifest import LakeError, check_table_name
+from analytics.lake.wire_formats import AvroFunction, JsonSchema, ProtobufFunction, SparkplugFunction, read_description
 from analytics.source.column_types import ddl_of, fields_of, nullable, parse_ddl
 from router.matching.topic_names import check_topic_filter, matches
 
-KINDS: Final = ("json", "text", "number", "raw", "python")
+KINDS: Final = ("json", "text", "number", "raw", "python", "avro", "protobuf", "sparkplug")
+_OF_FUNCTIONS: Final = ("python", "avro", "protobuf", "sparkplug")
 MESSAGES: Final = "messages"
 QUARANTINE: Final = "quarantine"
 INFERENCE_ROWS: Final = 1_000  # of each 10,000 or so are looked at to find out a schema
@@ -33,6 +35,10 @@ _FIXED: Final = {"raw": pa.binary(), "text": pa.string(), "number": pa.float64()
 # What a row of a decoded table says of its message, beside `data`.
 KEPT: Final = ("time", "worker", "incarnation", "n", "node", "topic", "publisher", "qos", "retain", "date")
 
+# What an entry in a file of decoders has beside table, topic_filter, as and schema.
+_OWN_SETTINGS: Final = {
+    "python": ("function",), "avro": ("schema_file",), "protobuf": ("descriptors", "message"), "json": ("json_schema",),
+}  # fmt: skip
 _SPACES: Final = b" \t\r\n\f\v"
 _NUMBER: Final = re.compile(rb"[+-]?(?:((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)|inf(?:inity)?|nan)", re.IGNORECASE)
 
@@ -52,8 +58,10 @@ class Payload:
         kind: one of KINDS.
         schema: of `data`, as DDL (`celsius double, at timestamp`): needed for `python`; for `json` None means that it
             is found out from the messages.
-        function: for `python`: gets topic and payload, returns the fields as a dict; what it raises is the reason why
-            not.
+        function: for `python` and the formats that are not text: gets topic and payload, returns the fields as a dict;
+            what it raises is the reason why not.
+        type: of `data`, where a format knows it and no schema says otherwise.
+        check: of `json`: raises UnfitError for an object that is not what is wanted.
     """
 
     table: str
@@ -61,6 +69,13 @@ class Payload:
     kind: str = "json"
     schema: str | None = None
     function: Function | None = None
+    type: pa.StructType | None = None
+    check: Callable[[dict[str, Any]], None] | None = None
+
+    @property
+    def finds_out(self) -> bool:
+        """Whether the schema is found out from the messages."""
+        return self.kind == "json" and self.schema is None and self.type is None
 
     def __post_init__(self) -> None:
         check_table_name(self.table)
@@ -71,7 +86,7 @@ class Payload:
             raise LakeError(f"{self.table} is not a name for the table of a decoder")
         if self.kind not in KINDS:
             raise LakeError(f"table {self.table}: a decoder is one of {', '.join(KINDS)}, and not {self.kind!r}")
-        if (self.kind == "python") != (self.function is not None):
+        if (self.kind in _OF_FUNCTIONS) != (self.function is not None):
             raise LakeError(f"table {self.table}: a function belongs to a decoder that is python, and only there")
         if self.kind == "python" and self.schema is None:
             raise LakeError(f"table {self.table}: say with schema what the function returns")
@@ -87,20 +102,48 @@ def load_payloads(path: str) -> list[Payload]:
         raise LakeError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise LakeError(f"{path} is no TOML: {error}") from error
-    known = {"table", "topic_filter", "as", "schema", "function"}
     found = []
     for entry in content.get("decode", []):
-        wrong = sorted(set(entry) - known)
-        if wrong or not {"table", "topic_filter"} <= set(entry):
-            what = f"there is no {wrong[0]!r}" if wrong else "table and topic_filter are needed"
+        if not {"table", "topic_filter"} <= set(entry):
+            raise LakeError(f"{path}: table and topic_filter are needed in [[decode]]")
+        kind = entry.get("as", "json")
+        own = _OWN_SETTINGS.get(kind, ())
+        wrong = sorted(set(entry) - {"table", "topic_filter", "as", "schema", *own})
+        if wrong:
+            known = any(wrong[0] in settings for settings in _OWN_SETTINGS.values())
+            what = f"there is no {wrong[0]!r} where a decoder is {kind}" if known else f"there is no {wrong[0]!r}"
             raise LakeError(f"{path}: {what} in [[decode]]")
-        function = _function(entry["function"]) if "function" in entry else None
+        needed = [name for name in own if name not in entry and kind != "json"]
+        if needed:
+            raise LakeError(f"{path}: table {entry['table']}: {needed[0]} is needed where a decoder is {kind}")
+        function, of_type, check = _format(entry, kind, Path(path).parent)
         found.append(
-            Payload(entry["table"], entry["topic_filter"], entry.get("as", "json"), entry.get("schema"), function)
+            Payload(entry["table"], entry["topic_filter"], kind, entry.get("schema"), function, of_type, check)
         )
     if len({payload.table for payload in found}) != len(found):
         raise LakeError(f"{path}: two decoders have the same table")
     return found
+
+
+def _format(entry: dict[str, str], kind: str, folder: Path) -> tuple[Function | None, Any, Any]:
+    """Return function, type of the data, and check of a decoder, by its entry in a file in a folder."""
+    if kind == "python":
+        return _function(entry["function"]), None, None
+    if kind == "avro":
+        avro = AvroFunction(folder / entry["schema_file"])
+        return avro, avro.type, None
+    if kind == "protobuf":
+        descriptors = folder / entry["descriptors"]
+        protobuf = ProtobufFunction(read_description(descriptors, "the set of descriptors"), entry["message"],
+                                    str(descriptors))  # fmt: skip
+        return protobuf, protobuf.type, None
+    if kind == "sparkplug":
+        sparkplug = SparkplugFunction()
+        return sparkplug, sparkplug.type, None
+    if "json_schema" in entry:
+        json_schema = JsonSchema(folder / entry["json_schema"])
+        return None, json_schema.type, json_schema
+    return None, None, None
 
 
 def _function(text: str) -> Function:
@@ -146,11 +189,11 @@ def data_type(payload: Payload, known: pa.DataType | None, found: pa.StructType)
         except ValueError as error:
             raise LakeError(f"table {payload.table}: {payload.schema!r} is no schema: {error}") from error
     elif wanted is None:
-        wanted = grown(pa.struct([]), found)
+        wanted = payload.type if payload.type is not None else grown(pa.struct([]), found)
     if known is None:
         return wanted
     if pa.types.is_struct(known) and pa.types.is_struct(wanted):
-        if payload.schema is None:
+        if payload.finds_out:
             return grown(known, found)
         _check_additive(payload.table, known, wanted)
         return extended(known, wanted, keep=True)
@@ -248,7 +291,7 @@ def _fitter(payload: Payload, data: pa.StructType) -> Callable[[Any], tuple[dict
 
 
 def _fitted(payload: Payload, data: pa.StructType) -> Callable[[pa.Array, pa.Array], pa.StructArray]:
-    fit, function, empty = _fitter(payload, data), payload.function, not data.num_fields
+    fit, function, check, empty = _fitter(payload, data), payload.function, payload.check, not data.num_fields
     of_type = result_type(data)
     of_data = of_type.field("data").type
 
@@ -258,6 +301,8 @@ def _fitted(payload: Payload, data: pa.StructType) -> Callable[[pa.Array, pa.Arr
             raise UnfitError(f"the function returned {type(value).__name__}")
         if empty:
             raise UnfitError("has no value that a column can have")
+        if check is not None:
+            check(value)
         return value
 
     def decode(topics: pa.Array, payloads: pa.Array) -> pa.StructArray:
