@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -193,12 +194,14 @@ def lake() -> None:
     show_default=True,
     help="Parquet files, or a Delta table.",
 )
+@click.option("--keep-days", type=click.IntRange(min=1), help="Forget days before so many, today among them.")
 @click.option("--go-on-behind-loss", is_flag=True, help="Go on although messages were removed before they were read.")
 @_WITH_SPARK
 @spark_options
 def write(
     path: str, data_dir: str | None, decoders: str | None, once: bool, every_s: float, messages_max: int, layout: str,
-    go_on_behind_loss: bool, with_spark: bool, master: str | None, conf: tuple[str, ...], verbose: bool,
+    keep_days: int | None, go_on_behind_loss: bool, with_spark: bool, master: str | None, conf: tuple[str, ...],
+    verbose: bool,
 ) -> None:  # fmt: skip
     """Write all messages of the broker's log into LAKE, each of them once, and go on with what comes.
 
@@ -210,6 +213,7 @@ def write(
         spark = spark_if_needed(path, with_spark, master, conf, verbose, "shoal lake")
         from analytics.lake.engines import open_lake
         from analytics.lake.payload_decoders import load_payloads
+        from analytics.lake.retention import forget
         from analytics.lake.writer import Plan
 
         plan = Plan(
@@ -223,8 +227,10 @@ def write(
                 f" {table} --decoders {decoders}"
             )
         if spark is None:
-            write_on(written, None if once else every_s)
+            write_on(written, None if once else every_s, keep_days)
         else:
+            if keep_days is not None:
+                forget(written, first_day(keep_days))
             follow(written.start(every_s=None if once else every_s))
 
 
@@ -290,12 +296,48 @@ def decode_lake(
         click.echo(f"done: {decoded:,} decoded, {quarantined:,} in the quarantine")
 
 
-def write_on(lake: ArrowLake, every_s: float | None) -> None:
+@lake.command(name="forget", short_help="Forget the old days of a lake.")
+@click.argument("path", metavar="LAKE")
+@click.option("--keep-days", type=click.IntRange(min=1), required=True, help="So many days stay, today among them.")
+@_WITH_SPARK
+@spark_options
+def forget_days(
+    path: str, keep_days: int, with_spark: bool, master: str | None, conf: tuple[str, ...], verbose: bool
+) -> None:
+    """Remove the days of LAKE that are older, in all tables. They do not come back from the log.
+
+    Nobody may be writing to LAKE: `shoal lake LAKE --keep-days N` does it once a day itself.
+    """
+    with telling():
+        spark = spark_if_needed(path, with_spark, master, conf, verbose, "shoal lake forget")
+        from analytics.lake.engines import open_lake
+        from analytics.lake.retention import forget
+        from analytics.lake.writer import Plan
+
+        opened = open_lake(Plan("", path), spark)
+        try:
+            gone = forget(opened, first_day(keep_days))
+        finally:
+            opened.close()
+        for table, count in sorted(gone.items()):
+            click.echo(f"{table}: {count} files are gone")
+        click.echo(f"done: the lake begins with {first_day(keep_days)}")
+
+
+def first_day(keep_days: int) -> str:
+    """Return the first of so many days, of which today is the last, in UTC."""
+    return (datetime.now(UTC).date() - timedelta(days=keep_days - 1)).isoformat()
+
+
+def write_on(lake: ArrowLake, every_s: float | None, keep_days: int | None = None) -> None:
     """Write batches and print a line for each: all that there is now, or, with every_s, for ever.
 
     Args:
         every_s: how often to look for new messages; None: end when all is there.
+        keep_days: forget days before these, when a day begins; None: keep all.
     """
+    from analytics.lake.retention import forget
+
     if every_s is None:
         lake.end_here()
     messages, number = 0, 0
@@ -303,6 +345,9 @@ def write_on(lake: ArrowLake, every_s: float | None) -> None:
     try:
         while True:
             begun_s = time.monotonic()
+            if keep_days is not None and (first := first_day(keep_days)) > lake.state.since:
+                for table, count in sorted(forget(lake, first).items()):
+                    click.echo(f"{table}: {count} files from before {first} are gone")
             found = lake.write()
             if found:
                 messages += found

@@ -217,7 +217,9 @@ class ArrowLake(LakeWriter):
                 known.add(batch)
         lost = self._day_files(MESSAGES, columns.MESSAGES)
         for batch in messages(columns.MESSAGES):
-            lost.add(known.without(batch))
+            for day, rows in by_day(known.without(batch)):
+                if day >= self.state.since:
+                    lost.add(rows)
         lost.close()
         if lost.rows:
             self._publish(self.state.position)

@@ -92,3 +92,16 @@ def with_day(batches: Iterable[tuple[str, pa.RecordBatch]], schema: pa.Schema) -
             yield pa.RecordBatch.from_arrays([*rows.columns, date], schema=whole)
 
     return pa.RecordBatchReader.from_batches(whole, found())
+
+
+def forget(files: Files, table: str, before: str) -> int:
+    """Remove the days before one from a table; return how many files it has no more. Files go a week later."""
+    import deltalake
+
+    uri = uri_of(files, table)
+    if not deltalake.DeltaTable.is_deltatable(uri):
+        return 0
+    found = deltalake.DeltaTable(uri)
+    removed = int(found.delete(f"date < '{before}'")["num_removed_files"])
+    found.vacuum(dry_run=False)
+    return removed

@@ -170,6 +170,8 @@ class Lake(LakeWriter):
         log = reader.option("upto", json.dumps(self.state.position)).load(self.plan.data_dir)
         known = read_lake(self.spark, self.plan.path).select(*ID)
         lost = log.join(known, list(ID), "left_anti").select(*log.columns).withColumn("date", f.to_date("time"))
+        if self.state.since:
+            lost = lost.where(f.col("date") >= self.state.since)
         lost.persist()
         try:
             count = lost.count()

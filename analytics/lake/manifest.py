@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from analytics.lake.file_store import Files
 
-FORMAT: Final = 2
-FORMATS: Final = (1, 2)  # that are read
+FORMAT: Final = 3
+FORMATS: Final = (1, 2, 3)  # that are read
 FOLDER: Final = "_shoal/state"
 CHECKPOINT: Final = "_shoal/checkpoint"  # Spark's
 STAGING: Final = "_shoal/staging"
@@ -58,6 +58,7 @@ class State:
         pending: how far the logs are in it once the batch that is being written is there; None: no table has a part of
             one. Of a lake whose tables have commits of their own.
         layout: PARQUET or DELTA; empty before the first batch.
+        since: the first day that is kept, as `2026-11-21`: days before it were forgotten on purpose; empty: all are.
         tables: by name.
     """
 
@@ -66,6 +67,7 @@ class State:
     position: dict[str, dict[str, int]] = field(default_factory=dict)
     pending: dict[str, dict[str, int]] | None = None
     layout: str = ""
+    since: str = ""
     tables: dict[str, Table] = field(default_factory=dict)
 
 
@@ -97,7 +99,8 @@ def load(files: Files) -> State:
     layout = content.get("layout")
     if layout is None:  # format 1: a Delta table keeps its files to itself
         layout = (PARQUET if any(table.files for table in tables.values()) else DELTA) if tables else ""
-    return State(known[-1], content["batch"], content["position"], content.get("pending"), layout, tables)
+    since = content.get("since", "")
+    return State(known[-1], content["batch"], content["position"], content.get("pending"), layout, since, tables)
 
 
 def commit(files: Files, state: State) -> None:
@@ -107,6 +110,7 @@ def commit(files: Files, state: State) -> None:
         "batch": state.batch,
         "position": state.position,
         "pending": state.pending,
+        "since": state.since,
         "layout": state.layout,
         "tables": {name: {"schema": table.schema, "files": table.files} for name, table in state.tables.items()},
     }

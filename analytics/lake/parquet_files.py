@@ -64,6 +64,8 @@ def as_rows_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield (`2026-11-21`, the rows of that day) by the column `time`, in UTC."""
+    if not len(batch):
+        return
     times = batch.column("time").cast(pa.int64())
     ends = pc.min_max(times)
     first, last = (ends[name].as_py() // DAY_US for name in ("min", "max"))

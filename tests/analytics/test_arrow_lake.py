@@ -32,6 +32,7 @@ from analytics.lake.history import decode_history
 from analytics.lake.manifest import LakeError
 from analytics.lake.payload_decoders import Payload, chosen, data_type
 from analytics.lake.repair import repair
+from analytics.lake.retention import forget
 from analytics.lake.writer import Plan
 from analytics.source.column_types import conformed, ddl_of, parse_ddl
 from analytics.source.log_batches import read_log
@@ -279,6 +280,31 @@ def test_what_a_lake_lost_comes_back_from_the_log_once(tmp_path: Path) -> None:
     assert payloads(tmp_path) == [b"1", b"2", b"3", b"4"]
     assert fill(ArrowLake(plan(tmp_path))) == 1
     assert repair(None, str(tmp_path / "lake"), str(tmp_path / "data")).restored == 0
+
+
+@layouts
+def test_days_that_were_forgotten_on_purpose_do_not_come_back(tmp_path: Path, layout: str) -> None:
+    write_messages(tmp_path / "data", *((day * DAY_US, "n", b"%d" % day) for day in range(6)), (0, "n", b"warm"))
+    number = Payload("n", "n", "number")
+    fill(LAYOUTS[layout](plan(tmp_path, number)))
+    lake = LAYOUTS[layout](plan(tmp_path))
+    assert {table for table, files in forget(lake, "1970-01-04").items() if files} == {"messages", "n", "quarantine"}
+    assert forget(lake, "1970-01-02") == {}  # which was forgotten already
+    lake.close()
+    assert payloads(tmp_path) == [b"3", b"4", b"5"]
+    assert [row["data"] for row in rows(tmp_path, "n")] == [3, 4, 5]
+    assert rows(tmp_path, "quarantine") == []
+    if layout == "parquet":
+        assert sorted(path.name for path in (tmp_path / "lake" / "messages").iterdir()) == [
+            "date=1970-01-04", "date=1970-01-05", "date=1970-01-06"]  # fmt: skip
+        next((tmp_path / "lake" / "messages").rglob("*.parquet")).unlink()
+        assert repair(None, str(tmp_path / "lake"), str(tmp_path / "data")).restored == 1
+    write_messages(tmp_path / "data", (6 * DAY_US, "n", b"6"))
+    assert fill(LAYOUTS[layout](plan(tmp_path, number))) == 1
+    assert payloads(tmp_path) == [b"3", b"4", b"5", b"6"]
+    told = shoal("lake", "forget", tmp_path / "lake", "--keep-days", "2")
+    assert (told.exit_code, "n: 4 files are gone" in told.output) == (0, True)
+    assert payloads(tmp_path) == []
 
 
 def test_the_commands_of_a_lake_import_no_spark(tmp_path: Path) -> None:

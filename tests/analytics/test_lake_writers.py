@@ -155,15 +155,17 @@ def test_a_lake_is_of_one_format(spark: Any, tmp_path: Path) -> None:
     assert payloads_in(spark, tmp_path) == [1]
 
 
-def test_a_state_of_the_format_before_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_state_of_a_format_before_is_read(tmp_path: Path, number: int) -> None:
     files = LocalFiles(str(tmp_path))
     before = {
-        "format": 1, "batch": 4, "query": "q", "position": {"0": {"incarnation": 1, "number": 9}},
+        "format": number, "batch": 4, "query": "q", "position": {"0": {"incarnation": 1, "number": 9}},
         "tables": {"messages": {"schema": {"type": "struct", "fields": []}, "files": {"messages/date=x/b": 7}}},
     }  # fmt: skip
     assert files.write(f"{states.FOLDER}/000000000003.json", json.dumps(before))
     found = states.load(files)
     assert (found.version, found.batch, found.layout, found.pending) == (3, 4, "parquet", None)
+    assert found.since == ""
     assert found.tables["messages"] == Table({"type": "struct", "fields": []}, {"messages/date=x/b": 7})
     states.commit(files, found)
     assert states.load(files) == found
