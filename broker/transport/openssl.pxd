@@ -26,10 +26,11 @@ cdef extern from *:
     typedef struct asn1_string_st ASN1_STRING;
     typedef struct evp_pkey_st EVP_PKEY;
     typedef struct evp_md_st EVP_MD;
-    typedef struct evp_md_ctx_st EVP_MD_CTX;
     typedef struct evp_cipher_st EVP_CIPHER;
     typedef struct evp_cipher_ctx_st EVP_CIPHER_CTX;
+    typedef struct evp_mac_st EVP_MAC;
     typedef struct evp_mac_ctx_st EVP_MAC_CTX;
+    typedef struct ossl_provider_st OSSL_PROVIDER;
     typedef struct bignum_st BIGNUM;
     typedef struct stack_st OPENSSL_STACK;
     typedef struct {
@@ -38,10 +39,21 @@ cdef extern from *:
         void* data;
         size_t data_size, return_size;
     } OSSL_PARAM;
+    typedef struct {
+        int function_id;
+        void (*function)(void);
+    } OSSL_DISPATCH;
+    typedef struct {
+        const char* algorithm_names;
+        const char* property_definition;
+        const OSSL_DISPATCH* implementation;
+        const char* algorithm_description;
+    } OSSL_ALGORITHM;
 
     const SSL_METHOD* TLS_server_method(void);
     const SSL_METHOD* TLS_client_method(void);
     SSL_CTX* SSL_CTX_new(const SSL_METHOD*);
+    SSL_CTX* SSL_CTX_new_ex(void*, const char*, const SSL_METHOD*);
     void SSL_CTX_free(SSL_CTX*);
     long SSL_CTX_ctrl(SSL_CTX*, int, long, void*);
     long SSL_CTX_callback_ctrl(SSL_CTX*, int, void (*)(void));
@@ -87,8 +99,6 @@ cdef extern from *:
                                                                     unsigned char*, unsigned int));
     int SSL_CTX_use_psk_identity_hint(SSL_CTX*, const char*);
     void SSL_CTX_set_keylog_callback(SSL_CTX*, void (*)(const SSL*, const char*));
-    typedef void (*KeylogCallback)(const SSL*, const char*);
-    KeylogCallback SSL_CTX_get_keylog_callback(const SSL_CTX*);
     int SSL_CTX_set_ex_data(SSL_CTX*, int, void*);
     void* SSL_CTX_get_ex_data(const SSL_CTX*, int);
 
@@ -179,16 +189,23 @@ cdef extern from *:
     int EVP_CipherInit_ex(EVP_CIPHER_CTX*, const EVP_CIPHER*, void*, const unsigned char*, const unsigned char*, int);
     int EVP_CipherUpdate(EVP_CIPHER_CTX*, unsigned char*, int*, const unsigned char*, int);
     int EVP_CipherFinal_ex(EVP_CIPHER_CTX*, unsigned char*, int*);
-    EVP_MD_CTX* EVP_MD_CTX_new(void);
-    int EVP_DigestInit_ex(EVP_MD_CTX*, const EVP_MD*, void*);
-    int EVP_DigestUpdate(EVP_MD_CTX*, const void*, size_t);
-    int EVP_DigestFinal_ex(EVP_MD_CTX*, unsigned char*, unsigned int*);
     EVP_MD* EVP_MD_fetch(void*, const char*, const char*);
     EVP_CIPHER* EVP_CIPHER_fetch(void*, const char*, const char*);
     void OPENSSL_cleanse(void*, size_t);
     int SSL_version(const SSL*);
     unsigned short SSL_CIPHER_get_protocol_id(const SSL_CIPHER*);
+    const char* EVP_MD_get0_name(const EVP_MD*);
+    int EVP_MD_is_a(const EVP_MD*, const char*);
+    EVP_MAC* EVP_MAC_fetch(void*, const char*, const char*);
+    EVP_MAC_CTX* EVP_MAC_CTX_new(EVP_MAC*);
+    void EVP_MAC_CTX_free(EVP_MAC_CTX*);
+    int EVP_MAC_init(EVP_MAC_CTX*, const unsigned char*, size_t, const OSSL_PARAM*);
+    int EVP_MAC_update(EVP_MAC_CTX*, const unsigned char*, size_t);
+    int EVP_MAC_final(EVP_MAC_CTX*, unsigned char*, size_t*, size_t);
     int EVP_MAC_CTX_set_params(EVP_MAC_CTX*, const OSSL_PARAM*);
+    int OSSL_PROVIDER_add_builtin(void*, const char*, int (*)(const void*, const OSSL_DISPATCH*, const OSSL_DISPATCH**,
+                                                              void**));
+    OSSL_PROVIDER* OSSL_PROVIDER_try_load(void*, const char*, int);
     OSSL_PARAM OSSL_PARAM_construct_octet_string(const char*, void*, size_t);
     OSSL_PARAM OSSL_PARAM_construct_utf8_string(const char*, char*, size_t);
     OSSL_PARAM OSSL_PARAM_construct_end(void);
@@ -230,26 +247,40 @@ cdef extern from *:
         pass
     ctypedef struct EVP_MD:
         pass
-    ctypedef struct EVP_MD_CTX:
-        pass
     ctypedef struct EVP_CIPHER:
         pass
     ctypedef struct EVP_CIPHER_CTX:
         pass
+    ctypedef struct EVP_MAC:
+        pass
     ctypedef struct EVP_MAC_CTX:
+        pass
+    ctypedef struct OSSL_PROVIDER:
         pass
     ctypedef struct BIGNUM:
         pass
     ctypedef struct OPENSSL_STACK:
         pass
     ctypedef struct OSSL_PARAM:
-        pass
+        const char* key
+        unsigned int data_type
+        void* data
+        size_t data_size
+    ctypedef struct OSSL_DISPATCH:
+        int function_id
+        void (*function)() noexcept nogil
+    ctypedef struct OSSL_ALGORITHM:
+        const char* algorithm_names
+        const char* property_definition
+        const OSSL_DISPATCH* implementation
+        const char* algorithm_description
     ctypedef long time_t
     struct tm:
         pass
     const SSL_METHOD* TLS_server_method() nogil
     const SSL_METHOD* TLS_client_method() nogil
     SSL_CTX* SSL_CTX_new(const SSL_METHOD*) nogil
+    SSL_CTX* SSL_CTX_new_ex(void*, const char*, const SSL_METHOD*) nogil
     void SSL_CTX_free(SSL_CTX*) nogil
     long SSL_CTX_ctrl(SSL_CTX*, int, long, void*) nogil
     long SSL_CTX_callback_ctrl(SSL_CTX*, int, void (*)() noexcept nogil) nogil
@@ -296,7 +327,6 @@ cdef extern from *:
     int SSL_CTX_use_psk_identity_hint(SSL_CTX*, const char*) nogil
     ctypedef void (*KeylogCallback)(const SSL*, const char*) noexcept nogil
     void SSL_CTX_set_keylog_callback(SSL_CTX*, KeylogCallback) nogil
-    KeylogCallback SSL_CTX_get_keylog_callback(const SSL_CTX*) nogil
     int SSL_CTX_set_ex_data(SSL_CTX*, int, void*) nogil
     void* SSL_CTX_get_ex_data(const SSL_CTX*, int) nogil
     SSL* SSL_new(SSL_CTX*) nogil
@@ -384,16 +414,23 @@ cdef extern from *:
     int EVP_CipherInit_ex(EVP_CIPHER_CTX*, const EVP_CIPHER*, void*, const unsigned char*, const unsigned char*, int) nogil
     int EVP_CipherUpdate(EVP_CIPHER_CTX*, unsigned char*, int*, const unsigned char*, int) nogil
     int EVP_CipherFinal_ex(EVP_CIPHER_CTX*, unsigned char*, int*) nogil
-    EVP_MD_CTX* EVP_MD_CTX_new() nogil
-    int EVP_DigestInit_ex(EVP_MD_CTX*, const EVP_MD*, void*) nogil
-    int EVP_DigestUpdate(EVP_MD_CTX*, const void*, size_t) nogil
-    int EVP_DigestFinal_ex(EVP_MD_CTX*, unsigned char*, unsigned int*) nogil
     EVP_MD* EVP_MD_fetch(void*, const char*, const char*) nogil
     EVP_CIPHER* EVP_CIPHER_fetch(void*, const char*, const char*) nogil
     void OPENSSL_cleanse(void*, size_t) nogil
     int SSL_version(const SSL*) nogil
     unsigned short SSL_CIPHER_get_protocol_id(const SSL_CIPHER*) nogil
+    const char* EVP_MD_get0_name(const EVP_MD*) nogil
+    int EVP_MD_is_a(const EVP_MD*, const char*) nogil
+    EVP_MAC* EVP_MAC_fetch(void*, const char*, const char*) nogil
+    EVP_MAC_CTX* EVP_MAC_CTX_new(EVP_MAC*) nogil
+    void EVP_MAC_CTX_free(EVP_MAC_CTX*) nogil
+    int EVP_MAC_init(EVP_MAC_CTX*, const unsigned char*, size_t, const OSSL_PARAM*) nogil
+    int EVP_MAC_update(EVP_MAC_CTX*, const unsigned char*, size_t) nogil
+    int EVP_MAC_final(EVP_MAC_CTX*, unsigned char*, size_t*, size_t) nogil
     int EVP_MAC_CTX_set_params(EVP_MAC_CTX*, const OSSL_PARAM*) nogil
+    int OSSL_PROVIDER_add_builtin(void*, const char*, int (*)(const void*, const OSSL_DISPATCH*,
+            const OSSL_DISPATCH**, void**) noexcept nogil) nogil
+    OSSL_PROVIDER* OSSL_PROVIDER_try_load(void*, const char*, int) nogil
     OSSL_PARAM OSSL_PARAM_construct_octet_string(const char*, void*, size_t) nogil
     OSSL_PARAM OSSL_PARAM_construct_utf8_string(const char*, char*, size_t) nogil
     OSSL_PARAM OSSL_PARAM_construct_end() nogil

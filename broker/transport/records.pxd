@@ -1,34 +1,25 @@
 """The records of one TLS 1.3 connection, once its handshake is over."""
 
+from broker.transport.key_schedule cimport IV, SECRET_MAX, Digest, Keys, Secrets
 from broker.transport.layer cimport Layer, Layers
-from broker.transport.openssl cimport EVP_CIPHER, EVP_CIPHER_CTX, EVP_MD, SSL_CIPHER
+from broker.transport.openssl cimport EVP_CIPHER, EVP_CIPHER_CTX, SSL_CIPHER
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef enum:
-    SECRET_MAX = 48                  # bytes of the longest traffic secret
     HEADER = 5                       # bytes of a record's header, and of a KeyUpdate
-
-
-cdef struct Secrets:                 # what OpenSSL derives in a handshake for the records behind it
-    uint8_t[SECRET_MAX] sent
-    uint8_t[SECRET_MAX] received
-    uint32_t sent_length             # 0: not derived yet
-    uint32_t received_length
 
 
 cdef struct Suite:                   # a cipher suite of TLS 1.3
     uint32_t name                    # its number
     EVP_CIPHER* cipher
-    EVP_MD* digest
-    uint32_t secret_length           # bytes of a digest, and of a traffic secret
-    uint32_t block_length            # bytes that the digest takes at a time
+    const Digest* digest
     uint32_t key_length
 
 
 cdef struct Direction:
     EVP_CIPHER_CTX* cipher           # has the key
     uint8_t[SECRET_MAX] secret       # which the next key comes from
-    uint8_t[12] iv
+    uint8_t[IV] iv
     uint64_t number                  # of the next record
 
 
@@ -47,7 +38,8 @@ cdef class Records:
     cdef int receive(self, Layer layer, const uint8_t* data, size_t length) except -1
     cdef int send(self, Layers stack, const uint8_t* data, size_t length) except -1
     cdef int send_close(self, Layers stack) except -1
-    cdef int set_key(self, Direction* direction) except -1
+    cdef bint fits(self, const Keys* keys) noexcept
+    cdef int begin(self, Direction* direction, const Keys* keys, bint seals) except -1
     cdef int next_key(self, Direction* direction) except -1
     cdef int begin_record(self, Direction* direction, const uint8_t* header) except -1
     cdef int body_of(self, Layer layer, const uint8_t* header) except -1

@@ -7,16 +7,16 @@ KeyUpdate and an alert; the rest ends the connection.
 """
 
 cimport cython
+from broker.transport.key_schedule cimport IV, KEY_MAX, expand_label, sha256, sha384
 from broker.transport.layer cimport Layer, Layers, plain, plain_room
 from broker.transport.openssl cimport *
 from broker.wire.output_buffer cimport output_room
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 cdef enum:
-    IV = 12
     TAG = 16
     PLAIN_MAX = 16384                # bytes of content in a record
     BODY_MAX = PLAIN_MAX + 256       # and of the record without its header
@@ -43,47 +43,17 @@ cdef uint8_t[BODY_MAX] scratch       # what is opened for another layer
 
 cdef uint64_t records_per_key = 1 << 23  # of AES-GCM 2^24.5 full records may have the same key (section 5.5)
 cdef Suite[3] suites
-cdef EVP_MD_CTX* digesting = EVP_MD_CTX_new()
 
 
 cdef int fetch_suites() except -1:
-    """Ask OpenSSL for the ciphers and digests once: it takes its time for that."""
-    cdef EVP_MD* sha256 = EVP_MD_fetch(NULL, b"SHA2-256", NULL)
-    cdef EVP_MD* sha384 = EVP_MD_fetch(NULL, b"SHA2-384", NULL)
-    suites[0] = Suite(0x1301, EVP_CIPHER_fetch(NULL, b"AES-128-GCM", NULL), sha256, 32, 64, 16)
-    suites[1] = Suite(0x1302, EVP_CIPHER_fetch(NULL, b"AES-256-GCM", NULL), sha384, 48, 128, 32)
-    suites[2] = Suite(0x1303, EVP_CIPHER_fetch(NULL, b"ChaCha20-Poly1305", NULL), sha256, 32, 64, 32)
+    """Ask OpenSSL for the ciphers once: it takes its time for that."""
+    suites[0] = Suite(0x1301, EVP_CIPHER_fetch(NULL, b"AES-128-GCM", NULL), &sha256, 16)
+    suites[1] = Suite(0x1302, EVP_CIPHER_fetch(NULL, b"AES-256-GCM", NULL), &sha384, 32)
+    suites[2] = Suite(0x1303, EVP_CIPHER_fetch(NULL, b"ChaCha20-Poly1305", NULL), &sha256, 32)
     return 0
 
 
 fetch_suites()
-
-
-cdef int expand(Suite* suite, const uint8_t* secret, bytes label, uint8_t* into, uint32_t length) except -1:
-    """HKDF-Expand-Label (RFC 8446, 7.1) without context, of no more than one digest: so it is one HMAC (RFC 2104)."""
-    cdef uint8_t[128] key
-    cdef uint8_t[SECRET_MAX] made
-    cdef bytes named = b"tls13 " + label
-    cdef bytes info = bytes((0, length, len(named))) + named + b"\0\1"
-    cdef const uint8_t* text = info
-    cdef size_t text_length = len(info)
-    cdef uint32_t index, turn
-    memset(key, 0x36, sizeof(key))
-    for index in range(suite.secret_length):
-        key[index] ^= secret[index]
-    for turn in range(2):
-        if (EVP_DigestInit_ex(digesting, suite.digest, NULL) <= 0
-                or EVP_DigestUpdate(digesting, key, suite.block_length) <= 0
-                or EVP_DigestUpdate(digesting, text, text_length) <= 0
-                or EVP_DigestFinal_ex(digesting, made, NULL) <= 0):
-            raise MemoryError()
-        for index in range(suite.block_length):
-            key[index] ^= 0x36 ^ 0x5C
-        text, text_length = made, suite.secret_length
-    memcpy(into, made, length)
-    OPENSSL_cleanse(key, sizeof(key))
-    OPENSSL_cleanse(made, sizeof(made))
-    return 0
 
 
 def set_records_per_key(uint64_t number) -> int:
@@ -106,7 +76,8 @@ cdef class Records:
         free(self.partial)
 
     cdef bint take(self, const SSL_CIPHER* cipher, Secrets* secrets, uint64_t sent_records) except -1:
-        """Go on from a handshake. Returns whether that can be: not with every cipher suite.
+        """Go on from a handshake. Returns whether that can be: not with every cipher suite, nor if another provider of
+        OpenSSL's than ours has derived its keys.
 
         Args:
             sent_records: that OpenSSL has sent with the key of application data: tickets.
@@ -114,40 +85,44 @@ cdef class Records:
         cdef unsigned short name = SSL_CIPHER_get_protocol_id(cipher)
         cdef int index
         for index in range(3):
-            if suites[index].name == name and suites[index].cipher != NULL and suites[index].digest != NULL:
+            if suites[index].name == name and suites[index].cipher != NULL:
                 self.suite = &suites[index]
-        if (self.suite == NULL or secrets.sent_length != self.suite.secret_length
-                or secrets.received_length != self.suite.secret_length):
+        if self.suite == NULL or not self.fits(&secrets.sent) or not self.fits(&secrets.received):
             return False
-        self.received.cipher = EVP_CIPHER_CTX_new()
-        self.sent.cipher = EVP_CIPHER_CTX_new()
-        if (self.received.cipher == NULL or self.sent.cipher == NULL
-                or EVP_CipherInit_ex(self.received.cipher, self.suite.cipher, NULL, NULL, NULL, 0) <= 0
-                or EVP_CipherInit_ex(self.sent.cipher, self.suite.cipher, NULL, NULL, NULL, 1) <= 0):
-            raise MemoryError()
-        memcpy(self.received.secret, secrets.received, self.suite.secret_length)
-        memcpy(self.sent.secret, secrets.sent, self.suite.secret_length)
-        self.set_key(&self.received)
-        self.set_key(&self.sent)
+        self.begin(&self.received, &secrets.received, False)
+        self.begin(&self.sent, &secrets.sent, True)
         self.sent.number = sent_records
         return True
 
-    cdef int set_key(self, Direction* direction) except -1:
-        """Derive key and IV of the secret, for the records from number 0 on (section 7.3)."""
-        cdef uint8_t[32] key
-        expand(self.suite, direction.secret, b"key", key, self.suite.key_length)
-        expand(self.suite, direction.secret, b"iv", direction.iv, IV)
-        direction.number = 0
-        done = EVP_CipherInit_ex(direction.cipher, NULL, NULL, key, NULL, -1)
-        OPENSSL_cleanse(key, sizeof(key))
-        if done <= 0:
+    cdef bint fits(self, const Keys* keys) noexcept:
+        return keys.secret_length == self.suite.digest.length and keys.key_length == self.suite.key_length
+
+    cdef int begin(self, Direction* direction, const Keys* keys, bint seals) except -1:
+        memcpy(direction.secret, keys.secret, SECRET_MAX)
+        memcpy(direction.iv, keys.iv, IV)
+        direction.cipher = EVP_CIPHER_CTX_new()
+        if direction.cipher == NULL or EVP_CipherInit_ex(
+                direction.cipher, self.suite.cipher, NULL, keys.key, NULL, seals) <= 0:
             raise MemoryError()
         return 0
 
     cdef int next_key(self, Direction* direction) except -1:
-        """Go on with the next secret (section 7.2)."""
-        expand(self.suite, direction.secret, b"traffic upd", direction.secret, self.suite.secret_length)
-        return self.set_key(direction)
+        """Go on with the next secret (section 7.2), and what follows from it, for the records from number 0 on (7.3)."""
+        cdef uint8_t[KEY_MAX] key
+        cdef uint8_t[SECRET_MAX] former
+        cdef const Digest* digest = self.suite.digest
+        memcpy(former, direction.secret, SECRET_MAX)
+        cdef bint done = (
+            expand_label(digest, former, "traffic upd", direction.secret, digest.length)
+            and expand_label(digest, direction.secret, "key", key, self.suite.key_length)
+            and expand_label(digest, direction.secret, "iv", direction.iv, IV)
+            and EVP_CipherInit_ex(direction.cipher, NULL, NULL, key, NULL, -1) > 0)
+        direction.number = 0
+        OPENSSL_cleanse(key, sizeof(key))
+        OPENSSL_cleanse(former, sizeof(former))
+        if not done:
+            raise MemoryError()
+        return 0
 
     # What comes ------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """TLS on one connection."""
 
+from broker.transport.key_schedule cimport Secrets
 from broker.transport.layer cimport Layer
 from broker.transport.openssl cimport SSL
-from broker.transport.records cimport Records, Secrets
+from broker.transport.records cimport Records
 from broker.transport.tls_context cimport TlsContext
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

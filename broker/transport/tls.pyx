@@ -7,10 +7,11 @@ own between two calls, and lets go of those it has (SSL_MODE_RELEASE_BUFFERS).
 
 cimport cython
 from broker.transport.certificate cimport certificate_of
+from broker.transport.key_schedule cimport Secrets, note_into
 from broker.transport.layer cimport Layers, plain, plain_room
 from broker.transport.openssl cimport *
-from broker.transport.records cimport Records, Secrets
-from broker.transport.tls_context cimport begin_noting, end_noting
+from broker.transport.records cimport Records
+from broker.transport.tls_context cimport begin_counting, records_sent
 from broker.wire.output_buffer cimport output_room
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -196,16 +197,16 @@ cdef class Tls(Layer):
     cdef int shake_hands(self) except -1:
         """Go on with the handshake. Returns 1 when it is over, 0 if more has to come."""
         cdef int outcome, error
-        cdef uint64_t sent_records
         ERR_clear_error()
-        begin_noting(self.ssl, self.secrets)
+        note_into(self.secrets)
+        begin_counting()
         outcome = SSL_do_handshake(self.ssl)
-        sent_records = end_noting(self.ssl)
+        note_into(NULL)
         if outcome == 1:
             self.opened = True
             self.note_facts()
             self.stack.work += WORK_RESUMED if SSL_session_reused(self.ssl) else WORK_HANDSHAKE
-            self.take_over(sent_records)
+            self.take_over(records_sent())
             return 1
         error = SSL_get_error(self.ssl, outcome)
         if error != ERROR_WANT_READ:

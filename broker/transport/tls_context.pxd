@@ -1,11 +1,10 @@
 """A listener's TLS: certificates, keys, who is trusted. Each connection is made of one of these."""
 
-from broker.transport.openssl cimport SSL, SSL_CTX
-from broker.transport.records cimport Secrets
+from broker.transport.openssl cimport SSL_CTX
 from libc.stdint cimport uint64_t
 
-cdef void begin_noting(SSL* ssl, Secrets* place) noexcept nogil      # as its handshake goes on, until end_noting()
-cdef uint64_t end_noting(SSL* ssl) noexcept nogil                    # how many records OpenSSL has sent since
+cdef void begin_counting() noexcept nogil
+cdef uint64_t records_sent() noexcept nogil          # by OpenSSL, since begin_counting()
 
 
 cdef class TlsContext:

@@ -10,11 +10,11 @@ import time
 from broker.config.start_error import StartError
 from broker.logs import get
 from broker.transport.certificate cimport certificate_of
+from broker.transport.key_schedule cimport PREFERRED
 from broker.transport.openssl cimport *
-from broker.transport.records cimport SECRET_MAX, Secrets
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, strlen, strncmp
+from libc.stdint cimport uint64_t
+from libc.string cimport memcmp, memcpy
 
 cdef enum:                       # openssl/ssl.h, openssl/x509*.h, openssl/tls1.h: parts of the binary interface
     FILETYPE_PEM = 1
@@ -39,8 +39,6 @@ cdef enum:                       # openssl/ssl.h, openssl/x509*.h, openssl/tls1.
     TICKET_KEY_BYTES = 80        # name, key of HMAC-SHA-256, key of AES-256-CBC
     PSK_BYTES_MAX = 256
     RECORD_HEADER = 0x100        # what the message callback calls the header of a record
-    HANDSHAKE_MESSAGE = 22
-    FINISHED = 20
 
 cdef unsigned long OPTIONS = (
     (1 << 7)                     # SSL_OP_IGNORE_UNEXPECTED_EOF: an end without close_notify is an end
@@ -59,8 +57,7 @@ log = get("tls")
 cdef unsigned char[TICKET_KEY_BYTES] ticket_key
 cdef unsigned char[TICKET_KEY_BYTES] former_ticket_key
 cdef bint has_former_ticket_key = False
-cdef Secrets* noted = NULL           # where the secrets of the handshake under way go
-cdef uint64_t records_sent = 0
+cdef uint64_t sent_count = 0         # of records
 cdef object keylog = None            # file that keys are written to, unbuffered; None: they are not
 
 TICKET_KEYS_BYTES = TICKET_KEY_BYTES
@@ -164,68 +161,22 @@ cdef unsigned int on_psk(SSL* ssl, const char* identity, unsigned char* key, uns
     return <unsigned int>len(found)
 
 
-cdef void begin_noting(SSL* ssl, Secrets* place) noexcept nogil:
-    global noted, records_sent
-    noted = place
-    records_sent = 0
-    if place.sent_length:            # the client's is still missing
-        have_secrets(ssl, True)
+cdef void begin_counting() noexcept nogil:
+    global sent_count
+    sent_count = 0
 
 
-cdef uint64_t end_noting(SSL* ssl) noexcept nogil:
-    global noted
-    noted = NULL
-    have_secrets(ssl, False)
-    return records_sent
-
-
-cdef void have_secrets(SSL* ssl, bint wanted) noexcept nogil:
-    """Have OpenSSL say secrets, or not: it takes its time to write them down, so only while there is one that we want."""
-    cdef SSL_CTX* context = SSL_get_SSL_CTX(ssl)
-    if <void*>SSL_CTX_get_keylog_callback(context) != <void*>on_keys:
-        SSL_CTX_set_keylog_callback(context, <KeylogCallback>on_secret if wanted else <KeylogCallback>NULL)
+cdef uint64_t records_sent() noexcept nogil:
+    return sent_count
 
 
 cdef void on_message(int sent, int version, int kind, const void* data, size_t length, SSL* ssl, void* our) noexcept nogil:
-    """Count records; behind our Finished, the traffic secrets of application data are derived (RFC 8446, 7.1)."""
-    global records_sent
+    global sent_count
     if sent and kind == RECORD_HEADER:
-        records_sent += 1
-    elif sent and kind == HANDSHAKE_MESSAGE and length and (<const uint8_t*>data)[0] == FINISHED and noted != NULL:
-        have_secrets(ssl, True)
-
-
-cdef void on_secret(const SSL* ssl, const char* line) noexcept nogil:
-    """Note a traffic secret of application data: `LABEL CLIENT_RANDOM SECRET`, both in hexadecimal."""
-    cdef const char* text = line + strlen(line)
-    cdef uint8_t* into
-    cdef uint32_t length = 0, index
-    cdef uint8_t high, low
-    if noted == NULL:
-        return
-    if strncmp(line, "SERVER_TRAFFIC_SECRET_0 ", 24) == 0:
-        into = noted.sent
-    elif strncmp(line, "CLIENT_TRAFFIC_SECRET_0 ", 24) == 0:
-        into = noted.received
-    else:
-        return
-    while text > line and (text - 1)[0] != c" ":
-        text -= 1
-        length += 1
-    length //= 2
-    if length > SECRET_MAX:
-        return
-    for index in range(length):
-        high, low = <uint8_t>text[2 * index], <uint8_t>text[2 * index + 1]
-        into[index] = <uint8_t>(((high & 15) + (9 if high > 57 else 0)) << 4 | ((low & 15) + (9 if low > 57 else 0)))
-    if into == noted.sent:
-        noted.sent_length = length
-    else:
-        noted.received_length = length
+        sent_count += 1
 
 
 cdef void on_keys(const SSL* ssl, const char* line) noexcept with gil:
-    on_secret(ssl, line)
     if keylog is not None:
         try:
             keylog.write(line + b"\n")
@@ -334,7 +285,7 @@ cdef class TlsContext:
         return digest.digest()
 
     cdef SSL_CTX* _make(self, settings, bytes identity, list files) except NULL:
-        cdef SSL_CTX* context = SSL_CTX_new(TLS_server_method())
+        cdef SSL_CTX* context = SSL_CTX_new_ex(NULL, PREFERRED, TLS_server_method())
         if context == NULL:
             raise MemoryError()
         try:
