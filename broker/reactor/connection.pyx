@@ -177,8 +177,8 @@ cdef class Connection(InputEnd):
 
     cdef bint has_last_words(self) except -1:
         """Whether the peer waits for them: those of MQTT, or where it has none any more the goodbye of a layer."""
-        return self.close_reason not in BY_CLIENT or (
-            self.layers is not None and self.layers.outermost is not None and self.close_reason not in LOST)
+        return self.close_reason not in BY_CLIENT or (self.layers is not None and self.layers.outermost is not None
+                                                      and self.close_reason not in LOST and not self.has_left())
 
     cdef int socket_failed(self, int error) except -1:
         output_clear(&self.out)

@@ -32,3 +32,4 @@ cdef class SocketEnd(Protocol):
     cdef int relay_on(self) except -1                   # of a relay: there may be room for more
     cdef int socket_failed(self, int error) except -1
     cdef int end_output(self) except -1
+    cdef bint has_left(self) noexcept                   # the peer has closed the connection, and said nothing more

@@ -4,6 +4,7 @@ cimport cython
 from broker.wire.output_buffer cimport Chunk, Output, chunk_data, list_push, output_bytes, output_clear, output_consume
 from broker.reactor.protocol cimport AWAITING_CONNECT, OPEN, RELAYED
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint8_t
 from libc.string cimport memset
 from posix.uio cimport iovec
 import os
@@ -13,9 +14,11 @@ cdef extern from "<sys/socket.h>" nogil:
         iovec* msg_iov
         size_t msg_iovlen
     ssize_t send(int fd, const void* data, size_t size, int flags)
+    ssize_t recv(int fd, void* data, size_t size, int flags)
     int shutdown(int fd, int how)
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
+    int MSG_PEEK
     int SHUT_WR
     ssize_t sendmsg(int fd, const msghdr* message, int flags)
 
@@ -32,6 +35,7 @@ cdef extern from "<sys/epoll.h>" nogil:
 cdef enum:
     VECTORS = 16
     WRAP_BYTES = 65536           # of output that go through the layers before the socket is asked to take them
+    RAW_LITTLE = 4096            # that layers have to say themselves, the end of a handshake for one: it goes along
 
 
 cdef inline ssize_t send_chunks(int fd, Output* output, size_t* size) noexcept:
@@ -101,12 +105,12 @@ cdef class SocketEnd(Protocol):
         return self.took(True)
 
     cdef int send_layered(self) except -1:
-        """send_pending() through layers: what they have made of our output comes first, and no more is made before."""
+        """send_pending() through layers: what they have made of our output comes first, and hardly more is made before."""
         cdef ssize_t sent
         cdef size_t size = 0
         cdef Output* raw = &self.layers.raw
         while True:
-            if raw.head == NULL:
+            if raw.pending < RAW_LITTLE:
                 self.wrap_output()
                 if raw.head == NULL:
                     break
@@ -167,6 +171,11 @@ cdef class SocketEnd(Protocol):
             return self.send_layered()           # which comes back here
         shutdown(self.fd, SHUT_WR)
         return 0
+
+    cdef bint has_left(self) noexcept:
+        cdef uint8_t byte
+        cdef ssize_t received = recv(self.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT)
+        return received == 0 or (received < 0 and errno != EAGAIN and errno != EINTR)
 
     cdef int made_room(self) except -1:
         """The output fell well below its limit: what waited goes on at the end of the turn."""
