@@ -1,8 +1,9 @@
-"""`python -m tests.tools.instructions [SCENARIO ...]`: instructions of a worker for a message, counted by callgrind.
+"""`python -m tests.tools.instructions [SCENARIO ...]`: instructions of a worker for a message or a visit.
 
-A hub without sockets is driven by hand, so two runs of one version give the same figures, on a busy machine too; system
-calls are not in them. To compare two versions, run this in both trees. What is counted of a message is all that is done
-for it: parsing its packets and the acknowledgements to come, routing, encoding, its part of a turn.
+Callgrind counts. A hub without sockets is driven by hand, so two runs of one version give the same figures, on a busy
+machine too; system calls are not in them. To compare two versions, run this in both trees. What is counted of a message
+is all that is done for it: parsing its packets and the acknowledgements to come, routing, encoding, its part of a turn.
+Of a visit it is CONNECT, CONNACK, DISCONNECT and the end.
 """
 
 import ctypes
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.wire.packets import Ack, Packet, Publish, Subscribe, encode, subscription
+from broker.wire.packets import Ack, Connect, Disconnect, Packet, Publish, Subscribe, encode, subscription
 from broker.wire.properties import PacketType
 from tests.support.doubles import FakeLog
 from tests.support.process import ROOT
@@ -96,7 +97,30 @@ class Load:
                 client.connection.take_output()
 
 
-SCENARIOS: dict[str, Callable[[], Load]] = {
+class Visits:
+    """Clients that come and go, PACKETS of them at once."""
+
+    def __init__(self, version: int) -> None:
+        self.broker = TurnedHub(connects_per_second_max=0)
+        self.connects = [encode(Connect(version, b"c%d" % number, keep_alive_s=60), version)
+                         for number in range(PACKETS)]
+        self.disconnect = encode(Disconnect(), version)
+
+    def round(self, toggle: Callable[[], None]) -> None:
+        """Have PACKETS clients come and go, and that counted."""
+        connections = [self.broker.hub.connect() for _ in range(PACKETS)]
+        for data in (self.connects, [self.disconnect] * PACKETS):
+            toggle()
+            for connection, packet in zip(connections, data, strict=True):
+                connection.feed_bytes(packet)
+            self.broker.turn()
+            toggle()
+            for connection in connections:
+                connection.take_output()
+        assert self.broker.hub.connection_count == 0
+
+
+SCENARIOS: dict[str, Callable[[], Load | Visits]] = {
     "QoS 0": lambda: Load(0),
     "QoS 1": lambda: Load(1),
     "QoS 2": lambda: Load(2),
@@ -105,6 +129,8 @@ SCENARIOS: dict[str, Callable[[], Load]] = {
     "QoS 1 to 20": lambda: Load(1, 20),
     "QoS 1, logged": lambda: Load(1, is_logged=True),
     "QoS 2, logged": lambda: Load(2, is_logged=True),
+    "visit": lambda: Visits(4),
+    "visit, 5.0": lambda: Visits(5),
 }
 
 
