@@ -84,7 +84,7 @@ class RecordsEnd:
 
     def __init__(self, layers: Layers) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            context = ssl.create_default_context()
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
             context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -13,6 +13,7 @@ from tests.tools.fuzz import (
     proxy,
     tls_answers,
     tls_records,
+    tls_sealed,
     tokens,
     topics,
     upgrades,
@@ -21,6 +22,6 @@ from tests.tools.fuzz import (
 )
 
 TARGETS = {module.TARGET.name: module.TARGET for module in (
-    connection, decoders, codec, topics, first_bytes, openings, configuration,
+    connection, decoders, codec, topics, first_bytes, openings, configuration, tls_sealed,
     websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file,
     control_requests, tokens, acl_file)}
