@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from broker.wire.packets import Connect
 
 
+_NOBODY = Accepted()
+
+
 class Authenticator(Protocol):
     """Decides who a client is. It may answer at once or return an awaitable, which runs under trio."""
 
@@ -32,7 +35,7 @@ class Anonymous:
         """Accept; refuse enhanced authentication, since no method is known here [MQTT-4.12.0-1]."""
         if exchange.method is not None:
             return Refused(Reason.BAD_AUTHENTICATION_METHOD, "no authentication method is known here")
-        return Accepted(connect.user_name)
+        return _NOBODY if connect.user_name is None else Accepted(connect.user_name)
 
 
 class Admission(Protocol):

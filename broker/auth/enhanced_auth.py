@@ -77,6 +77,11 @@ class Exchange:
         self._answer: Auth | None = None
 
     @property
+    def has_waited(self) -> bool:
+        """Whether the authenticator did not decide at once."""
+        return self._scope is not None
+
+    @property
     def peer(self) -> str | None:
         """The client's address as text, None if it is not known."""
         peer: str | None = self._connection.peer

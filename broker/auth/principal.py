@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from broker.transport.facts import Certificate
+    from broker.auth.outcome import Accepted
+    from broker.transport.facts import Certificate, Facts
 
 IN_PROCESS: Final = -1           # "listener" of a client in this process
 
@@ -39,3 +40,15 @@ class Principal(Struct, frozen=True):
 def host_of(peer: str | None) -> str | None:
     """Return the host of HOST:PORT; None: it is not known."""
     return None if peer is None else peer.rpartition(":")[0]
+
+
+def principal_of(peer: str | None, facts: Facts | None, client_identifier: bytes, accepted: Accepted) -> Principal:
+    """Return who a client is, since its authenticator has accepted it.
+
+    Args:
+        peer: HOST:PORT; None: it is not known.
+        facts: what its connection tells of it; None: nothing.
+    """
+    return Principal(
+        accepted.identity, client_identifier, host_of(peer), 0 if facts is None else facts.listener,
+        None if facts is None else facts.certificate, accepted.groups, accepted.superuser, accepted.rules)

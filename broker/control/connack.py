@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.auth.outcome import STRING_BYTES_MAX
+from broker.wire.packets import encode_connack
+from broker.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from broker.config.loader import Config
@@ -37,6 +39,8 @@ class ConnackProperties:
                 ("shared_subscription_available", mqtt.shared_subscriptions_available)):
             if not available:
                 self._all[name] = 0
+        self._encoded = {(version, present): encode_connack(version, present, Reason.SUCCESS, self._all)
+                         for version in (3, 4, 5) for present in (False, True)}
 
     def of(self, connect: Connect, rules: ListenerRules, identifier: bytes, expiry_s: int,
            keep_alive_s: int) -> dict[str, Any]:
@@ -62,3 +66,13 @@ class ConnackProperties:
             if len(information.encode()) <= STRING_BYTES_MAX:        # it grows by the client's own identifier
                 properties = {**properties, "response_information": information}
         return properties
+
+    def encoded(self, version: int, session_present: bool, properties: dict[str, Any]) -> bytes:
+        """Return a CONNACK with success; most clients are told the same, which has been encoded before.
+
+        Args:
+            properties: as of() has returned them.
+        """
+        if version < 5 or properties is self._all:
+            return self._encoded[version, session_present]
+        return encode_connack(version, session_present, Reason.SUCCESS, properties)

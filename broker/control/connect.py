@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.auth.authenticator import Anonymous
 from broker.auth.enhanced_auth import FAILED, Exchange, checked
 from broker.auth.outcome import Accepted, Outcome, Pending, Refused
-from broker.auth.principal import Principal, host_of
+from broker.auth.principal import principal_of
 from broker.control.authentication_expiry import AuthenticationExpiry
 from broker.control.connack import ConnackProperties
 from broker.control.listener_rules import ListenerRules, proves_itself
@@ -212,7 +213,7 @@ class Handshake:
         """Ask the authenticator. Returns decide()'s answer, or False if that is called later."""
         try:
             outcome = self.authenticator.authenticate(connect, exchange)
-            if not isinstance(outcome, Awaitable):
+            if not isinstance(outcome, (Accepted, Refused, Awaitable)):
                 outcome = checked(outcome)
         except Exception:
             log.exception("authenticator_failed")
@@ -259,7 +260,7 @@ class Handshake:
         success = encode_fitting(Auth(Reason.SUCCESS, properties), 5, connection.packet_bytes_max)
         if not success:
             raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no AUTH fits the Maximum Packet Size")
-        principal = _principal_of(connection, connect.client_identifier, outcome)
+        principal = principal_of(connection.peer, connection.facts, connect.client_identifier, outcome)
         connection.principal = principal
         connection.renew_salt(self._new_salt())
         self.expiry.begin(connection, outcome.expires_at_s)
@@ -364,12 +365,14 @@ class Handshake:
         if isinstance(outcome, Refused):
             return self._refuse(connection, outcome)
         rules = self._rules_of(connection)
-        refusal = self._full(connect, rules)
-        if refusal is not None:
-            return self._refuse(connection, *refusal)
+        if exchange.has_waited:                  # others may have come meanwhile
+            refusal = self._full(connect, rules)
+            if refusal is not None:
+                return self._refuse(connection, *refusal)
         self._check_will(connection, connect)
         identifier = self._identifier_of(connect)
-        principal = connection.principal = _principal_of(connection, identifier, outcome)
+        principal = connection.principal = principal_of(
+            connection.peer, connection.facts, identifier, outcome)
         expiry_s = self._expiry_interval(connect)
         if not self.router.accepting and (
                 expiry_s or connect.will is not None or identifier in self.router.sessions
@@ -401,8 +404,8 @@ class Handshake:
         mount_point = b"" if rules.mount_point is None else rules.mount_point.prefix
         if older is not None and (connect.clean_start or older.mount_point != mount_point):
             self.router.end_session(older)           # [MQTT-3.1.2-4]; the names in it are not those of its client now
-        if self.router.ending.call_after(identifier, lambda: self._decide_late(
-                connection, connect, exchange, outcome)):
+        if self.router.ending.more and self.router.ending.call_after(
+                identifier, partial(self._decide_late, connection, connect, exchange, outcome)):
             self.give_place(connection)
             self.session_limit.tell()
             return False
@@ -414,7 +417,7 @@ class Handshake:
             self._finish(opening)
             return True
         self.openings.begin(opening)
-        self.router.effects.call(lambda: self._settled(opening))
+        self.router.effects.call(partial(self._settled, opening))
         return False
 
     def _decide_late(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> None:
@@ -448,7 +451,7 @@ class Handshake:
             return                   # its end, which may not have been dealt with, is that of the opening
         if not self.openings.holds(opening):
             # Its client has come again while the record was under way [MQTT-3.1.4-3].
-            _welcome(opening)
+            self._welcome(opening)
             _dismiss(connection)
             return
         self.openings.end(connection)
@@ -533,11 +536,16 @@ class Handshake:
             self._taps.opened(connection, connect)
         if keep_alive_s == 0:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
-        _welcome(opening)
+        self._welcome(opening)
         connection.resume_later()            # many may be let in at once
         self._opened(connection)
         if self.presence.watches:
             self.presence.opened(connection, self.router.ledger.now_ms)
+
+    def _welcome(self, opening: Opening) -> None:
+        """Tell a client that it is let in."""
+        version, present = opening.connection.version, opening.present
+        opening.connection.write_packet(self._connack.encoded(version, present, opening.properties))
 
     def _expiry_interval(self, connect: Connect) -> int:
         """Return the session expiry interval in force, seconds; a 3.x session that is not clean has the longest."""
@@ -546,19 +554,6 @@ class Handshake:
             asked: int = connect.properties.get("session_expiry_interval", 0)
             return min(asked, maximum)
         return 0 if connect.clean_start else maximum
-
-
-def _principal_of(connection: Connection, client_identifier: bytes, accepted: Accepted) -> Principal:
-    facts = connection.facts
-    return Principal(
-        accepted.identity, client_identifier, host_of(connection.peer), 0 if facts is None else facts.listener,
-        None if facts is None else facts.certificate, accepted.groups, accepted.superuser, accepted.rules)
-
-
-def _welcome(opening: Opening) -> None:
-    """Tell a client that it is let in."""
-    opening.connection.write_packet(encode(
-        Connack(opening.present, Reason.SUCCESS, opening.properties), opening.connection.version))
 
 
 def _dismiss(connection: Connection) -> None:

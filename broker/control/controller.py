@@ -448,16 +448,8 @@ class Controller:
         reason = connection.close_reason
         self.ends[reason] += 1
         error = self._errors.pop(connection, None)
-        # Whoever was refused has an address alone, which fail2ban looks for: a client identifier may look like one.
-        who = {"client": Late(client_of, connection)} if connection.session is not None else {
-            "client": Late(client_of, connection), "address": connection.peer or "unknown"}
-        if error is not None:
-            log.info("connection_ended", **who, reason=reason, clause=error.clause, detail=error.detail)
-        elif reason in LOST and connection.is_silent:
-            # Health checks come every second or two.
-            log.debug("connection_ended", **who, reason=reason)
-        elif reason not in QUIET_ENDS:
-            log.info("connection_ended", **who, reason=reason)
+        if error is not None or reason not in QUIET_ENDS:
+            _log_end(connection, reason, error)
         if connection.tap is not None:
             self.taps.ended(connection)
         session = connection.session
@@ -479,6 +471,19 @@ class Controller:
         """A turn took longer than 10 ms."""
         self.slow_turns += 1
         log.warning("slow_turn", **phases)
+
+
+def _log_end(connection: Connection, reason: CloseReason, error: ClientError | None) -> None:
+    # Whoever was refused has an address alone, which fail2ban looks for: a client identifier may look like one.
+    who = {"client": Late(client_of, connection)} if connection.session is not None else {
+        "client": Late(client_of, connection), "address": connection.peer or "unknown"}
+    if error is not None:
+        log.info("connection_ended", **who, reason=reason, clause=error.clause, detail=error.detail)
+    elif reason in LOST and connection.is_silent:
+        # Health checks come every second or two.
+        log.debug("connection_ended", **who, reason=reason)
+    else:
+        log.info("connection_ended", **who, reason=reason)
 
 
 def _answering_version(connect_body: bytes) -> int:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from router.sessions.session import Session
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Opening:
     """An accepted CONNECT whose CONNACK waits for a record.
 

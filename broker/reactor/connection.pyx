@@ -4,7 +4,7 @@ cimport cython
 from broker.wire.output_buffer cimport list_push, output_clear
 from broker.reactor.protocol cimport CLOSING, CONNECTING, OPEN, RELAYED, call_for_turn
 from broker.wire.reasons import BY_CLIENT, LOST, ClientError, CloseReason, Reason
-from broker.reactor.peer_socket import peer_address
+from broker.reactor.peer_address cimport address_at
 from broker.transport.layer cimport Layers
 from router.core.message cimport Message
 from router.matching.route_cache cimport write_identifier
@@ -303,4 +303,4 @@ cdef class Connection(InputEnd):
         """The client's address as text, as a trusted proxy gives it if one is in between; None if it has none any more."""
         if self.facts is not None and self.facts.address is not None:
             return self.facts.address
-        return peer_address(self.fd)
+        return address_at(self.fd)

@@ -12,6 +12,7 @@ from router.core.varint cimport varint_length, write_varint
 from broker.reactor.histogram cimport monotonic_ns, note_duration, realtime_us
 from broker.reactor.turn cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_INPUT
 from broker.reactor.turn import PHASES
+from broker.reactor.peer_address cimport address_of, sockaddr, sockaddr_storage, socklen_t
 from broker.reactor.pending_handshakes import PendingHandshakes
 from broker.reactor.protocol cimport CLOSING, CONNECTING, WORK_READ
 from broker.reactor.socket_end cimport NO_SOCKET
@@ -42,12 +43,6 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLERR
 
 cdef extern from "<sys/socket.h>" nogil:
-    ctypedef unsigned int socklen_t
-    struct sockaddr:
-        pass
-    struct sockaddr_storage:
-        unsigned short ss_family
-    int AF_INET
     int accept4(int fd, sockaddr* address, socklen_t* length, int flags)
     int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
     int shutdown(int fd, int how)
@@ -58,16 +53,7 @@ cdef extern from "<sys/socket.h>" nogil:
     int SO_KEEPALIVE
 
 cdef extern from "<netinet/in.h>" nogil:
-    struct in_addr:
-        uint32_t s_addr
-    struct sockaddr_in:
-        uint16_t sin_port
-        in_addr sin_addr
     int IPPROTO_TCP
-
-cdef extern from "<arpa/inet.h>" nogil:
-    const char* inet_ntop(int family, const void* address, char* text, socklen_t size)
-    uint16_t ntohs(uint16_t number)
 
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
@@ -131,16 +117,6 @@ def end_with_parent(descriptors: list[int]) -> None:
     action.sa_handler = on_orphaned
     if set_action(SIGUSR1, &action, NULL) or prctl(PR_SET_PDEATHSIG, <unsigned long>SIGUSR1, 0, 0, 0):
         raise OSError(errno, os.strerror(errno))
-
-
-@cython.final
-cdef object address_of(const sockaddr_storage* peer):
-    """Return HOST:PORT of a peer that came by IPv4; None of another, whose socket can be asked."""
-    cdef const sockaddr_in* address = <const sockaddr_in*>peer
-    cdef char[16] text
-    if peer.ss_family != AF_INET or inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text)) == NULL:
-        return None
-    return f"{(<bytes>text).decode('ascii')}:{ntohs(address.sin_port)}"
 
 
 cdef class Reactor(Hub):

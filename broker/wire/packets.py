@@ -68,6 +68,7 @@ _CONNACK_CODES = frozenset((0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *rang
 _DISCONNECT_CODES = frozenset(
     (0, 4, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8C, 0x8D, 0x8E, 0x8F, 0x90, *range(0x93, 0xA3)))
 _AUTH_CODES = frozenset((0x00, 0x18, 0x19))
+_NORMAL_DISCONNECT = Disconnect()
 
 _ACKS: Mapping[PacketType, tuple[int, frozenset[int], str]] = {      # first byte, reason codes, clause
     PacketType.PUBACK: (0x40, _ACK_CODES, "MQTT-3.4.2-1"),
@@ -347,7 +348,7 @@ def decode_disconnect(body: bytes, version: int, *, user_properties: bool = True
     if version != 5:
         _at_end(body, 0)
     if not body:
-        return Disconnect()
+        return _NORMAL_DISCONNECT
     reason = _reason(body[0], _DISCONNECT_CODES, "MQTT-3.14.2-1")
     if len(body) == 1:
         return Disconnect(reason)
