@@ -80,6 +80,11 @@ def merged_authenticators(answers: Iterable[list[Row]]) -> list[Row]:
     for rows in answers:
         for row in rows:
             known = merged.setdefault(row["authenticator"], row)
-            if known is not row and "verified" in row:
-                known["verified"] += row["verified"]
+            if known is row:
+                continue
+            for name in ("verified", "asked", "failed"):
+                if name in row:
+                    known[name] += row[name]
+            if "trouble" in row:
+                known["trouble"] = known["trouble"] or row["trouble"]
     return list(merged.values())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
-from broker.config.authenticator import PasswordFileTable
+from broker.config.authenticator import HttpTable, PasswordFileTable
 from broker.config.host_resources import cores_available
 from broker.config.listener_check import anonymous_allowed
 from broker.wire.reasons import Reason
@@ -44,6 +44,9 @@ class Member(Protocol):
     def use(self, found: Any) -> None:
         """From now on, decide by what read() has returned."""
 
+    async def run(self) -> None:
+        """Do what it does beside its answers, until cancelled; or return, if there is nothing."""
+
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
 
@@ -61,7 +64,10 @@ class Chain:
     """
 
     def __init__(self, config: Config, members: Sequence[Member]) -> None:
-        self._members = tuple(members)
+        named = {table.name: member for table, member in zip(config.authenticator, members, strict=False)}
+        # By listener: those that it names, or all.
+        self._members = [tuple(members) if listener.authenticators is None else tuple(
+            named[name] for name in listener.authenticators) for listener in config.listeners]
         self._key = secrets.token_bytes(64)
         self._anonymous = [anonymous_allowed(config, listener) is True for listener in config.listeners]
         self._proved = [listener.username_from is not None for listener in config.listeners]
@@ -70,15 +76,16 @@ class Chain:
         """Ask one after the other; at once, as long as they answer at once."""
         facts = exchange.facts
         listener = 0 if facts is None else facts.listener
-        if self._proved[listener] and exchange.method is None:
+        if self._proved[listener] and exchange.method is None and not exchange.again:
             return Accepted(connect.user_name)
         return self._ask(connect, exchange, listener, 0, [])
 
     def _ask(self, connect: Connect, exchange: Exchange, listener: int, begin: int,
              ignored: list[Ignored]) -> Outcome | Awaitable[Outcome]:
         """Ask from member `begin` on; `ignored` is what those before have said."""
-        for number in range(begin, len(self._members)):
-            answer = self._members[number].authenticate(connect, exchange)
+        members = self._members[listener]
+        for number in range(begin, len(members)):
+            answer = members[number].authenticate(connect, exchange)
             if isinstance(answer, Awaitable):
                 return self._ask_on(answer, connect, exchange, listener, number, ignored)
             if not isinstance(answer, Ignored):
@@ -88,7 +95,8 @@ class Chain:
         if exchange.method is not None:
             return refusal or NO_METHOD
         if connect.user_name is None:
-            return refusal or (Accepted(None) if self._anonymous[listener] else NOBODY)
+            may_come = self._anonymous[listener] and not exchange.again
+            return refusal or (Accepted(None) if may_come else NOBODY)
         refusal = refusal or UNKNOWN
         hiding = [answer.before_refusal for answer in ignored if answer.before_refusal is not None]
         if hiding:
@@ -126,6 +134,10 @@ def _member_of(number: int, table: Table, hashing: trio.CapacityLimiter) -> Memb
         from broker.auth.password_file import PasswordFile
 
         return PasswordFile(number, table.file, hashing)
+    if isinstance(table, HttpTable):
+        from broker.auth.http_authenticator import HttpAuthenticator
+
+        return HttpAuthenticator(number, table)
     from broker.auth.token_authenticator import TokenAuthenticator
 
     return TokenAuthenticator(number, table)

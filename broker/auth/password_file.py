@@ -81,6 +81,9 @@ class PasswordFile:
         self._hashes = lines.hashes
         self._stored = lines.stored
 
+    async def run(self) -> None:
+        """Nothing has to be done beside the answers."""
+
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
         return {"authenticator": self.number, "type": self.kind, "file": self.files[0], "users": len(self._hashes),

@@ -23,6 +23,7 @@ from broker.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from broker.auth.enhanced_auth import Exchange
+    from broker.auth.key_source import KeySource
     from broker.config.authenticator import JwtTable
     from broker.wire.packets import Connect
 
@@ -30,6 +31,10 @@ log = get("tokens")
 
 ANOTHER: Final = Refused(Reason.NOT_AUTHORIZED, "the token is another client's")
 NOT_BELIEVED: Final = Refused(Reason.NOT_AUTHORIZED, "the token was signed with none of the keys that count here")
+
+
+UNAVAILABLE: Final = Refused(Reason.SERVER_UNAVAILABLE, "the keys of the issuer cannot be had now")
+JWKS_TIMEOUT_S: Final = 5.0
 
 
 class TokenAuthenticator:
@@ -56,6 +61,8 @@ class TokenAuthenticator:
             issuers=table.issuers, audience=table.audience, leeway_s=table.leeway_s,
             user_claim=table.user_claim or None, equal=table.claims, end_required=table.exp_required)
         self._keys = Keys()
+        self._own: list[Key] = []                # those of files
+        self._source = None if table.jwks_url is None else self._source_of(table, table.jwks_url)
         self.use(self.read())
 
     # Files ------------------------------------------------------------------------------------------------------------
@@ -90,21 +97,49 @@ class TokenAuthenticator:
 
     def use(self, found: list[Key]) -> None:
         """From now on, believe tokens of these keys. Clients that are connected stay."""
-        self._keys = Keys(found)
+        self._own = found
+        self._use_all()
+        if self._source is not None:
+            self._source.look_soon()
+
+    def _use_all(self) -> None:
+        self._keys = Keys([*self._own, *(() if self._source is None else self._source.keys)])
+
+    def _source_of(self, table: JwtTable, url: str) -> KeySource:
+        # Here, so that who has no URL loads no HTTP.
+        from broker.auth.http_client import HttpClient
+        from broker.auth.key_source import KeySource
+
+        try:
+            client = HttpClient(url, timeout_s=JWKS_TIMEOUT_S, cafile=table.jwks_cafile)
+        except OSError as error:
+            raise StartError(f"authenticator {self.number}: The file {table.jwks_cafile} cannot be used: "
+                             f"{error.strerror}.") from error
+        return KeySource(self.number, client, table.algorithms, table.jwks_refresh_s, self._use_all)
+
+    async def run(self) -> None:
+        """Look at the issuer's URL from time to time, if there is one."""
+        if self._source is not None:
+            try:
+                await self._source.run()
+            finally:
+                await self._source.aclose()
 
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
         return {"authenticator": self.number, "type": self.kind, "keys": self._keys.count,
-                "algorithms": list(self._table.algorithms)}
+                "algorithms": list(self._table.algorithms),
+                "trouble": None if self._source is None else self._source.error}
 
     # Clients ----------------------------------------------------------------------------------------------------------
 
-    def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Ignored | Awaitable[Outcome]:
+    def authenticate(self, connect: Connect, exchange: Exchange) -> (
+            Outcome | Ignored | Awaitable[Outcome | Ignored]):
         """Decide on a CONNECT, or on a token that takes the place of the one before."""
         method = exchange.method
-        if method is not None:
-            if method not in self._table.methods:
-                return Ignored()
+        if method is not None and method not in self._table.methods:
+            return Ignored()
+        if method is not None or exchange.again:
             token = exchange.data or b""
         elif self._table.token_from == "password":
             token = connect.password or b""
@@ -114,8 +149,24 @@ class TokenAuthenticator:
             claims = claims_of(token, self._keys)
         except (NoTokenError, UnknownKeyError) as error:
             log.debug("token_ignored", authenticator=self.number, address=exchange.peer, what=str(error))
+            if isinstance(error, UnknownKeyError) and self._source is not None:
+                if self._source.may_have_news():
+                    return self._decide_later(token, self._source, connect, exchange)
+                if self._source.error is not None:
+                    return Ignored(refusal=UNAVAILABLE)
             # A password has no reason to look like a token.
             return Ignored(refusal=None if method is None and isinstance(error, NoTokenError) else NOT_BELIEVED)
+        return self._decide(claims, connect, exchange)
+
+    async def _decide_later(self, token: bytes, source: KeySource, connect: Connect,
+                            exchange: Exchange) -> Outcome | Ignored:
+        """Look for new keys first."""
+        await source.look()
+        try:
+            claims = claims_of(token, self._keys)
+        except UnknownKeyError:
+            # It may be of a key that cannot be had now: that is no reason for a device to give up its token.
+            return Ignored(refusal=NOT_BELIEVED if source.error is None else UNAVAILABLE)
         return self._decide(claims, connect, exchange)
 
     def _decide(self, claims: dict[str, Any], connect: Connect, exchange: Exchange) -> Outcome:

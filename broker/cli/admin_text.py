@@ -163,6 +163,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("users", lambda row: count(row["users"]) if "users" in row else "-"),
         Column("verified", lambda row: count(row["verified"]) if "verified" in row else "-"),
         Column("keys", lambda row: count(row["keys"]) if "keys" in row else "-"),
+        Column("trouble", lambda row: row.get("trouble") or "-", False, True),
     ),
     "authorizers": (
         Column("authorizer", lambda row: row["authorizer"]),

@@ -11,7 +11,16 @@ PUBLIC_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"
                             "EdDSA")
 
 
-class PasswordFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="password_file"):
+class AuthenticatorTable(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What all authenticators have."""
+
+    name: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="What `authenticators` of a listener call it.", examples=["devices"]),
+    ] = None
+
+
+class PasswordFileTable(AuthenticatorTable, frozen=True, kw_only=True, tag="password_file"):
     """One authenticator that knows users by their passwords."""
 
     file: Annotated[
@@ -24,7 +33,7 @@ class PasswordFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag
     ]
 
 
-class JwtTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="jwt"):
+class JwtTable(AuthenticatorTable, frozen=True, kw_only=True, tag="jwt"):
     """One authenticator that believes signed tokens, JSON Web Tokens, until they end."""
 
     algorithms: Annotated[
@@ -43,6 +52,24 @@ class JwtTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="jwt"):
             examples=[["issuer.pem"]],
         ),
     ] = ()
+    jwks_url: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="URL of a JWK Set with the issuer's keys, looked at from time to time, and when a token names "
+            "a key that is not known.",
+            examples=["https://id.example.org/.well-known/jwks.json"],
+        ),
+    ] = None
+    jwks_refresh_s: Annotated[
+        float, Meta(ge=1, le=86_400, description="Time between two looks at jwks_url.")
+    ] = 300.0
+    jwks_cafile: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="Certificates that sign that of jwks_url, PEM; unset: those of the system.",
+            examples=["id-ca.crt"],
+        ),
+    ] = None
     secret_file: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="File whose bytes are the secret of HS256, HS384, HS512.", examples=["token.secret"]),
@@ -91,8 +118,56 @@ class JwtTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="jwt"):
     ] = ("JWT", "CUSTOM-JWT", "OAUTH2-JWT", "K8S-SAT")
 
 
-Authenticator = PasswordFileTable | JwtTable
+class HttpTable(AuthenticatorTable, frozen=True, kw_only=True, tag="http"):
+    """One authenticator that asks servers over HTTP."""
+
+    urls: Annotated[
+        tuple[str, ...],
+        Meta(
+            min_length=1,
+            description="Of servers that know the same clients: the first is asked; if it does not answer, the next.",
+            examples=[["https://auth.example.org/login"]],
+        ),
+    ]
+    contract: Annotated[
+        Literal["shoal", "emqx", "vernemq", "mosquitto-go-auth", "rabbitmq"],
+        Meta(description="What is asked and answered: ours, or that of another broker or plugin."),
+    ] = "shoal"
+    timeout_s: Annotated[float, Meta(ge=0.1, le=60, description="Time that one server has for its answer.")] = 3.0
+    connections_max: Annotated[
+        int, Meta(ge=1, le=256, description="Connections to one server at once, in each worker.")
+    ] = 8
+    cache_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=86_400,
+            description="Time for which an answer counts that does not say it itself, by Cache-Control: max-age.",
+        ),
+    ] = 0.0
+    stale_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=604_800,
+            description="Time after that for which it counts if no server answers, unless it says it itself, by "
+            "stale-if-error.",
+        ),
+    ] = 0.0
+    authorization_file: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="File with what is sent as Authorization, one line such as Bearer TOKEN.",
+            examples=["auth.token"],
+        ),
+    ] = None
+    cafile: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Certificates that sign those of the servers, PEM; unset: those of the system.",
+             examples=["auth-ca.crt"]),
+    ] = None
+
+
+Authenticator = PasswordFileTable | JwtTable | HttpTable
 """One [[authenticator]] table; `type` tells which."""
 
-AUTHENTICATOR_TYPES: Final[dict[str, type[PasswordFileTable] | type[JwtTable]]] = {
-    "password_file": PasswordFileTable, "jwt": JwtTable}
+AUTHENTICATOR_TYPES: Final[dict[str, type[PasswordFileTable] | type[JwtTable] | type[HttpTable]]] = {
+    "password_file": PasswordFileTable, "jwt": JwtTable, "http": HttpTable}

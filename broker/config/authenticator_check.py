@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -14,6 +15,7 @@ from broker.config.authenticator import (
     PUBLIC_ALGORITHMS,
     SECRET_ALGORITHMS,
     Authenticator,
+    HttpTable,
     JwtTable,
 )
 from broker.config.setting import Problem, Setting, settings_of, shown, tables_of, values_of
@@ -21,7 +23,7 @@ from broker.config.setting import Problem, Setting, settings_of, shown, tables_o
 AUTHENTICATOR_SETTINGS: Final[dict[str, dict[str, Setting]]] = {
     name: {setting.key: setting for setting in settings_of(struct)} for name, struct in AUTHENTICATOR_TYPES.items()}
 
-LISTS: Final = ("algorithms",)           # without a default, of which their type could be seen
+LISTS: Final = ("algorithms", "urls")          # without a default, of which their type could be seen
 
 
 def authenticators_read(tables: object, where: str, problems: list[Problem]) -> tuple[Authenticator, ...]:
@@ -56,10 +58,38 @@ def authenticator_problems(
     Args:
         problem: makes one of a key, what was found and what was expected.
     """
+    names: list[str] = []
     for number, table in enumerate(tables, 1):
+        if table.name is not None:
+            if table.name in names:
+                yield problem(f"authenticator {number}.name", table.name, "each name once")
+            names.append(table.name)
         if isinstance(table, JwtTable):
             for name, found, expected in _jwt_problems(table):
                 yield problem(f"authenticator {number}.{name}", found, expected)
+        elif isinstance(table, HttpTable):
+            for url in table.urls:
+                if not is_url(url):
+                    yield problem(f"authenticator {number}.urls", _shown_url(url), URL)
+
+
+URL: Final = "http:// or https://, a host, and no user name or password"
+
+
+def is_url(text: str) -> bool:
+    """Return whether something can be asked over HTTP, and holds no secret."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    return (parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and port != 0
+            and not parts.fragment and text.isascii() and text.isprintable() and " " not in text)
+
+
+def _shown_url(text: str) -> str:
+    """Return a URL without what stands before an @: it may be a password."""
+    return re.sub(r"//.*@", "//...@", text)
 
 
 def _jwt_problems(table: JwtTable) -> Iterator[tuple[str, Any, str]]:
@@ -72,8 +102,10 @@ def _jwt_problems(table: JwtTable) -> Iterator[tuple[str, Any, str]]:
                "public key: who has the public one must not be able to sign. Two tables may stand side by side")
     if table.secret_file is not None and not secret:
         yield "secret_file", table.secret_file, "algorithms with a secret: HS256, HS384, HS512"
-    if not table.keys and table.secret_file is None:
-        yield "keys", [], "secret_file, or keys" if secret else "files with public keys"
+    if not table.keys and table.secret_file is None and table.jwks_url is None:
+        yield "keys", [], "secret_file, or keys" if secret else "files with public keys, or jwks_url"
+    if table.jwks_url is not None and not is_url(table.jwks_url):
+        yield "jwks_url", _shown_url(table.jwks_url), URL
     for name, text in table.claims.items():
         if re.search(r"\$\{(?!username\}|clientid\})", text):
             yield f"claims.{name}", text, "a text in which ${username} and ${clientid} stand for the client's"

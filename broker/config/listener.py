@@ -220,6 +220,14 @@ class Listener(Struct, frozen=True, kw_only=True):
             examples=["keys.log"],
         ),
     ] = None
+    authenticators: Annotated[
+        tuple[str, ...] | None,
+        Meta(
+            description="Names of the [[authenticator]] tables that are asked about clients here, in this order; "
+            "unset: all of them, in the order of the tables.",
+            examples=[["devices"]],
+        ),
+    ] = None
     websocket_paths: Annotated[
         tuple[str, ...], Meta(min_length=1, description="Paths at which a WebSocket is opened.")
     ] = ("/mqtt", "/ws", "/")

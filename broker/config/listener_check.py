@@ -69,7 +69,13 @@ def listener_problems(
             problem(key if in_list else f"{key}.{name}", found, expected)
             for name, found, expected in _alone(listener, address, in_list)
         )
-        if authenticator_given or config.authenticator or proves_clients(listener):
+        names = [table.name for table in config.authenticator]
+        for name in listener.authenticators or ():
+            if name not in names:
+                yield problem(f"{key}.authenticators", name, "names of [[authenticator]] tables: " + (
+                    ", ".join(one for one in names if one is not None) or "none of them has a name"))
+        asked = config.authenticator if listener.authenticators is None else listener.authenticators
+        if authenticator_given or asked or proves_clients(listener):
             continue
         anonymous = anonymous_allowed(config, listener)
         if anonymous is None:

@@ -326,6 +326,8 @@ class Worker:
             nursery.start_soon(self.bans.send_away, self.controller.holders,
                                lambda session: self.controller.send_away(session, False))
             nursery.start_soon(self.reload.run)
+            for authenticator in self.reload.authenticators:
+                nursery.start_soon(authenticator.run)
             if self.place is None and any(entrance.context is not None for entrance in self.entrances):
                 nursery.start_soon(_rotate_ticket_keys)
             started()

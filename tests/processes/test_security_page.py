@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.http_backend import Answer, Asked, Backend, running
 from tests.support.process import ROOT, BrokerProcess
 from tests.support.raw_client import wait_until
 
@@ -99,3 +100,29 @@ def test_the_page_lets_in_who_has_a_token(tmp_path: Path) -> None:
         (refused,) = broker.events("token_refused")
         assert refused["what"] == "its claim client does not say what it has to"
         assert signed not in broker.log.read_text()
+
+
+def test_the_page_asks_a_server(tmp_path: Path) -> None:
+    assert run(tmp_path, block("sh", "openssl req")).returncode == 0
+    question = json.loads(block("json", '"client_identifier"'))
+    answer = {"result": "allow"}
+    assert f"`{json.dumps(answer)}`" in PAGE
+
+    def decide(asked: Asked) -> Answer:
+        said = json.loads(asked.body)
+        assert set(said) == set(question)
+        return 200, {}, json.dumps(answer if said["user_name"] == "ann" else {"result": "deny"}).encode()
+
+    with running(Backend(decide)) as backend:
+        settings = block("toml", 'file = "users"').partition("[[authenticator]]")[0] + block("toml", "urls = ").replace(
+            "127.0.0.1:8080", f"127.0.0.1:{backend.port}")
+        (tmp_path / "shoal.toml").write_text(here(tmp_path, settings))
+        publish = block("sh", "MQTT_PASSWORD='correct")
+        with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
+            port = broker.ports["tls"]
+            for _ in range(2):
+                done = run(tmp_path, publish.replace("--user", "-i meter-7 --user"), port)
+                assert done.returncode == 0, done.stderr
+            assert len(backend.asked) == 1               # the second time it is remembered
+            assert run(tmp_path, publish.replace("--user ann", "--user zoe"), port).returncode != 0
+            assert "correct horse" not in broker.log.read_text()

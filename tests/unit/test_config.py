@@ -332,9 +332,9 @@ JWT = '[[authenticator]]\ntype = "jwt"\n'
     ('[[authenticator]]\ntype = "password_file"\nfile = 3', "authenticator 1.file: found 3, expected a text that is "
      "not empty"),
     ('[[authenticator]]\ntype = "password_file"\nfile = "a"\n\n[[authenticator]]\ntype = "password_file"\nfile = "b"\n'
-     'path = "c"', "authenticator 2.path: found an unknown setting, expected those of password_file: file"),
+     'path = "c"', "authenticator 2.path: found an unknown setting, expected those of password_file: name, file"),
     (f"{JWT}", "authenticator 1.algorithms: found nothing, expected a list of one or more texts"),
-    (f'{JWT}algorithms = "ES256"', "authenticator 1.keys: found [], expected files with public keys"),
+    (f'{JWT}algorithms = "ES256"', "authenticator 1.keys: found [], expected files with public keys, or jwks_url"),
     (f'{JWT}algorithms = "HS256"', "authenticator 1.keys: found [], expected secret_file, or keys"),
     (f'{JWT}algorithms = []\nkeys = "k"', "authenticator 1.algorithms: found [], expected a list of one or more texts"),
     (f'{JWT}algorithms = ["none"]\nkeys = "k"', 'authenticator 1.algorithms: found "none", expected some of '
@@ -353,6 +353,15 @@ JWT = '[[authenticator]]\ntype = "jwt"\n'
      "CONNECT's"),
     (f'{JWT}algorithms = "ES256"\nkeys = "k"\nuser_claim = ""', 'authenticator 1.user_claim: found "", expected a '
      'claim, or a claim in `claims` that is "${username}": nobody would vouch for the user name of a CONNECT'),
+    (f'{JWT}algorithms = "ES256"\njwks_url = "ftp://id"', 'authenticator 1.jwks_url: found "ftp://id", expected '
+     "http:// or https://, a host, and no user name or password"),
+    ('[[authenticator]]\ntype = "http"', "authenticator 1.urls: found nothing, expected a list of one or more texts"),
+    ('[[authenticator]]\ntype = "http"\nurls = "http://a:b@c/"', 'authenticator 1.urls: found "http://...@c/", '
+     "expected http:// or https://, a host, and no user name or password"),
+    ('[[authenticator]]\ntype = "password_file"\nname = "a"\nfile = "f"\n[[authenticator]]\ntype = "password_file"\n'
+     'name = "a"\nfile = "g"', 'authenticator 2.name: found "a", expected each name once'),
+    ('[[listener]]\naddress = "tcp://127.0.0.1:1"\nauthenticators = ["b"]\n[[authenticator]]\ntype = "password_file"\n'
+     'name = "a"\nfile = "f"', 'listener 1.authenticators: found "b", expected names of [[authenticator]] tables: a'),
     ("authenticator = 3", "authenticator: found 3, expected tables: [[authenticator]]"),
 ])  # fmt: skip
 def test_a_wrong_authenticator_is_one_problem_that_names_its_table(tmp_path: Path, text: str, said: str) -> None:

@@ -8,6 +8,7 @@ from tests.tools.fuzz import (
     control_requests,
     decoders,
     first_bytes,
+    http_answers,
     openings,
     password_file,
     proxy,
@@ -24,4 +25,4 @@ from tests.tools.fuzz import (
 TARGETS = {module.TARGET.name: module.TARGET for module in (
     connection, decoders, codec, topics, first_bytes, openings, configuration, tls_sealed,
     websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file,
-    control_requests, tokens, acl_file)}
+    control_requests, tokens, acl_file, http_answers)}
