@@ -83,6 +83,9 @@ cdef enum:
     GATHER_ROUNDS_WIDE = 8       # looks of such a turn at most
     WAITED_NS = 5000             # since the end of the last turn: what blocked was away for longer
     ORPHAN_SOCKETS_MAX = 256
+    ACCEPTS_LEAST = 16           # clients that a turn takes in at once, whatever else it has done
+    WORK_ACCEPT = 300            # units of a turn's work: some 15 us,
+    WORK_LAYERS = 300            # and as much for layers
 
 cdef epoll_event[EVENTS_MAX] events
 cdef int[ORPHAN_SOCKETS_MAX] orphan_sockets      # descriptors of the sockets that an orphan shuts down
@@ -249,7 +252,9 @@ cdef class Reactor(Hub):
         self.running = False
 
     def accept_batch(self, int listening_fd, int count, entrance=None) -> int:
-        """Accept up to `count` connections. Returns how many; raises OSError if none could be accepted for a reason.
+        """Accept up to `count` connections, or fewer if the turn has done much. Returns how many.
+
+        Raises OSError if none could be accepted for a reason.
 
         Args:
             entrance: the broker.transport.listener.Entrance that they come by; None: plain TCP, and nothing is special.
@@ -259,7 +264,8 @@ cdef class Reactor(Hub):
         cdef int one = 1
         cdef sockaddr_storage peer
         cdef socklen_t length
-        while accepted < count:
+        while accepted < count and (accepted < ACCEPTS_LEAST or not self.spent()):
+            self.turn.work += WORK_ACCEPT
             length = sizeof(peer)
             fd = accept4(listening_fd, <sockaddr*>&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
@@ -281,6 +287,7 @@ cdef class Reactor(Hub):
         connection.facts = entrance.facts()
         if entrance.is_bare:
             return
+        self.turn.work += WORK_LAYERS
         # Of one that has gone the socket says nothing any more.
         connection.facts.address = address or connection.peer
         try:
