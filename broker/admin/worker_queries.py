@@ -256,6 +256,7 @@ class Queries:
                 "groups": list(principal.groups), "superuser": principal.superuser,
                 "send_quota": introspection.queue_of(session)["send_quota"],
                 "dropped": connection.dropped(), "throttled": connection.throttled,
+                "answer": self._answer_row(connection),
                 "came_by": facts_row(connection.facts),
             }  # fmt: skip
         will = session.will
@@ -272,6 +273,13 @@ class Queries:
         owed, _ = introspection.deliveries(session, 0, SHOWN_MAX)
         row["deliveries"] = [self._delivery_row(delivery) for delivery in owed]
         return row
+
+    def _answer_row(self, connection: Connection) -> Row | None:
+        pending = self.worker.controller.answers.of(connection)
+        if pending is None:
+            return None
+        waited_ms = self.router.ledger.now_ms - pending.since_ms
+        return {"packet": pending.packet, "waits_for": pending.waits_for, "waited_s": waited_ms / 1000}
 
     def _delivery_row(self, delivery: tuple[Any, ...]) -> Row:
         number, identifier, state, qos, retain, record, size, group, topic = delivery

@@ -384,6 +384,8 @@ def _client(value: Row) -> list[RenderableType]:
         ("window", f"{count(value['send_quota'])} more may be sent" if connected else None),
         ("dropped", ", ".join(f"{name} {count(number)}" for name, number in value.get("dropped", {}).items())),
         ("throttled", "yes, it is over its rate" if value.get("throttled") else None),
+        ("answer", f"{value['answer']['packet'].upper()} has waited for {value['answer']['waits_for']} for "
+                   f"{duration(value['answer']['waited_s'])}" if value.get("answer") else None),
         ("QoS 2 received", ", ".join(map(str, value["incoming"]))),
         ("will", f"{will['topic']}, QoS {will['qos']}{', retained' if will['retain'] else ''}, delay "
                  f"{duration(will['delay_interval_s'])}: {payload(will)}" if will else None),

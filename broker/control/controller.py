@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.auth.acl import FailClosed
 from broker.control.connect import Handshake
+from broker.control.pending_answers import PendingAnswers
 from broker.control.presence import Presence
 from broker.control.retained_backlog import Backlog, HeldBacklogs
 from broker.control.subscribe import Slices, Subscribing, Unsubscribing
@@ -92,7 +93,6 @@ class Controller:
         self.limits = config.limits
         self.router = router
         self.replays: ReplaySeam | None = None     # since replay_from(), where there is a log
-        self.mesh: Any = None                      # since join_mesh(), where there are other workers
         self.acl = acl = FailClosed(acl)
         self.presence = Presence()
         self.taps = Taps(router)
@@ -103,13 +103,14 @@ class Controller:
         self.refused_subscriptions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
         self.slow_turns = 0
+        self.answers = PendingAnswers(router)       # SUBACK and UNSUBACK that wait for the log and for the peers
         self.awaiting_links: Counter[Connection] = Counter()     # how many SUBSCRIBE of it wait for links
         self.held = HeldBacklogs()
         self._errors: dict[Connection, ClientError] = {}         # of connections whose end is under way
 
     def join_mesh(self, mesh: Any) -> None:
         """From now on a SUBACK waits for the peers, too."""
-        self.mesh = mesh
+        self.answers.join_mesh(mesh)
 
     def replay_from(self, replays: ReplaySeam) -> None:
         """From now on clients may subscribe to what is stored."""
@@ -167,39 +168,6 @@ class Controller:
             if not subscription.topic_filter.startswith(b"$share/"):
                 options |= NO_LOCAL_BIT
         return options
-
-    def answer(self, connection: Connection, answer: Any) -> bool:
-        """Let an answer leave now, or when the record of what it answers is durable."""
-        if self.router.recording and connection.session.durable:
-            def answer_and_go_on() -> None:
-                answer()
-                connection.unpark()
-
-            self.router.effects.call(answer_and_go_on)
-            return False
-        answer()
-        return True
-
-    def answer_everywhere(self, connection: Connection, answer: Any) -> bool:
-        """_answer(), once the other workers know what is wanted: what is published there afterwards arrives."""
-        if self.mesh is None:
-            return self.answer(connection, answer)
-        answered = parked = False
-
-        def answer_and_go_on() -> None:
-            nonlocal answered
-            answered = True
-            answer()
-            if parked:
-                connection.unpark()
-
-        if self.router.recording and connection.session.durable:
-            parked = True
-            self.router.effects.call(lambda: self.mesh.when_installed(answer_and_go_on))
-        else:
-            self.mesh.when_installed(answer_and_go_on)
-            parked = not answered
-        return not parked
 
     def refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
         """Return why a subscription is refused, or None. Raises ClientError for what 3.x or 5.0 call an error."""

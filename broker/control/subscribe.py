@@ -15,9 +15,9 @@ from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscriptio
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
 
     from broker.config.loader import Mqtt
+    from broker.control.pending_answers import PendingAnswers
     from broker.reactor.connection import Connection
     from broker.reactor.replay_seam import ReplaySeam
     from router.retained.link_waits import Ids
@@ -40,6 +40,7 @@ class Subscriptions(Protocol):
     mqtt: Mqtt
     router: Router
     replays: ReplaySeam | None
+    answers: PendingAnswers
     refused_subscriptions: Counter[str]
     awaiting_links: Counter[Connection]
     held: HeldBacklogs
@@ -53,12 +54,6 @@ class Subscriptions(Protocol):
 
     def options_of(self, connection: Connection, subscription: Subscription, qos: int) -> int:
         """Return the Subscription Options byte in force (3.8.3.1)."""
-
-    def answer(self, connection: Connection, answer: Callable[[], None]) -> bool:
-        """Let an answer leave now, or when the record of what it answers is durable."""
-
-    def answer_everywhere(self, connection: Connection, answer: Callable[[], None]) -> bool:
-        """Let an answer leave once the other workers know what is wanted, too."""
 
     def send_backlog(self, connection: Connection) -> None:
         """Send retained messages as far as the output and the window allow."""
@@ -183,7 +178,7 @@ class Subscribing:
 
     def finish(self) -> bool:
         """Have the SUBACK leave, and behind it what is retained."""
-        return self._controller.answer_everywhere(self._connection, self._answer)
+        return self._controller.answers.suback(self._connection, self._answer)
 
     def _answer(self) -> None:
         controller, connection, backlog = self._controller, self._connection, self._backlog
@@ -312,7 +307,7 @@ class Unsubscribing:
 
     def finish(self) -> bool:
         """Have the UNSUBACK leave."""
-        return self._controller.answer(self._connection, self._answer)
+        return self._controller.answers.unsuback(self._connection, self._answer)
 
     def _answer(self) -> None:
         connection = self._connection
