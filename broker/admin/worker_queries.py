@@ -255,7 +255,7 @@ class Queries:
                 "keep_alive_s": connection.keep_alive_ms * 2 // 3 / 1000, "identity": principal.user_name,
                 "groups": list(principal.groups), "superuser": principal.superuser,
                 "send_quota": introspection.queue_of(session)["send_quota"],
-                "dropped": connection.dropped(), "throttled": connection.throttled,
+                "dropped": connection.dropped(), "paused_by": connection.paused_by,
                 "answer": self._answer_row(connection),
                 "came_by": facts_row(connection.facts),
             }  # fmt: skip

@@ -383,7 +383,7 @@ def _client(value: Row) -> list[RenderableType]:
                  f"{count(value['in_flight'])} in flight"),
         ("window", f"{count(value['send_quota'])} more may be sent" if connected else None),
         ("dropped", ", ".join(f"{name} {count(number)}" for name, number in value.get("dropped", {}).items())),
-        ("throttled", "yes, it is over its rate" if value.get("throttled") else None),
+        ("paused by", ", ".join(value.get("paused_by", []))),
         ("answer", f"{value['answer']['packet'].upper()} has waited for {value['answer']['waits_for']} for "
                    f"{duration(value['answer']['waited_s'])}" if value.get("answer") else None),
         ("QoS 2 received", ", ".join(map(str, value["incoming"]))),

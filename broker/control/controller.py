@@ -410,9 +410,8 @@ class Controller:
 
     def on_end(self, connection: Connection) -> None:
         """A connection's end was decided: its session goes on without it. Called once or twice per connection."""
-        if connection.ended:
+        if not connection.take_end():
             return
-        connection.ended = True
         reason = connection.close_reason
         self.ends[reason] += 1
         error = self._errors.pop(connection, None)
@@ -445,6 +444,8 @@ def _log_end(connection: Connection, reason: CloseReason, error: ClientError | N
     # Whoever was refused has an address alone, which fail2ban looks for: a client identifier may look like one.
     who = {"client": Late(client_of, connection)} if connection.session is not None else {
         "client": Late(client_of, connection), "address": connection.peer or "unknown"}
+    if connection.paused_by and reason not in BY_CLIENT:
+        who["paused_by"] = connection.paused_by
     if error is not None:
         log.info("connection_ended", **who, reason=reason, clause=error.clause, detail=error.detail)
     elif reason in LOST and connection.is_silent:

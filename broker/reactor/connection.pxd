@@ -12,13 +12,11 @@ cdef class Connection(InputEnd):
     cdef Timer timer                      # time to CONNECT, keep alive, time to linger: whichever is next
     cdef TimingWheel wheel
     cdef readonly object close_reason     # CloseReason, None while it is open
-    cdef public bint ended                # the controller has dealt with the end
     cdef readonly int64_t opened_ms       # when its CONNECT was accepted; 0 before
     cdef readonly uint32_t keep_alive_ms  # 1.5 times the keep alive; 0: none
     cdef readonly double expires_at_s     # when its authentication ends, Unix seconds; 0: never
     cdef int64_t expiry_look_ms           # when that is looked at next; 0: never
     cdef public bint publish_will         # the end of this connection publishes the session's will
-    cdef bint lingered                    # it has been granted that time
     cdef public bint came_home            # another worker sent it here, where its client identifier lives
     cdef public object facts              # broker.transport.facts.Facts; None: the first listener, and nothing to say
     cdef public bint bridge               # its CONNECT had the bridge bit: see Controller

@@ -2,7 +2,10 @@
 
 cimport cython
 from broker.wire.output_buffer cimport list_push, output_clear
-from broker.reactor.protocol cimport CLOSING, CONNECTING, OPEN, RELAYED, call_for_turn
+from broker.reactor.protocol cimport (
+    CLOSING, CONNECTING, ENDED, LINGERED, LINGERING, NOT_PARSED, OPEN, PAUSE_OUTPUT_FULL, PAUSE_THROTTLED,
+    PAUSE_UNREAD, RELAYED, call_for_turn,
+)
 from broker.wire.reasons import BY_CLIENT, LOST, ClientError, CloseReason, Reason
 from broker.reactor.peer_address cimport address_at
 from broker.transport.layer cimport Layers
@@ -28,7 +31,7 @@ cdef class Connection(InputEnd):
         if isinstance(error, ClientError):
             self.controller.fail(self, error)
             return 0
-        lingering = self.state == CLOSING
+        lingering = self.state >= CLOSING
         self.layers.close()
         output_clear(&self.out)
         self.controller.filter_failed(self, error)
@@ -48,7 +51,7 @@ cdef class Connection(InputEnd):
         One that is larger than the client takes [MQTT-3.1.2-24] ends the connection: whoever has a packet that may be
         left out, or be made smaller, encodes it by packets.encode_fitting.
         """
-        if self.state == CLOSING:
+        if self.state >= CLOSING:
             return
         if <size_t>len(data) > self.packet_bytes_max:
             self.controller.fail(self, ClientError(
@@ -62,7 +65,7 @@ cdef class Connection(InputEnd):
 
         Before its layers are open, it is they who know what the peer understands.
         """
-        if self.state != CLOSING and (self.layers is None or self.layers.is_open()):
+        if self.state < CLOSING and (self.layers is None or self.layers.is_open()):
             self.append(data)
 
     def choose_version(self, version: int, packet_bytes_max: int = 0) -> None:
@@ -152,22 +155,28 @@ cdef class Connection(InputEnd):
     cdef int forget_input(self) except -1:
         """Nothing is parsed here any more, and nothing falls due: another worker serves the client."""
         self.wheel.cancel(&self.timer)
-        self.ended = True                # for the controller, which has never heard of it
-        self.parked = self.held = self.cut = False
+        self.pauses &= ~NOT_PARSED
         self.parked_body = None
         return self.drop_kept()
 
     def close(self, reason) -> None:
         """Take note of the end: nothing more is parsed; the hub closes when the turn ends. The first reason stays."""
-        if self.state == CLOSING:
+        if self.state >= CLOSING:
             return
-        self.state = CLOSING
+        self.state = ENDED if self.relays else CLOSING       # the controller has never heard of a relay
         self.writable = False            # QoS 1 and 2 wait in the session from here on
         self.close_reason = reason
         if self.layers is not None:
             self.layers.close_reason = reason
         list_push(&self.turn.closing, <void*>self)
         call_for_turn(self.turn)
+
+    def take_end(self) -> bool:
+        """The controller deals with the end from here on. Returns whether it has not done so before."""
+        if self.state != CLOSING:
+            return False
+        self.state = ENDED
+        return True
 
     cdef int queue_full(self) except -1:
         self.controller.fail(self, ClientError(
@@ -182,7 +191,7 @@ cdef class Connection(InputEnd):
 
     cdef int socket_failed(self, int error) except -1:
         output_clear(&self.out)
-        if self.state == CLOSING:
+        if self.state >= CLOSING:
             return self.end_input()
         if self.state == RELAYED:
             return self.close_relay()
@@ -191,15 +200,15 @@ cdef class Connection(InputEnd):
 
     cdef int end_input(self) except -1:
         """The peer of a lingering connection is done, or took too long."""
-        if self.lingering:
-            self.lingering = False
+        if self.state == LINGERING:
+            self.state = LINGERED
             list_push(&self.turn.closing, <void*>self)
         return 0
 
     cdef int watch_packet(self, bint finished_one) except -1:
         """A packet is not whole: it has its own deadline, counted from its first byte."""
         cdef int64_t due_ms
-        if self.parked or self.held or self.state != OPEN:
+        if self.pauses & NOT_PARSED or self.state != OPEN:
             self.packet_started_ms = 0       # whole ones wait; or the time to CONNECT is running
             return 0
         if self.packet_started_ms == 0 or finished_one:
@@ -212,13 +221,13 @@ cdef class Connection(InputEnd):
     cdef int on_deadline(self) except -1:
         """The timer fell due: it may have to be armed again, since bytes came meanwhile."""
         cdef int64_t due_ms
-        if self.state == CLOSING:
+        if self.state >= CLOSING:
             return self.end_input()
         if self.state == OPEN:
             # We do not read: what it may have sent in time is not late.
-            if self.throttled or self.parked or self.held or self.unread:
+            if self.pauses & (NOT_PARSED | PAUSE_THROTTLED | PAUSE_UNREAD):
                 self.heard_ms = self.turn.now_ms
-            if (self.throttled or self.stuffed) and self.packet_started_ms:
+            if self.pauses & (PAUSE_THROTTLED | PAUSE_OUTPUT_FULL) and self.packet_started_ms:
                 self.packet_started_ms = self.turn.now_ms
             if self.expiry_look_ms and self.expiry_look_ms <= self.turn.now_ms:
                 self.expiry_look_ms = 0
@@ -266,7 +275,7 @@ cdef class Connection(InputEnd):
     @property
     def is_closing(self) -> bool:
         """The end has been decided."""
-        return self.state == CLOSING
+        return self.state >= CLOSING
 
     @property
     def pending_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """A worker's connections: where each is found, and what is made and let go of with it."""
 
-from broker.reactor.protocol cimport VERDICTS
+from broker.reactor.protocol cimport CLOSED, PAUSE_CUT, PAUSE_THROTTLED, PAUSE_UNREAD, VERDICTS
 from broker.reactor.socket_end cimport NO_SOCKET
 from broker.wire.output_buffer cimport PointerList, output_clear
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -81,13 +81,13 @@ cdef class ConnectionTable(Shares):
         if connection.dirty:
             forget(&self.turn.dirty, <void*>connection)
             forget(&self.turn.wide, <void*>connection)
-        if connection.cut:
+        if connection.pauses & PAUSE_CUT:
             forget(&self.turn.cut, <void*>connection)
-        if connection.unread:
+        if connection.pauses & PAUSE_UNREAD:
             forget(&self.turn.unread, <void*>connection)
         if connection.later:
             forget(&self.turn.later, <void*>connection)
-        if connection.throttled:
+        if connection.pauses & PAUSE_THROTTLED:
             forget(&self.turn.throttled, <void*>connection)
         if connection.waits_for is not None:
             forget(&self.turn.pushed_back, <void*>connection)
@@ -103,7 +103,7 @@ cdef class ConnectionTable(Shares):
         if connection.layers is not None:
             connection.layers.close()
             connection.layers = None
-        connection.lingering = False
+        connection.state = CLOSED
         connection.fd = NO_SOCKET
         self.connection_count -= 1
         if connection.relays:

@@ -14,7 +14,7 @@ from broker.reactor.turn cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_
 from broker.reactor.turn import PHASES
 from broker.reactor.peer_address cimport address_of, sockaddr, sockaddr_storage, socklen_t
 from broker.reactor.pending_handshakes import PendingHandshakes
-from broker.reactor.protocol cimport CLOSING, CONNECTING, WORK_READ
+from broker.reactor.protocol cimport CLOSING, CONNECTING, ENDED, PAUSE_PARKED, PAUSE_UNREAD, WORK_READ
 from broker.reactor.socket_end cimport NO_SOCKET
 from broker.reactor.timing_wheel cimport TICK_MS
 from broker.transport.layer cimport Layers
@@ -317,7 +317,7 @@ cdef class Reactor(Hub):
         That is its socket, when its time to CONNECT began (monotonic ms), and the bytes that came, for feed_bytes(). Of
         one with layers the socket is of no use there: see relay().
         """
-        assert connection.state == CONNECTING and connection.parked, connection.state
+        assert connection.state == CONNECTING and connection.pauses & PAUSE_PARKED, connection.state
         cdef bytes body = connection.parked_body
         cdef uint32_t length = <uint32_t>len(body)
         cdef bytes data = PyBytes_FromStringAndSize(
@@ -352,7 +352,7 @@ cdef class Reactor(Hub):
         assert connection.state == CONNECTING, connection.state
         # The socket lives on elsewhere, so closing our descriptor would not take it out of the epoll.
         self._unwatch(connection.fd)
-        connection.state = CLOSING
+        connection.state = ENDED
         self.dispose(connection)
         self.connections_made -= 1
         self.turn.packets_in[CONNECT] -= 1
@@ -488,7 +488,7 @@ cdef class Reactor(Hub):
                 clients += 1
                 if events[index].events & EPOLLOUT:
                     connection.send_pending()
-                if events[index].events & (EPOLLIN | EPOLLHUP | EPOLLERR) and not connection.unread:
+                if events[index].events & (EPOLLIN | EPOLLHUP | EPOLLERR) and not connection.pauses & PAUSE_UNREAD:
                     if self.turn.work >= self.look_at and self.spent():
                         self.put_off(connection)
                     else:
@@ -503,7 +503,7 @@ cdef class Reactor(Hub):
         return clients
 
     cdef int read_one(self, Connection connection) except -1:
-        if connection.fd != NO_SOCKET and (connection.state == CLOSING or connection.interest & EPOLLIN):
+        if connection.fd != NO_SOCKET and (connection.state >= CLOSING or connection.interest & EPOLLIN):
             self.turn.work += WORK_READ
             connection.readable(self.shared, self.shared_size)
         return 0
@@ -539,7 +539,7 @@ cdef class Reactor(Hub):
         return 0
 
     cdef int before_deadlines(self, Connection connection) except -1:
-        if connection.fd != NO_SOCKET and connection.state != CLOSING and connection.interest & EPOLLIN:
+        if connection.fd != NO_SOCKET and connection.state < CLOSING and connection.interest & EPOLLIN:
             connection.readable(self.shared, self.shared_size)
         return 0
 

@@ -11,10 +11,7 @@ cdef class InputEnd(RelayEnd):
     cdef object controller                # what deals with control packets and ends: broker.control.Controller
     cdef int64_t packet_started_ms        # when the packet that is not whole began to come; 0: there is none
     cdef int64_t rate_due_us              # when what the client sent will have fitted its rate, monotonic
-    cdef readonly bint throttled          # over its rate: not read from until rate_due_us
     cdef bint answer_awaited              # an authenticator thinks about its CONNECT
-    cdef bint unread                      # in turn.unread: its socket is ready and was not read
-    cdef bint input_ended                 # the peer sends no more; what came before waits to be dealt with, then it ends
 
     cdef int readable(self, uint8_t* shared, size_t shared_size) except -1
     cdef int read_layered(self, uint8_t* shared, size_t shared_size) except -1

@@ -5,7 +5,10 @@ The one place around a connection's parse that catches ClientError.
 
 cimport cython
 from broker.wire.output_buffer cimport list_push
-from broker.reactor.protocol cimport CLOSING, CONNECTING, OPEN, RELAYED
+from broker.reactor.protocol cimport (
+    CLOSING, CONNECTING, NOT_PARSED, NOT_RECEIVED, OPEN, PAUSE_CUT, PAUSE_INPUT_ENDED, PAUSE_PARKED, PAUSE_THROTTLED,
+    RELAYED,
+)
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from broker.reactor.relay_end cimport MSG_DONTWAIT, recv, timed_recv
 from broker.transport.layer cimport plain
@@ -42,14 +45,14 @@ cdef class InputEnd(RelayEnd):
         cdef size_t room
         cdef uint64_t messages
         cdef uint8_t* grown
-        if self.state >= CLOSING:
+        if self.state >= RELAYED:
             if self.state == RELAYED:
                 return self.read_relayed(shared, shared_size)
             received = recv(self.fd, shared, shared_size, MSG_DONTWAIT)
             if received == 0 or (received < 0 and errno != EAGAIN and errno != EINTR):
                 self.end_input()
             return 0
-        if self.cut:
+        if self.pauses & PAUSE_CUT:
             return 0                     # first what it has sent before; the socket stays ready
         if self.layers is not None:
             return self.read_layered(shared, shared_size)
@@ -108,7 +111,7 @@ cdef class InputEnd(RelayEnd):
         except Exception as raised:
             error = raised
         if plain.length and (error is None or isinstance(error, ClientError)):
-            if self.kept_length or self.state == CLOSING:
+            if self.kept_length or self.state >= CLOSING:
                 self.feed_raw(plain.data, plain.length)
             else:
                 self.feed(plain.data, plain.length)      # where it lies: nobody else reads before this has been parsed
@@ -120,7 +123,7 @@ cdef class InputEnd(RelayEnd):
             self.layers_failed(error)
         elif self.layers.outermost is None and self.layers.raw.pending == 0 and not self.layers.closed:
             self.layers = None               # they had a header to read, and that is done
-        elif self.layers.has_ended() and self.state != CLOSING:
+        elif self.layers.has_ended() and self.state < CLOSING:
             self.peer_finished()
         if self.turn.messages_per_second_max or self.turn.bytes_per_second_max:
             self.spend_rate(self.messages_in - messages, received)
@@ -132,9 +135,9 @@ cdef class InputEnd(RelayEnd):
         Who goes before its CONNECT is answered, and sent nothing behind it, is gone at once: a late answer must not take
         the session from the connection that it made meanwhile.
         """
-        if (self.parked or self.held) and not (
+        if self.pauses & NOT_PARSED and not (
                 self.answer_awaited and self.state == CONNECTING and self.kept_length == 0):
-            self.input_ended = True
+            self.pauses |= PAUSE_INPUT_ENDED
             return self.update_reading()
         self.end_for(CloseReason.CONNECTION_LOST)
         return 0
@@ -148,7 +151,7 @@ cdef class InputEnd(RelayEnd):
         cdef size_t at = 0
         cdef uint32_t remaining = 0
         cdef int size
-        if self.parked and self.parked_first == DISCONNECT << 4:
+        if self.pauses & PAUSE_PARKED and self.parked_first == DISCONNECT << 4:
             return self.version < 5 or self.parked_body[:1] in (b"", b"\0")
         while self.kept_length - at >= 2:
             size = read_varint(self.kept + at + 1, self.kept_length - at - 1, &remaining)
@@ -162,7 +165,7 @@ cdef class InputEnd(RelayEnd):
     def wait_for_answer(self) -> None:
         """An authenticator was asked about the CONNECT and takes its time."""
         self.answer_awaited = True
-        if self.input_ended and self.state == CONNECTING and self.kept_length == 0:
+        if self.pauses & PAUSE_INPUT_ENDED and self.state == CONNECTING and self.kept_length == 0:
             self.end_for(CloseReason.CONNECTION_LOST)
 
     cdef int spend_rate(self, uint64_t messages, uint64_t received) except -1:
@@ -177,8 +180,8 @@ cdef class InputEnd(RelayEnd):
         if self.turn.bytes_per_second_max:
             cost_us = max(cost_us, <int64_t>(received * 1000000 // self.turn.bytes_per_second_max))
         self.rate_due_us = max(self.rate_due_us, now_us - 1000000) + cost_us
-        if self.rate_due_us > now_us and not self.throttled and self.state == OPEN:
-            self.throttled = True
+        if self.rate_due_us > now_us and not self.pauses & PAUSE_THROTTLED and self.state == OPEN:
+            self.pauses |= PAUSE_THROTTLED
             self.turn.throttled_count += 1
             list_push(&self.turn.throttled, <void*>self)
             self.update_reading()
@@ -188,7 +191,7 @@ cdef class InputEnd(RelayEnd):
         """Return whether a throttled client's rate has come down; it is read from again then."""
         if self.rate_due_us > self.turn.now_ms * 1000:
             return False
-        self.throttled = False
+        self.pauses &= ~PAUSE_THROTTLED
         self.heard_ms = self.turn.now_ms
         self.update_reading()
         return True
@@ -203,7 +206,7 @@ cdef class InputEnd(RelayEnd):
         """Take bytes that are not in a receive buffer; they are copied, and not changed."""
         cdef size_t have = self.kept_length
         cdef uint8_t* grown
-        if self.state == CLOSING:
+        if self.state >= CLOSING:
             return 0
         if have + length > self.kept_capacity:
             grown = <uint8_t*>realloc(self.kept, have + length)
@@ -221,7 +224,7 @@ cdef class InputEnd(RelayEnd):
     cdef int tapped_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
         cdef bytes seen = data[:length]
         self.try_receive(data, length, used)
-        self.tap.received(seen if self.state == CLOSING else seen[:used[0]])
+        self.tap.received(seen if self.state >= CLOSING else seen[:used[0]])
         return 0
 
     cdef int try_receive(self, uint8_t* data, size_t length, size_t* used) except -1:
@@ -242,7 +245,7 @@ cdef class InputEnd(RelayEnd):
     cdef int feed(self, uint8_t* data, size_t length) except -1:
         cdef size_t used = 0
         self.guarded_receive(data, length, &used)
-        if used < length and self.state != CLOSING:
+        if used < length and self.state < CLOSING:
             self.watch_packet(used > 0)
             return self.keep_rest(data + used, length - used)
         self.packet_started_ms = 0
@@ -253,7 +256,7 @@ cdef class InputEnd(RelayEnd):
     cdef int feed_kept(self) except -1:
         cdef size_t used = 0
         self.guarded_receive(self.kept, self.kept_length, &used)
-        if used == self.kept_length or self.state == CLOSING:
+        if used == self.kept_length or self.state >= CLOSING:
             self.drop_kept()
             self.packet_started_ms = 0
         else:
@@ -283,32 +286,30 @@ cdef class InputEnd(RelayEnd):
 
     def unpark(self) -> None:
         """The parked packet has been dealt with: take up what came behind it."""
-        if self.state == CLOSING:
+        cdef bint goes_on
+        if self.state >= CLOSING:
             return
-        self.parked = False
+        self.pauses &= ~PAUSE_PARKED
         self.parked_body = None
-        if self.held and self.may_go_on():
-            self.held = False
+        goes_on = self.end_pauses()
         self.update_reading()
-        if self.kept_length and not self.held:
+        if self.kept_length and goes_on:
             self.feed_kept()
         self.end_of_input()
 
     cdef int end_of_input(self) except -1:
         """If the peer sends no more, and all that it sent has been dealt with, this is the end."""
-        if self.input_ended and not self.parked and not self.held:
+        if self.pauses & PAUSE_INPUT_ENDED and not self.pauses & NOT_PARSED:
             self.end_for(CloseReason.CONNECTION_LOST)
         return 0
 
     cdef int go_on(self) except -1:
         """It has had its share of a turn, and others have had theirs: take up what came behind."""
         cdef uint64_t messages = self.messages_in
-        self.cut = False
-        if self.state == CLOSING:
+        self.pauses &= ~PAUSE_CUT
+        if self.state >= CLOSING:
             return 0
-        if self.held and self.may_go_on():
-            self.held = False
-        if self.parked or self.held:
+        if not self.end_pauses():
             return 0
         self.update_reading()
         if self.kept_length:
@@ -324,8 +325,8 @@ cdef class InputEnd(RelayEnd):
         return 0
 
     cdef int update_reading(self) except -1:
-        if self.input_ended or self.throttled or self.stuffed or (
-                (self.parked or self.held) and self.kept_length >= self.turn.pending_bytes_max):
+        if self.pauses & NOT_RECEIVED or (
+                self.pauses & NOT_PARSED and self.kept_length >= self.turn.pending_bytes_max):
             return self.set_interest(self.interest & ~EPOLLIN)
         return self.set_interest(self.interest | EPOLLIN)
 
@@ -334,9 +335,9 @@ cdef class InputEnd(RelayEnd):
         """Nothing has come from a client: a monitor or a proxy has looked whether the port is open."""
         if self.layers is not None:
             return self.layers.said == 0
-        return self.version == 0 and not self.parked and self.kept_length == 0
+        return self.version == 0 and not self.pauses & PAUSE_PARKED and self.kept_length == 0
 
     @property
     def is_parked(self) -> bool:
         """A control packet waits to be dealt with."""
-        return self.parked
+        return self.pauses & PAUSE_PARKED != 0

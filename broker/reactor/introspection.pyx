@@ -5,7 +5,7 @@ Nothing here is on the message path, and nothing here changes what it looks at.
 
 from broker.reactor.connection cimport Connection
 from broker.reactor.turn cimport Hub
-from broker.reactor.protocol cimport OPEN
+from broker.reactor.protocol cimport OPEN, PAUSE_OUTPUT_FULL, PAUSE_PUSHED_BACK, PAUSE_THROTTLED, PAUSE_UNSETTLED
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from router.matching.filter_trie cimport Node
@@ -26,6 +26,7 @@ PASSING_INTEREST = PASSING           # of a peer's subscription options: only ep
 
 cdef enum:
     IN_FLIGHT_LOOKED_AT = 1024
+    NOTEWORTHY = PAUSE_OUTPUT_FULL | PAUSE_PUSHED_BACK | PAUSE_THROTTLED | PAUSE_UNSETTLED     # others end with the turn
 
 
 def subscriptions_below(SubscriptionTree tree not None, Receiver receiver not None, end: int, limit: int) -> tuple:
@@ -255,7 +256,7 @@ def deliveries(Session session not None, start: int, limit: int) -> tuple:
 
 
 def slow_connections(Hub hub not None, start: int, limit: int, found: list) -> int:
-    """Append (backlog in bytes, connection) of clients whose output or queue is not empty; returns where to go on.
+    """Append (backlog in bytes, connection) of clients that are behind or paused; returns where to go on.
 
     Looks at `limit` descriptors from `start` on, some 10 ns each; 0: those were all.
     """
@@ -270,7 +271,7 @@ def slow_connections(Hub hub not None, start: int, limit: int, found: list) -> i
                 behind = connection.out.pending
                 if connection.session.outgoing is not None:
                     behind += connection.session.outgoing.queued_bytes
-                if behind or connection.throttled:
+                if behind or connection.pauses & NOTEWORTHY:
                     found.append((behind, connection))
         fd += 1
     return fd if fd < hub.fd_capacity else 0

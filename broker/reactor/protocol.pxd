@@ -16,8 +16,26 @@ cdef enum ProtocolState:
     AWAITING_CONNECT = 0
     CONNECTING = 1               # CONNECT is being decided: nothing behind it is parsed, AUTH excepted
     OPEN = 2
-    CLOSING = 3                  # nothing more is parsed
-    RELAYED = 4                  # nothing is parsed here: another worker serves the client, see Connection.partner
+    RELAYED = 3                  # nothing is parsed here: another worker serves the client, see Connection.partner
+    # From here on the end has been decided, and nothing more is parsed.
+    CLOSING = 4                  # the controller is to deal with it
+    ENDED = 5                    # it has
+    LINGERING = 6                # the peer has LINGER_MS to read our last packet
+    LINGERED = 7                 # it has read it, or has had that time
+    CLOSED = 8                   # the socket is closed
+
+cdef enum Pause:                 # why a connection is not read, parsed or sent to; their names: PAUSES
+    PAUSE_PARKED = 0x01          # a control packet waits for Python
+    PAUSE_UNSETTLED = 0x02       # as many of its messages as its Receive Maximum are not acknowledged
+    PAUSE_PUSHED_BACK = 0x04     # a queue has no room for what it publishes: see Protocol.waits_for
+    PAUSE_CUT = 0x08             # it has had its share of the turn: in turn.cut
+    PAUSE_THROTTLED = 0x10       # it is over its rate: in turn.throttled
+    PAUSE_OUTPUT_FULL = 0x20     # its output is over the limit, until that has left
+    PAUSE_INPUT_ENDED = 0x40     # its peer sends no more; what came before waits to be dealt with, then it ends
+    PAUSE_UNREAD = 0x80          # its socket is ready, and the turn has used up its budget: in turn.unread
+    PAUSE_BLOCKED = 0x100        # its socket takes no more output: until EPOLLOUT
+    NOT_PARSED = 0x0F            # with any of these what comes is kept and not parsed
+    NOT_RECEIVED = 0x70          # with any of these nothing is received
 
 cdef enum:
     VERDICTS = 65536             # remembered answers of the ACL, a power of two
@@ -64,8 +82,10 @@ cdef struct Turn:
     uint32_t messages_per_second_max    # of one client; 0: any number
     uint64_t bytes_per_second_max
     bint pushes_back             # there are topics for which a queue without room makes publishers wait
-    uint64_t throttled_count     # how often a client was over its rate
-    uint64_t pushed_back_count   # how often a client had to wait for a queue
+    uint64_t throttled_count     # how often a connection was paused so; the others are of every day
+    uint64_t pushed_back_count
+    uint64_t unsettled_count
+    uint64_t output_full_count
     PointerList throttled        # Protocol that is not read from until its rate has come down
     PointerList pushed_back      # Protocol that is not read from until a queue has room, for a while
     uint32_t pending_bytes_max   # kept unparsed behind a packet that waits for an answer; then reading stops
@@ -122,12 +142,10 @@ cdef class Protocol(Sink):
     cdef readonly uint8_t version         # 0 before CONNECT; 3, 4 or 5
     cdef public bint unexplained          # 5.0: Request Problem Information is 0 [MQTT-3.1.2-29]
     cdef uint8_t state                    # ProtocolState
-    cdef bint parked                      # a control packet waits for Python, later packets stay unparsed
+    cdef uint16_t pauses                  # bits of Pause
     cdef bint dirty                       # in turn.dirty
     cdef bint later                       # in turn.later
     cdef int64_t gathered_ms              # since when slices of what it reads are kept back; 0: none is
-    cdef bint cut                         # in turn.cut: it has had its share; it is held as well
-    cdef bint held                        # over the inbound limit, or pushed back: later packets stay unparsed
     cdef Outgoing waits_for               # whose queue has no room for what the client publishes; None: it is not pushed back
     cdef int64_t waits_until_ms
     cdef bint route_allowed               # the ACL's answer for `route`
@@ -160,4 +178,5 @@ cdef class Protocol(Sink):
     cdef int take_up(self) except -1
     cdef int wait_for_room(self, Outgoing full) except -1
     cdef bint still_waits(self) noexcept
-    cdef bint may_go_on(self) noexcept
+    cdef bint has_settled(self) noexcept              # fewer of its messages than its Receive Maximum wait
+    cdef bint end_pauses(self) noexcept               # those whose reason has gone; returns whether it is parsed on

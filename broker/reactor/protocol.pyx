@@ -47,6 +47,9 @@ cdef enum:
     ALIAS_BYTES_FULL = 4096      # of topic names behind one client's aliases, while there is no memory
 
 
+PAUSES = ("parked", "unsettled", "pushed_back", "cut", "throttled", "output_full", "input_ended", "unread", "blocked")
+"""The names of Pause, from the lowest bit on: in admin, in counters and in the log."""
+
 HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
 
 
@@ -64,7 +67,7 @@ cdef int count_work(Protocol self, uint64_t work) except -1:
     """What a client has sent was so much work: when its share is used up, it waits for the others."""
     cdef Turn* turn = self.turn
     turn.share_used += <uint32_t>min(work, <uint64_t>1 << 24)
-    if turn.share_used >= turn.share and not self.cut:
+    if turn.share_used >= turn.share and not self.pauses & PAUSE_CUT:
         self.cut_off()
     return 0
 
@@ -75,7 +78,7 @@ cdef int count_delivered(Protocol self, Message message, Route route, int reache
     turn.share_used += 4 * route.cost if message.qos else route.cost
     if message.frame_length >= LARGE_FRAME:
         count_work(self, (reached + 1) * <uint64_t>message.frame_length // LARGE_FRAME)
-    if turn.share_used >= turn.share and not self.cut:
+    if turn.share_used >= turn.share and not self.pauses & PAUSE_CUT:
         self.cut_off()
     return 0
 
@@ -109,7 +112,7 @@ cdef class Protocol(Sink):
         if end > turn.share_bytes:
             end = turn.share_bytes
         turn.share_used = 0
-        while offset < end and not self.parked and self.state != CLOSING and not self.held:
+        while offset < end and not self.pauses & NOT_PARSED and self.state < CLOSING:
             first = data[offset]
             packet_type = first >> 4
             if self.state != OPEN and self.check_first_bytes(data + offset, length - offset):
@@ -149,13 +152,13 @@ cdef class Protocol(Sink):
                 memset(data + offset, POISON, packet_length)
             offset += packet_length
         turn.work += turn.share_used + <uint32_t>(offset // BYTES_PER_WORK)
-        if length - offset >= 2 and offset >= end and not (self.parked or self.held or self.state == CLOSING):
+        if length - offset >= 2 and offset >= end and not (self.pauses & NOT_PARSED or self.state >= CLOSING):
             self.cut_off()
         return offset
 
     cdef int cut_off(self) except -1:
         """It has had its share, and goes on after others have had theirs."""
-        self.cut = self.held = True
+        self.pauses |= PAUSE_CUT
         list_push(&self.turn.cut, <void*>self)
         return call_for_turn(self.turn)
 
@@ -211,12 +214,17 @@ cdef class Protocol(Sink):
             raise ClientError(Reason.PROTOCOL_ERROR, "section 2.1.2",
                               f"packet type {packet_type} is not a client's to send")
         self.turn.packets_in[packet_type] += 1
-        self.parked = True
+        self.pauses |= PAUSE_PARKED
         self.parked_first = first
         self.parked_body = PyBytes_FromStringAndSize(<const char*>body, length)
         list_push(&self.turn.parked, <void*>self)
         call_for_turn(self.turn)
         return 0
+
+    @property
+    def paused_by(self) -> list[str]:
+        """Why it is not read, parsed or sent to at this moment, of PAUSES."""
+        return [name for bit, name in enumerate(PAUSES) if self.pauses >> bit & 1]
 
     def counters(self) -> dict[str, int]:
         """Messages and bytes in and out of this connection, and messages that were dropped, in all and by reason."""
@@ -269,7 +277,9 @@ cdef class Protocol(Sink):
                 count_delivered(self, message, route, publication.reached)
             if (message.qos and self.version < turn.receive_maximum_from
                     and session.waiting_records + session.held_count >= turn.receive_maximum):
-                self.held = True         # no error, so: not read from until its publishes have settled
+                # No error, so: not parsed until its publishes have settled.
+                turn.unsettled_count += not self.pauses & PAUSE_UNSETTLED
+                self.pauses |= PAUSE_UNSETTLED
             if turn.pushes_back and publication.pushed_by != NULL:
                 self.wait_for_room((<Session>publication.pushed_by).outgoing)
         elif verdict > PUBLISH_REFUSED:
@@ -293,7 +303,7 @@ cdef class Protocol(Sink):
         """A queue took the message beyond its limits: the client is not read from until there is room, or time is up."""
         self.waits_for = full
         self.waits_until_ms = full.push_back_until_ms
-        self.held = True
+        self.pauses |= PAUSE_PUSHED_BACK
         self.turn.pushed_back_count += 1
         list_push(&self.turn.pushed_back, <void*>self)
         return 0
@@ -303,10 +313,16 @@ cdef class Protocol(Sink):
         return self.state == OPEN and self.waits_until_ms > self.turn.now_ms and (
             self.session.waiting_records != 0 or self.waits_for.pushes_back())
 
-    cdef bint may_go_on(self) noexcept:
-        return not self.cut and self.waits_for is None and (
-            self.session is None
-            or self.session.waiting_records + self.session.held_count < self.turn.receive_maximum)
+    cdef bint has_settled(self) noexcept:
+        return self.session is None or (
+            self.session.waiting_records + self.session.held_count < self.turn.receive_maximum)
+
+    cdef bint end_pauses(self) noexcept:
+        if self.pauses & PAUSE_UNSETTLED and self.has_settled():
+            self.pauses &= ~PAUSE_UNSETTLED
+        if self.pauses & PAUSE_PUSHED_BACK and self.waits_for is None:
+            self.pauses &= ~PAUSE_PUSHED_BACK
+        return not self.pauses & NOT_PARSED
 
     cdef int resolve_alias(self, Message message, uint16_t alias) except -1:
         """Set or use a Topic Alias of the client's (3.3.2.3.4)."""
@@ -471,7 +487,7 @@ cdef class Protocol(Sink):
         cdef uint32_t size
         if qos == 0 and self.out.pending > self.turn.output_bytes_max:
             return SINK_FULL
-        if self.state == CLOSING:
+        if self.state >= CLOSING:
             return SINK_GONE             # nothing behind our DISCONNECT [MQTT-3.14.4-1]
         if message.expires_ms and not dup and self.turn.now_ms > message.expires_ms:
             return SINK_EXPIRED
@@ -535,19 +551,19 @@ cdef class Protocol(Sink):
         return 0
 
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
-        if self.state == CLOSING:
+        if self.state >= CLOSING:
             return 0
         self.bytes_out += write_acknowledgement(&self.out, packet_type, packet_identifier, reason, self.version)
         self.turn.packets_out[packet_type] += 1
         if not self.dirty:
             # Behind no message to many, which may be under way: `touched` is where their receivers are listed.
             list_output(self, &self.turn.dirty)
-        if self.held:
+        if self.pauses & PAUSE_UNSETTLED:
             self.take_up()
         return 0
 
     cdef int take_up(self) except -1:
-        """A held client's publish has settled: parse on at the end of the turn."""
-        if self.may_go_on():
+        """A publish has settled of a client that waits for that: parse on at the end of the turn."""
+        if self.has_settled():
             list_push(&self.turn.waiting, <void*>self)
         return 0

@@ -6,7 +6,7 @@ send, so what is on its way is bounded.
 """
 
 cimport cython
-from broker.reactor.protocol cimport RELAYED
+from broker.reactor.protocol cimport PAUSE_OUTPUT_FULL, RELAYED
 from broker.transport.layer cimport plain
 from broker.wire.output_buffer cimport output_room
 from broker.logs import get
@@ -61,7 +61,7 @@ cdef class RelayEnd(SocketEnd):
             memcpy(output_room(&partner.out, length), shared, length)
             partner.touch()
             if partner.unsent() > RELAY_BYTES_MAX:
-                self.stuffed = True
+                self.pauses |= PAUSE_OUTPUT_FULL         # the partner's, where what comes here goes to
                 self.update_reading()
         if received == 0 or (self.layers is not None and self.layers.has_ended()):
             return self.close_relay()
@@ -77,7 +77,7 @@ cdef class RelayEnd(SocketEnd):
 
     cdef int relay_on(self) except -1:
         """What was to leave here has left, or nearly: more may come by the partner."""
-        if self.partner is not None and self.partner.stuffed and self.unsent() * 2 <= RELAY_BYTES_MAX:
-            self.partner.stuffed = False
+        if self.partner is not None and self.partner.pauses & PAUSE_OUTPUT_FULL and self.unsent() * 2 <= RELAY_BYTES_MAX:
+            self.partner.pauses &= ~PAUSE_OUTPUT_FULL
             self.partner.update_reading()
         return 0

@@ -15,9 +15,6 @@ cdef class SocketEnd(Protocol):
     cdef readonly int fd                  # NO_SOCKET in tests, and after the close
     cdef int epoll_fd
     cdef uint32_t interest                # epoll events asked for
-    cdef readonly bint lingering          # closed by us: waits for the peer to have read our last packet
-    cdef bint blocked                     # the socket took less than we had
-    cdef readonly bint stuffed            # its output is over the limit: not read from until that has left
     cdef bint output_awaited              # has_room() said no: it is listed when enough of the output has left
 
     cdef int send_pending(self) except -1

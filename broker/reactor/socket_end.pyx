@@ -2,7 +2,7 @@
 
 cimport cython
 from broker.wire.output_buffer cimport Chunk, Output, chunk_data, list_push, output_bytes, output_clear, output_consume
-from broker.reactor.protocol cimport AWAITING_CONNECT, OPEN, RELAYED
+from broker.reactor.protocol cimport AWAITING_CONNECT, LINGERING, OPEN, PAUSE_BLOCKED, PAUSE_OUTPUT_FULL, RELAYED
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t
 from libc.string cimport memset
@@ -75,7 +75,7 @@ cdef class SocketEnd(Protocol):
         raise TypeError(f"{type(self).__name__} does not end")
 
     cdef int flush(self) except -1:
-        if self.fd != NO_SOCKET and not self.blocked and self.state != AWAITING_CONNECT:
+        if self.fd != NO_SOCKET and not self.pauses & PAUSE_BLOCKED and self.state != AWAITING_CONNECT:
             self.send_pending()
         return 0
 
@@ -98,7 +98,7 @@ cdef class SocketEnd(Protocol):
             if self.tap is not None:
                 self.tap.sent(output_bytes(&self.out, sent), <uint64_t>sent == self.out.pending)
             output_consume(&self.out, sent)
-            if self.stuffed and sent:
+            if self.pauses & PAUSE_OUTPUT_FULL and sent:
                 self.heard_ms = self.turn.now_ms     # it takes what we send: a sign of life while we do not listen
             if <size_t>sent < size:
                 return self.took(False)
@@ -124,7 +124,7 @@ cdef class SocketEnd(Protocol):
                     return self.socket_failed(errno)
             self.turn.bytes_out += sent
             output_consume(raw, sent)
-            if self.stuffed and sent:
+            if self.pauses & PAUSE_OUTPUT_FULL and sent:
                 self.heard_ms = self.turn.now_ms
             if <size_t>sent < size:
                 return self.took(False)
@@ -148,16 +148,16 @@ cdef class SocketEnd(Protocol):
 
     cdef int took(self, bint all_of_it) except -1:
         if not all_of_it:
-            if not self.blocked:
-                self.blocked = True
+            if not self.pauses & PAUSE_BLOCKED:
+                self.pauses |= PAUSE_BLOCKED
                 self.set_interest(self.interest | EPOLLOUT)
             return self.made_room()
-        if self.blocked:
-            self.blocked = False
+        if self.pauses & PAUSE_BLOCKED:
+            self.pauses &= ~PAUSE_BLOCKED
             self.set_interest(self.interest & ~EPOLLOUT)
         if not self.writable or self.output_awaited:
             self.made_room()
-        if self.lingering:
+        if self.state == LINGERING:
             self.end_output()
         return 0
 
@@ -186,8 +186,8 @@ cdef class SocketEnd(Protocol):
             self.writable = True
             self.output_awaited = False
             list_push(&self.turn.waiting, <void*>self)
-            if self.stuffed:
-                self.stuffed = False
+            if self.pauses & PAUSE_OUTPUT_FULL:
+                self.pauses &= ~PAUSE_OUTPUT_FULL
                 self.update_reading()
         return 0
 

@@ -11,7 +11,9 @@ from broker.wire.codec cimport PUBLISH
 from broker.reactor.connection cimport LINGER_MS
 from broker.reactor.histogram cimport durations_of
 from broker.wire.properties import PacketType
-from broker.reactor.protocol cimport CLOSING, OPEN, Protocol, Turn, VERDICTS
+from broker.reactor.protocol cimport (
+    CLOSING, LINGERED, LINGERING, OPEN, PAUSE_PARKED, PAUSE_PUSHED_BACK, PAUSE_UNSETTLED, Protocol, Turn, VERDICTS,
+)
 from broker.reactor.socket_end cimport NO_SOCKET
 from libc.stdlib cimport calloc, free
 from libc.string cimport memmove
@@ -210,7 +212,7 @@ cdef class Hub(ConnectionTable):
                 return self.put_back(&self.turn.parked, items.items + index, items.count - index)
             connection = <Connection>items.items[index]
             self.control_left -= 1
-            if connection.state != CLOSING and self.controller.on_packet(
+            if connection.state < CLOSING and self.controller.on_packet(
                     connection, connection.parked_first, connection.parked_body):
                 connection.unpark()
         return 0
@@ -235,9 +237,9 @@ cdef class Hub(ConnectionTable):
             if not self.may_resume():
                 return self.put_back(&self.turn.waiting, items.items + index, items.count - index)
             connection = <Connection>items.items[index]
-            if connection.state == CLOSING:
+            if connection.state >= CLOSING:
                 continue
-            if connection.held and not connection.parked:
+            if connection.pauses & (PAUSE_UNSETTLED | PAUSE_PUSHED_BACK) and not connection.pauses & PAUSE_PARKED:
                 connection.unpark()
             connection.resume()
             if connection.backlog is not None:
@@ -325,8 +327,8 @@ cdef class Hub(ConnectionTable):
         self.put_back(&self.turn.closing, items.items + count, items.count - count)
         for index in range(count):
             connection = <Connection>items.items[index]
-            if connection.fd != NO_SOCKET and not connection.lingered and connection.has_last_words():
-                connection.lingered = connection.lingering = True
+            if connection.fd != NO_SOCKET and connection.state != LINGERED and connection.has_last_words():
+                connection.state = LINGERING
                 self.wheel.arm(&connection.timer, self.turn.now_ms + LINGER_MS)
                 if connection.unsent() == 0:
                     connection.end_output()
@@ -484,7 +486,8 @@ cdef class Hub(ConnectionTable):
                 "connections": self.connections_made, "connections_open": self.connection_count - self.relay_ends,
                 "uptime_ms": self.turn.now_ms - self.started_ms,
                 "output_buffer_bytes": chunk_counts()["in_use_bytes"], "guest_ticks": self.guest_ticks,
-                "throttled": self.turn.throttled_count, "pushed_back": self.turn.pushed_back_count}
+                "throttled": self.turn.throttled_count, "pushed_back": self.turn.pushed_back_count,
+                "unsettled": self.turn.unsettled_count, "output_full": self.turn.output_full_count}
 
     def packets(self) -> tuple[dict[str, int], dict[str, int]]:
         """Packets received and sent since the start, by the name of their type in lower case."""

@@ -8,7 +8,7 @@ the output of those who were sent little.
 
 from broker.wire.output_buffer cimport list_push
 from broker.reactor.histogram cimport monotonic_ns
-from broker.reactor.protocol cimport CLOSING, OPEN
+from broker.reactor.protocol cimport OPEN, PAUSE_BLOCKED, PAUSE_OUTPUT_FULL, PAUSE_UNREAD
 from broker.reactor.socket_end cimport NO_SOCKET
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -38,12 +38,13 @@ cdef enum:
 
 cdef inline int flush_one(Turn* turn, Connection connection) except -1:
     connection.dirty = False
-    if connection.fd != NO_SOCKET and not connection.blocked:
+    if connection.fd != NO_SOCKET and not connection.pauses & PAUSE_BLOCKED:
         connection.send_pending()
     if connection.out.pending > turn.output_bytes_max:
         connection.writable = False
-        if not connection.stuffed and connection.state == OPEN:
-            connection.stuffed = True       # who does not read our answers is not given more to answer
+        if not connection.pauses & PAUSE_OUTPUT_FULL and connection.state == OPEN:
+            turn.output_full_count += 1
+            connection.pauses |= PAUSE_OUTPUT_FULL       # who does not read our answers is not given more to answer
             connection.update_reading()
     return 0
 
@@ -128,8 +129,8 @@ cdef class Shares:
 
     cdef int put_off(self, Connection connection) except -1:
         """Its socket is ready, but the turn has used up its budget: it is among the first in the next."""
-        if not connection.unread:
-            connection.unread = True
+        if not connection.pauses & PAUSE_UNREAD:
+            connection.pauses |= PAUSE_UNREAD
             list_push(&self.turn.unread, <void*>connection)
         return 0
 
@@ -141,7 +142,7 @@ cdef class Shares:
         while index < unread.count and not (index and self.spent()):
             connection = <Connection>unread.items[index]
             index += 1
-            connection.unread = False
+            connection.pauses &= ~PAUSE_UNREAD
             self.read_one(connection)
         unread.count -= index
         memmove(unread.items, unread.items + index, unread.count * sizeof(void*))

@@ -99,6 +99,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
         accept_pauses: how often accepting was paused, by the limit or the error's name.
         throttled: how often a client was not read from for a while, because it was over its rate.
         pushed_back: how often a client was not read from for a while, because a queue had no room for its messages.
+        unsettled: how often a client was not read from for a while, because Receive Maximum of its messages waited.
+        output_full: how often a client was not read from for a while, because it did not take what it was sent.
         refused_subscriptions: topic filters not granted, by the reason code's name.
         sessions: number now, connected or not.
         sessions_connected: of these, number now with a connection.
@@ -172,6 +174,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
     accept_pauses: Mapping[str, int]
     throttled: int
     pushed_back: int
+    unsettled: int
+    output_full: int
     refused_subscriptions: Mapping[str, int]
     sessions: int
     sessions_connected: int
