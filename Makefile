@@ -57,7 +57,8 @@ help:
 	@echo 'make bench-analytics  measure Spark on the log, and write docs/benchmarks-analytics.md (10 minutes)'
 	@echo 'make test-lake-kills  1,000,000 messages into a lake, through kills of broker and writer, without Spark and with'
 	@echo 'make test-cluster   a standalone Spark cluster of two workers runs a job with the package in an archive'
-	@echo 'make bench-check    measure and compare with the committed ratios'
+	@echo 'make compare        what a message, an idle worker and a start cost beside another commit (BASE=main; 3 minutes)'
+	@echo 'make bench-check    that, and measure everything and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
 	@echo 'make wheel          sdist and wheel in dist/'
 	@echo 'make settings       write deploy/shoal.toml from the settings in broker/config/loader.py'
@@ -326,7 +327,7 @@ coverage: test-ready
 
 # --- speed ---------------------------------------------------------------------------------------------------------
 
-.PHONY: bench bench-log bench-workers bench-transports bench-analytics bench-check profile
+.PHONY: bench bench-log bench-workers bench-transports bench-analytics bench-check compare profile
 bench: test-ready
 	@$(BIN)/python -m tests.tools.bench run $(ARGS)
 
@@ -342,7 +343,11 @@ bench-log: test-ready
 bench-analytics: test-ready
 	@$(BIN)/python -m tests.tools.bench.analytics $(ARGS)
 
-bench-check: test-ready
+# Instructions of a message, memory of an idle worker, CPU of a start.
+compare: test-ready
+	@$(BIN)/python -m tests.tools.compare $(BASE)
+
+bench-check: compare
 	@$(BIN)/python -m tests.tools.bench check $(ARGS)
 
 profile: test-ready
