@@ -37,6 +37,7 @@ from router.recovery.apply import Recovery
 
 if TYPE_CHECKING:
     from router.log.disk import Storage
+    from router.retained.lmdb_index import RetainedIndex
     from router.router import Router
 
 RULES: Final = 1  # what the router makes of its records; raised when it makes something else of the same ones
@@ -117,6 +118,13 @@ def _check_snapshot(name: str, header: Header | None, worker: int, segment: int,
         )
     if header.is_foreign(owner):
         raise ForeignFileError(name, OWNER_AT, FOREIGN)
+
+
+def _check_index(index: RetainedIndex) -> None:
+    """Nothing of the log is there: the index must not have been written of one."""
+    if index.applied:
+        raise MissingSegmentError(
+            segment_name(1), 0, f"is missing: retained messages are from a log with {index.applied} records")
 
 
 def _check_fit(segments: Segments, first_segment: int, first_number: int) -> None:
@@ -230,10 +238,8 @@ def open_log(
     if first_segment and not segments.headers:
         segments.last_number = first_number - 1  # those before are in the snapshot, though all others are lost
     index = router.retaining.index
-    nothing = not segments.headers and not first_segment
-    if index is not None and index.applied and nothing and last_run.synced and not accept_loss:
-        raise MissingSegmentError(
-            segment_name(1), 0, f"is missing: retained messages are from a log with {index.applied} records")
+    if index is not None and last_run.synced and not (segments.headers or first_segment or accept_loss):
+        _check_index(index)
     start = Position(first_segment, RECORDS_AT, first_number) if first_segment else None
     _feed_segments(segments, start, recovery, index, progress)
     lost_connections = recovery.finish()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.conversation import VERSIONS, Script, load, run_in_memory, run_over_sockets, run_over_workers
+from tests.support.conversation import run_in_memory, run_over_sockets, run_over_workers
+from tests.support.script import VERSIONS, Script, load
 
 SCRIPTS = [load(path) for path in sorted(Path(__file__).parent.glob("*.txt"))]
 CASES = [pytest.param(script, VERSIONS[version], id=f"{script.path.stem}-{version}")

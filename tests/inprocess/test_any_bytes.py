@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.wire.packets import Connect, Publish, Subscribe, Will, encode, subscription
-from tests.support.conversation import MemoryBroker, Script, config_for
+from tests.support.conversation import MemoryBroker, config_for
 from tests.support.doubles import QuickAuthenticator
+from tests.support.script import Script
 from tests.support.strategies import packets_of
 
 CONFIG = config_for(Script(path=None, versions=(), lines=[]))    # type: ignore[arg-type]

@@ -24,8 +24,9 @@ from broker.wire.packets import (
 )
 from broker.wire.properties import PacketType
 from broker.worker.worker import Worker, open_broker
-from tests.support.conversation import MemoryBroker, Script, SocketClient, config_for, open_over, with_listener
+from tests.support.conversation import MemoryBroker, SocketClient, config_for, open_over, with_listener
 from tests.support.doubles import FakeLog, QuickAuthenticator
+from tests.support.script import Script
 
 CONFIG = config_for(Script(path=None, versions=(), lines=[]))    # type: ignore[arg-type]
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP

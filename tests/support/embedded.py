@@ -13,6 +13,7 @@ from broker.wire.packets import Ack, Connect, Publish, Suback, Subscribe, decode
 from broker.wire.properties import PacketType
 from broker.wire.reasons import Reason
 from broker.worker.worker import Worker, open_broker
+from shoal import InProcessClient, ReceivedMessage
 from tests.support.conversation import SocketClient
 
 CONFIG = Config(listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.5))
@@ -108,3 +109,15 @@ async def device(broker: Worker, name: bytes = b"device", version: int = 5, **co
         await client.send(Connect(version, name, **connect))
         assert (await client.receive()).reason == Reason.SUCCESS
         yield client
+
+
+async def take(client: InProcessClient, count: int = 1) -> list[ReceivedMessage]:
+    """The next messages that a client receives."""
+    return [await anext(client) for _ in range(count)]
+
+
+async def nothing_waits(client: InProcessClient, sentinel: str = "nothing/more") -> None:
+    """Nothing came but what was taken: a message published now is the next one."""
+    await client.subscribe(sentinel)
+    await client.publish(sentinel)
+    assert (await anext(client)).topic_name == sentinel

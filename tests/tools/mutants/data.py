@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.conversation import load
+from tests.support.script import load
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = Path(__file__).with_name("mutants.toml")
