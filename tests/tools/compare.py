@@ -103,7 +103,8 @@ def main() -> None:
         print(f"{name:30}{older:10.1f}{newer:10.1f}{(newer / older - 1) * 100:+9.1f} %", flush=True)
         if newer > older + bound:
             worse.append(f"{name}: {newer - older:.1f} more, at most {bound:.1f} are allowed")
-    sys.exit("\n".join(worse))
+    if worse:
+        sys.exit("\n".join(worse))
 
 
 if __name__ == "__main__":
