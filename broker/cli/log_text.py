@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.storage.worker_folders import worker_folder
 from broker.wire.properties import PacketType, decode_properties
 from broker.wire.reasons import ClientError
 from router.core.varint import encode_varint
@@ -110,7 +111,7 @@ def inspection_text(folder: Path, reports: list[Report]) -> str:
 def _worker_text(folder: Path, report: Report) -> str:
     census = report.census
     total = sum(segment.bytes for segment in report.segments)
-    lines = [f"{folder / f'worker-{report.worker}'}"]
+    lines = [str(worker_folder(folder, report.worker))]
     if report.incarnation:
         lines.append(f"  incarnation  {report.incarnation}")
     first = next((segment for segment in report.segments if segment.last_number), None)

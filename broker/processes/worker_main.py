@@ -85,6 +85,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     from broker.reactor.listeners import ListeningSocket
     from broker.storage.data_folder import unusable
     from broker.storage.folder_check import log_refusal
+    from broker.storage.worker_folders import worker_folder
     from broker.worker.worker import Worker
     from router.log.segments import SegmentError
 
@@ -95,13 +96,12 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
             f"The log file {start.config.log.file} cannot be opened: {error.strerror}.")
     signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
     end_with_parent([descriptor for descriptor, _, _ in start.listeners])
-    folder = os.path.join(start.folder, f"worker-{start.number}")
     try:
         worker = Worker(start.config, folder=start.folder_path, accept_loss=start.accept_loss, place=start.place)
     except StartError as error:
         return EXIT_NOT_BOOTED, "not_booted", str(error)
     except SegmentError as error:
-        return EXIT_NOT_BOOTED, "not_booted", log_refusal(folder, error)
+        return EXIT_NOT_BOOTED, "not_booted", log_refusal(worker_folder(start.folder_path, start.number), error)
     except OSError as error:
         return EXIT_NOT_BOOTED, "not_booted", unusable(start.folder_path, error)
     if start.ticket_keys is not None:

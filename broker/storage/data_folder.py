@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.config.start_error import StartError
+from broker.storage.worker_folders import worker_folder
 from router.log.disk import replace_file
 
 ORPHANS_S = 10.0  # for the workers of a killed broker to end
@@ -111,7 +112,7 @@ def spread_of(folder: Path) -> int | None:
     try:
         return int((folder / SPREAD).read_text(encoding="ascii"))
     except FileNotFoundError:
-        return 1 if (folder / "worker-0").exists() else None
+        return 1 if worker_folder(folder, 0).exists() else None
     except (OSError, ValueError) as error:
         raise StartError(f"The file {folder / SPREAD} cannot be read: {error}.") from error
 
