@@ -88,6 +88,9 @@ class Admin:
         route("GET", "/subscriptions", self._paged("subscriptions"), {**PAGED, "client": str, "filter": str})
         route("GET", "/routes", self._reach,
               {**PAGED, "topic": str, "qos": int, "retain": bool, "publisher": str}, "topic")
+        route("GET", "/acl", self._acl, {
+            "client": str, "action": str, "topic": str, "qos": int, "retain": bool, "user": str, "address": str,
+            "listener": int, "groups": str}, "client", "action", "topic")
         route("GET", "/retained", self._retained, {**PAGED, "filter": str})
         route("POST", "/publish", self._publish,
               {"topic": str, "payload": str, "payload_base64": str, "qos": int, "retain": bool}, "topic")
@@ -280,6 +283,14 @@ class Admin:
                 # All have read the same files; one that saw the change before the others has it behind it.
                 "authorizers": answered[0]["authorizers"],
                 "rules": max((answer["rules"] for answer in answered), key=_changes)}
+
+    async def _acl(self, request: Request) -> Row:
+        """Ask where the client lives, if it is there: it knows what the client has shown of itself."""
+        workers = self.backend.workers()
+        if not workers:
+            raise QueryError(503, "no_worker", "No worker is ready.")
+        home = self.backend.home_of(request.arguments["client"])
+        return await self._ask(home if home in workers else workers[0], "acl", request.arguments)
 
     async def _bans(self, request: Request) -> Row:
         # All workers have the same.

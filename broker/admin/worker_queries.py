@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from broker import logs
+from broker.admin.acl_query import describe_decision
 from broker.admin.ban_query import ban, describe_bans, unban
 from broker.admin.listener_query import facts_row, listeners_of
 from broker.admin.pagination import Listings, QueryError, Row, limit_of, page
@@ -66,7 +67,7 @@ class Queries:
             "slowest": self._slowest, "forget": self._forget,
             "clients": self._clients, "sessions": self._sessions, "client": self._client,
             "subscriptions": self._subscriptions, "routes": self._routes, "retained": self._retained,
-            "route_head": self._route_head,
+            "route_head": self._route_head, "acl": partial(describe_decision, self),
             "bans": partial(describe_bans, self), "ban": partial(ban, self), "unban": partial(unban, self),
             "kick": self._kick, "publish": self._publish, "receivers": self._receivers,
             "drain": self._drain, "log_level": self._log_level, "listeners": self._listeners, "reload": self._reload,

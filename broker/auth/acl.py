@@ -40,16 +40,21 @@ class Acl(Protocol):
     """Answers at once, without I/O. Answers for publishing are remembered per connection and topic name.
 
     What it raises is logged with its traceback, and the answer is no. About superusers it is not asked. It may have
-    two members more: `decides_by_qos`, True if its answers for publishing depend on QoS or RETAIN, which are remembered
-    with the topic name then; and `explain(principal, action, name, qos, retain)`, which returns a Decision, for
-    operators.
+    more members:
+
+        may_use(principal, topic_filter): whether a client may use a shared subscription or a replay at all, asked about
+            the topic filter as it is, `$share/NAME/FILTER` or `$replay/START/FILTER`, before may_subscribe() is about
+            the FILTER in it; without it, it may.
+        decides_by_qos: True if its answers for publishing depend on QoS or RETAIN, which are remembered with the topic
+            name then.
+        explain(principal, action, name, qos, retain): returns a Decision, for operators.
     """
 
     def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return whether a client may publish to a topic name."""
 
     def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool | Grant:
-        """Return whether a client may subscribe to a topic filter; a shared subscription's comes without $share."""
+        """Return whether a client may subscribe to a topic filter, which comes without $share/NAME or $replay/START."""
 
 
 class AllowAll:
@@ -74,6 +79,7 @@ class FailClosed:
     def __init__(self, acl: Acl) -> None:
         self._acl = acl
         self.decides_by_qos = bool(getattr(acl, "decides_by_qos", False))
+        self._may_use = getattr(acl, "may_use", None)
 
     def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return the other's answer."""
@@ -86,15 +92,21 @@ class FailClosed:
             return False
 
     def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
-        """Return whether the other grants the whole topic filter."""
+        """Return whether the other grants the whole topic filter, that of a shared subscription or a replay too."""
         if principal.superuser:
             return True
+        inner = inner_filter(topic_filter)
         try:
-            granted = _answered(self._acl.may_subscribe(principal, topic_filter, qos))
+            if not self._uses(principal, topic_filter, inner):
+                return False
+            granted = _answered(self._acl.may_subscribe(principal, inner, qos))
         except Exception:
             log.exception("acl_failed")
             return False
         return granted == Grant.WHOLE if isinstance(granted, Grant) else bool(granted)
+
+    def _uses(self, principal: Principal, topic_filter: bytes, inner: bytes) -> bool:
+        return self._may_use is None or inner is topic_filter or bool(_answered(self._may_use(principal, topic_filter)))
 
     def explain(self, principal: Principal, action: Action, name: bytes, qos: int, retain: bool) -> Decision:
         """Return what is decided, and by what."""
@@ -106,11 +118,23 @@ class FailClosed:
                 principal, name, qos)
             return Decision(Grant.WHOLE if allowed else Grant.REFUSED, type(self._acl).__name__)
         try:
+            if action == "subscribe":
+                inner = inner_filter(name)
+                if self._uses(principal, name, inner):
+                    name = inner             # else it is the use of it that is refused
             grant, by = _answered(explain(principal, action, name, qos, retain))
             return Decision(Grant(grant), str(by))
         except Exception:
             log.exception("acl_failed")
             return Decision(Grant.REFUSED, f"{type(self._acl).__name__} has failed")
+
+
+def inner_filter(topic_filter: bytes) -> bytes:
+    """Return the topic filter in that of a shared subscription or of a replay; any other one as it is."""
+    if topic_filter.startswith((b"$share/", b"$replay/")):
+        parts = topic_filter.split(b"/", 2)
+        return parts[2] if len(parts) == 3 else topic_filter
+    return topic_filter
 
 
 def _answered(answer: Any) -> Any:

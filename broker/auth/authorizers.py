@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from broker.auth.acl_lines import AclLineError, AclLines
 from broker.auth.rule import Holders
 from broker.auth.rule_chain import RuleChain
 from broker.auth.rule_set import RuleSet
+from broker.auth.rules_lines import RulesLineError, RulesLines
 from broker.config.start_error import StartError
 from broker.logs import get
 
@@ -20,40 +22,58 @@ if TYPE_CHECKING:
 log = get("acl_file")
 
 SHOWN_MAX: Final = 20            # lines of a difference that are told
+WORDS: Final = {"acl_file": "ACL file", "rules_file": "rules file"}
 
 
-class AclFile:
-    """Rules of an ACL file, mosquitto's.
+class RulesOf:
+    """Rules of a file: an ACL file of mosquitto's, or a rules file of ours.
 
     Args:
         number: of its [[authorizer]] table, from 1.
+        kind: its type.
         file: its path.
+        listeners: addresses of the listeners, which rules may name.
 
     Attributes:
         files: what it rests on.
     """
 
-    kind = "acl_file"
-
-    def __init__(self, number: int, file: str) -> None:
+    def __init__(self, number: int, kind: str, file: str, listeners: Sequence[str] = ()) -> None:
         self.number = number
+        self.kind = kind
         self.files = [file]
+        self._listeners = tuple(listeners)
 
     def read(self) -> RuleSet:
         """Read the file, and return what it says. From any thread. Raises StartError."""
         (file,) = self.files
         try:
-            lines = AclLines(Path(file).read_bytes(), Path(file).name)
+            data = Path(file).read_bytes()
+            found = _taken_apart(self.kind, data, file, self._listeners)
         except OSError as error:
+            raise StartError(f"authorizer {self.number}: The {WORDS[self.kind]} {file} cannot be read: "
+                             f"{error.strerror}.") from error
+        except (AclLineError, RulesLineError) as error:
             raise StartError(
-                f"authorizer {self.number}: The ACL file {file} cannot be read: {error.strerror}.") from error
-        except AclLineError as error:
-            raise StartError(f"authorizer {self.number}: The ACL file {file} cannot be used: {error}.") from None
-        if lines.literal:
-            log.warning("acl_patterns_literal", file=file, lines=lines.literal[:SHOWN_MAX], count=len(lines.literal),
-                        what="%c and %u are replaced where they are a whole level; here they stand for themselves")
-        rules, lines.rules = lines.rules, []             # they are in the rule set, and it keeps the lines
-        return RuleSet(rules, lines)
+                f"authorizer {self.number}: The {WORDS[self.kind]} {file} cannot be used: {error}.") from None
+        for note in notes_on(found):
+            log.warning("acl_note", file=file, what=note)
+        rules, found.rules = found.rules, []             # they are in the rule set, and it keeps the rest
+        return RuleSet(rules, found)
+
+
+def _taken_apart(kind: str, data: bytes, file: str, listeners: Sequence[str]) -> AclLines | RulesLines:
+    if kind == "rules_file":
+        return RulesLines(data, Path(file).name, listeners)
+    return AclLines(data, Path(file).name)
+
+
+def notes_on(lines: AclLines | RulesLines) -> list[str]:
+    """Return what a person may not expect of a file."""
+    if isinstance(lines, RulesLines) or not lines.literal:
+        return []
+    shown = ", ".join(map(str, lines.literal[:SHOWN_MAX])) + (", ..." if len(lines.literal) > SHOWN_MAX else "")
+    return [f"%c and %u are replaced where they are a whole level; they stand for themselves in line {shown}"]
 
 
 class Authorizers:
@@ -61,6 +81,7 @@ class Authorizers:
 
     Args:
         members: in the order of the settings.
+        rules_of_clients: clients may bring rules of their own.
 
     Raises StartError: a file cannot be used.
 
@@ -69,10 +90,14 @@ class Authorizers:
         chain: the ACL.
     """
 
-    def __init__(self, members: Sequence[AclFile]) -> None:
+    def __init__(self, members: Sequence[RulesOf], *, rules_of_clients: bool = False) -> None:
         self._members = tuple(members)
         self.files = [file for member in members for file in member.files]
-        self.chain = RuleChain(self.read())
+        rule_sets = self.read()
+        _tell_time(rule_sets, time.time())
+        # Their answers for publishing may depend on QoS and RETAIN, after a reload if not now.
+        self.chain = RuleChain(rule_sets, decides_by_qos=any(
+            member.kind == "rules_file" for member in members) or rules_of_clients)
 
     def when_changed(self, changed: Callable[[], None]) -> None:
         """Have something called each time that answers may be others than before."""
@@ -84,7 +109,14 @@ class Authorizers:
 
     def use(self, rule_sets: list[RuleSet]) -> None:
         """From now on, decide by what read() has returned; all of it at once."""
+        _tell_time(rule_sets, time.time())
         self.chain.use(rule_sets)
+
+    def look_at_clock(self, now_s: float) -> None:
+        """Be told the time, in Unix seconds, from time to time: rules may hold for some hours only."""
+        if _tell_time(self.chain.rule_sets, now_s) and self.chain.changed is not None:
+            log.info("rules_by_time", what="hours that rules ask for have begun or ended")
+            self.chain.changed()
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what an operator sees of each."""
@@ -113,9 +145,35 @@ def _words(rule_sets: Sequence[RuleSet]) -> Iterator[str]:
                 yield f"{rule_set.source}: {holder}{rule_set.source.words(rule)}"
 
 
+def _tell_time(rule_sets: Sequence[RuleSet], now_s: float) -> bool:
+    """Tell all rules the time; return whether that changes anything."""
+    changed = [times.look_at(now_s) for rule_set in rule_sets for times in getattr(rule_set.source, "times", ())]
+    return any(changed)
+
+
+def read_rules(file: Path, now_s: float = 0.0) -> tuple[RuleSet, list[str]]:
+    """Return the rules of a file by itself, and what a person may not expect of it. Raises StartError.
+
+    What ends with .toml is a rules file, anything else an ACL file.
+    """
+    kind = "rules_file" if file.suffix == ".toml" else "acl_file"
+    try:
+        found = _taken_apart(kind, file.read_bytes(), str(file), ())
+    except OSError as error:
+        raise StartError(f"{file}: {error.strerror}.") from error
+    except (AclLineError, RulesLineError) as error:
+        raise StartError(f"{file}: {error}") from None
+    rule_set = RuleSet(found.rules, found)
+    _tell_time([rule_set], now_s)
+    return rule_set, notes_on(found)
+
+
 def authorizers_of(config: Config) -> Authorizers:
     """Return the authorizers of the settings. Raises StartError: a file cannot be used."""
-    return Authorizers([AclFile(number, table.file) for number, table in enumerate(config.authorizer, 1)])
+    listeners = [listener.address for listener in config.listeners]
+    members = [RulesOf(number, str(table.__struct_config__.tag), table.file, listeners)
+               for number, table in enumerate(config.authorizer, 1)]
+    return Authorizers(members, rules_of_clients=bool(config.authenticator))
 
 
 def check_authorizers(config: Config) -> None:

@@ -9,12 +9,14 @@ from broker.auth.rule_set cimport ALLOWS, ANY_QOS, ANY_RETAIN, Asker, Entry, Rul
 
 from broker.auth import rule as actions
 from broker.auth.acl import Decision, Grant
+from broker.auth.token_rules import TokenRules
 
 cdef enum:
     PUBLISH = 1                  # as in broker.auth.rule
     READ = 2
     SHARE = 4
     REPLAY = 8
+    UNPACKED_MAX = 1024          # clients whose rules are kept as they were made of what the log has
 
 assert (PUBLISH, READ, SHARE, REPLAY) == (actions.PUBLISH, actions.READ, actions.SHARE, actions.REPLAY)
 
@@ -40,6 +42,7 @@ cdef class RuleChain:
         self.is_strict = is_strict
         self.decides_by_qos = decides_by_qos
         self.changed = None
+        self.unpacked = {}
         for rule_set in self.rule_sets:
             assert isinstance(rule_set, RuleSet), rule_set
             assert decides_by_qos or not rule_set.looks_at_publish, rule_set.source
@@ -66,23 +69,25 @@ cdef class RuleChain:
         """Return what a client is granted of a topic filter, which is without $share and $replay."""
         return self.granted(self.left(principal, READ, topic_filter, qos, None))
 
-    def may_share(self, principal not None, bytes topic_filter not None, int qos) -> bool:
-        """Return whether a client may subscribe to a topic filter by $share, if it may subscribe to it."""
-        return self.may_besides(principal, SHARE, topic_filter, qos)
+    def may_use(self, principal not None, bytes topic_filter not None) -> bool:
+        """Return whether a client may use a shared subscription or a replay at all, whose topic filter this is.
 
-    def may_replay(self, principal not None, bytes topic_filter not None, int qos) -> bool:
-        """Return whether a client may ask for the stored messages of a topic filter, if it may subscribe to it."""
-        return self.may_besides(principal, REPLAY, topic_filter, qos)
+        Asked beside may_subscribe(), which is about the topic filter in it.
+        """
+        cdef list parts = topic_filter.split(b"/", 2)
+        if len(parts) < 3 or parts[0] not in (b"$share", b"$replay"):
+            return True
+        return self.may_besides(principal, SHARE if parts[0] == b"$share" else REPLAY, parts[2])
 
     cdef int decided(self, object principal, int action, bytes topic_name, int qos_bits, int retain_bits) except -2:
         """Return 1 or 0 as a rule decides about a topic name, -1: none does."""
         cdef Asker asker
         cdef const Entry* entry
         cdef RuleSet rule_set
-        cdef object rules = principal.rules
+        cdef RuleSet own = self.rules_of(principal)
         ask_for(principal, &asker)
-        if rules is not None:
-            entry = (<RuleSet?>rules.rule_set).find(
+        if own is not None:
+            entry = own.find(
                 principal, &asker, action, <const uint8_t*>PyBytes_AS_STRING(topic_name), PyBytes_GET_SIZE(topic_name),
                 <uint8_t>qos_bits, <uint8_t>retain_bits)
             if entry != NULL:
@@ -95,13 +100,28 @@ cdef class RuleChain:
                 return entry.flags & ALLOWS != 0
         return -1
 
+    cdef RuleSet rules_of(self, object principal):
+        """Return the rules that a client has brought; None: it has none. Raises for what is no rules."""
+        cdef object rules = principal.rules
+        if rules is None:
+            return None
+        if not isinstance(rules, TokenRules):
+            # As the log has kept them; its client has not been back since the start.
+            rules = self.unpacked.get(id(rules), (None, None))
+            if rules[0] is not principal.rules:
+                if len(self.unpacked) >= UNPACKED_MAX:
+                    self.unpacked.clear()
+                rules = self.unpacked[id(principal.rules)] = principal.rules, TokenRules(principal.rules)
+            rules = rules[1]
+        return <RuleSet?>rules.rule_set
+
     cdef list gathered(self, object principal, const Asker* asker, int action, bytes topic_filter, int qos_bits):
         """Return the rules about a client and an action, in their order; see RuleSet.gather()."""
         cdef RuleSet rule_set
         cdef list found = []
-        cdef object rules = principal.rules
-        if rules is not None:
-            (<RuleSet?>rules.rule_set).gather(principal, asker, action, topic_filter, <uint8_t>qos_bits, found)
+        cdef RuleSet own = self.rules_of(principal)
+        if own is not None:
+            own.gather(principal, asker, action, topic_filter, <uint8_t>qos_bits, found)
         for rule_set in self.rule_sets:
             rule_set.gather(principal, asker, action, topic_filter, <uint8_t>qos_bits, found)
         return found
@@ -132,22 +152,22 @@ cdef class RuleChain:
     cdef bint looks_at_subscribe(self, object principal) except -1:
         """Return whether a rule asks for the QoS of a SUBSCRIBE."""
         cdef RuleSet rule_set
-        cdef object rules = principal.rules
-        if rules is not None and (<RuleSet?>rules.rule_set).looks_at_subscribe:
+        cdef RuleSet own = self.rules_of(principal)
+        if own is not None and own.looks_at_subscribe:
             return True
         for rule_set in self.rule_sets:
             if rule_set.looks_at_subscribe:
                 return True
         return False
 
-    cdef bint may_besides(self, object principal, int action, bytes topic_filter, int qos) except -1:
+    cdef bint may_besides(self, object principal, int action, bytes topic_filter) except -1:
         """Return whether a client has a right that stands beside READ, for all of a topic filter that it may read."""
         cdef Asker asker
         cdef Py_ssize_t allowing, refusing
         cdef list found
         ask_for(principal, &asker)
-        found = self.gathered(principal, &asker, action, topic_filter, 1 << qos)
-        if found == self.gathered(principal, &asker, READ, topic_filter, 1 << qos):
+        found = self.gathered(principal, &asker, action, topic_filter, ANY_QOS)
+        if found == self.gathered(principal, &asker, READ, topic_filter, ANY_QOS):
             return True          # the same rules give both, as those of mosquitto do
         return left_by(topic_filter, found, &allowing, &refusing) == ALL
 
@@ -162,6 +182,10 @@ cdef class RuleChain:
         """
         cdef list deciding = []
         cdef int answer
+        if action == "subscribe" and name.startswith((b"$share/", b"$replay/")):
+            # It is the use of it that is asked about.
+            used = self.may_use(principal, name)
+            return Decision(WHOLE if used else REFUSED, "" if used else f"no right to {name[1:].split(b'/')[0].decode()}")
         if action == "subscribe":
             answer = self.left(principal, READ, name, qos, deciding)
             by = ", ".join(self.described(one) for one in deciding)
@@ -178,8 +202,8 @@ cdef class RuleChain:
         cdef Asker asker
         cdef const Entry* entry
         cdef RuleSet rule_set
-        cdef object rules = principal.rules
-        cdef tuple rule_sets = self.rule_sets if rules is None else (rules.rule_set, *self.rule_sets)
+        cdef RuleSet own = self.rules_of(principal)
+        cdef tuple rule_sets = self.rule_sets if own is None else (own, *self.rule_sets)
         cdef int qos_bits = 1 << qos, retain_bits = 0x10 if retain else 0x08
         cdef int what = PUBLISH
         assert action in ("publish", "read"), action

@@ -332,6 +332,34 @@ def routes(
           limit, as_json, "routes")
 
 
+@admin.command(short_help="What a client may do, and which rule says so.")
+@click.argument("client")
+@click.argument("action", type=click.Choice(["publish", "subscribe", "read"]))
+@click.argument("topic")
+@click.option("-u", "--user", help="As if it had this user name.")
+@click.option("--address", help="As if it came from this IP address.")
+@click.option("--listener", type=click.IntRange(1), help="As if it came by this listener; 1 is the first.")
+@click.option("--group", "groups", multiple=True, help="As if it were in this group; may be given more than once.")
+@click.option("-q", "--qos", type=click.IntRange(0, 2), default=0, show_default=True, help="That it asks for.")
+@click.option("-r", "--retain", is_flag=True, help="As if the publish had RETAIN.")
+@_JSON
+@click.pass_context
+def acl(
+    context: click.Context, client: str, action: str, topic: str, user: str | None, address: str | None,
+    listener: int | None, groups: tuple[str, ...], qos: int, retain: bool, as_json: bool,
+) -> None:
+    """Ask whether CLIENT may publish to TOPIC, subscribe to it (a topic filter), or be sent what comes on it (read).
+
+    CLIENT is a client identifier. A client that is connected is known to the broker; another one, or one that is asked
+    about with --user, --address, --listener or --group, is what these say.
+    """
+    asked = {"client": client, "action": action, "topic": topic, "user": user, "address": address, "listener": listener,
+             "groups": ",".join(groups) or None, "qos": qos, "retain": retain or None}
+    with _asking(context) as broker:
+        given = {name: value for name, value in asked.items() if value is not None}
+        _print(broker.ask("GET", "/acl", given), as_json, "acl")
+
+
 @admin.command(short_help="Retained messages.")
 @click.argument("topic_filter", default="#")
 @_LIMIT

@@ -480,6 +480,17 @@ def _why(value: Row) -> list[RenderableType]:
     return parts + [Text(f"In memory only: {fate(row)}, QoS {row['qos_granted']}") for row in value["unlogged"]]
 
 
+ALLOWED: Final = {"whole": "yes", "narrowed": "in part", "refused": "no"}
+
+
+def _asked_about(value: Row) -> str:
+    """Return whom a question about rights was about."""
+    user = "no user name" if value["user"] is None else f"user name {value['user']}"
+    address = "" if value["address"] is None else f", from {value['address']}"
+    there = "which is connected" if value["known_from"] == "connection" else "as it was described"
+    return f"{value['client']}, {there}: {user}{address}"
+
+
 def rules_changed(rules: Row | None) -> list[RenderableType]:
     """Return the lines that say which rules of authorizers a reload has changed."""
     if rules is None:
@@ -497,6 +508,7 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "client": _client,
     "routes": _routes,
     "why": _why,
+    "acl": lambda value: [Text(f"{ALLOWED[value['allowed']]}: {value['decided_by']}"), Text(_asked_about(value))],
     "drain": lambda value: [Text("The broker is ending.")],
     "log_level": lambda value: [Text(value["level"])],
     "reload": lambda value: [

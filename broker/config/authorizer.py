@@ -20,7 +20,21 @@ class AclFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="acl
     ]
 
 
-Authorizer = AclFileTable
-"""One [[authorizer]] table: with each further type a union, which `type` tells apart."""
+class RulesFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="rules_file"):
+    """One authorizer that asks a file of rules about QoS, RETAIN, addresses, groups, certificates, hours."""
 
-AUTHORIZER_TYPES: Final = {"acl_file": AclFileTable}
+    file: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="TOML, a table [[rule]] for each rule: docs/access.md.",
+            examples=["rules.toml"],
+        ),
+    ]
+
+
+Authorizer = AclFileTable | RulesFileTable
+"""One [[authorizer]] table; `type` tells which."""
+
+AUTHORIZER_TYPES: Final[dict[str, type[AclFileTable] | type[RulesFileTable]]] = {
+    "acl_file": AclFileTable, "rules_file": RulesFileTable}

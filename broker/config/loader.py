@@ -310,12 +310,14 @@ def _rendered_authorizers(authorizers: Sequence[Authorizer]) -> Iterator[str]:
     for name, struct in AUTHORIZER_TYPES.items():
         yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
         for setting in AUTHORIZER_SETTINGS[name].values():
-            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}."
+            default = "" if setting.default is msgspec.NODEFAULT else f" Default: {_default(setting)}."
+            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}.{default}"
     for authorizer in authorizers:
         kind = str(authorizer.__struct_config__.tag)
         yield from ("", "[[authorizer]]", f"type = {_toml(kind)}")
         for setting in AUTHORIZER_SETTINGS[kind].values():
-            yield f"{setting.key} = {_toml(getattr(authorizer, setting.key))}"
+            if getattr(authorizer, setting.key) != setting.default:
+                yield f"{setting.key} = {_toml(getattr(authorizer, setting.key))}"
     if not authorizers:
         yield from ("", "# [[authorizer]]", '# type = "acl_file"', '# file = "acl.conf"')
 

@@ -204,7 +204,7 @@ class Controller:
             return Reason.QUOTA_EXCEEDED
         if not self.router.accepting and connection.session.durable:
             return Reason.QUOTA_EXCEEDED        # it could not be kept
-        if not self.acl.may_subscribe(connection.principal, topic_filter, subscription.qos):
+        if not self.acl.may_subscribe(connection.principal, subscription.topic_filter, subscription.qos):
             return Reason.NOT_AUTHORIZED
         return None
 
@@ -245,7 +245,7 @@ class Controller:
             raise ReplayError(Reason.QUOTA_EXCEEDED,
                               f"a client may have {self.limits.subscriptions_per_client_max} subscriptions")
         if is_state_filter(asked.inner_filter) or not self.acl.may_subscribe(
-                connection.principal, asked.inner_filter, subscription.qos):
+                connection.principal, topic_filter, subscription.qos):
             raise ReplayError(Reason.NOT_AUTHORIZED, "the client may not subscribe to the topic filter")
         return asked
 

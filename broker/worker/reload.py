@@ -77,6 +77,8 @@ class Reload:
         while self.reads_files:
             with trio.move_on_after(LOOK_S):
                 await self._asked.wait()
+            if self.authorizers is not None:
+                self.authorizers.look_at_clock(time.time())
             if self._asked.is_set() or self._state() != self._seen:
                 self._asked = trio.Event()
                 await self.reload()

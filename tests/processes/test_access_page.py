@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from broker.auth.rules_lines import RulesLines
 from tests.support.process import ROOT, BrokerProcess
 
 PAGE = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
@@ -44,3 +45,12 @@ def test_the_rules_of_the_page_allow_and_refuse_what_it_says(tmp_path: Path) -> 
             done = run(tmp_path, line, broker.port)
             assert done.returncode != 0, line
             assert "not authorized" in done.stderr.lower(), done.stderr
+
+
+def test_the_rules_file_of_the_page_is_one() -> None:
+    (rules,) = [block for block in blocks("toml") if "[[rule]]" in block]
+    lines = RulesLines(rules.encode(), "rules.toml")
+    assert lines.described(lines.rules[0]) == (
+        "rules.toml:3 (no message is kept here) deny publish #")
+    assert len(lines.rules) == 7
+    assert len(lines.times) == 1

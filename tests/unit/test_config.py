@@ -387,8 +387,9 @@ def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_
 # [[authorizer]] -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("text", "said"), [
-    ('[[authorizer]]\ntype = "acl"\nfile = "u"', 'authorizer 1.type: found "acl", expected one of acl_file'),
-    ('[[authorizer]]\nfile = "u"', "authorizer 1.type: found nothing, expected one of acl_file"),
+    ('[[authorizer]]\ntype = "acl"\nfile = "u"', 'authorizer 1.type: found "acl", expected one of acl_file, '
+     "rules_file"),
+    ('[[authorizer]]\nfile = "u"', "authorizer 1.type: found nothing, expected one of acl_file, rules_file"),
     ('[[authorizer]]\ntype = "acl_file"', "authorizer 1.file: found nothing, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = 3', "authorizer 1.file: found 3, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = "a"\npath = "c"', "authorizer 1.path: found an unknown setting, "

@@ -199,16 +199,17 @@ def test_rules_about_one_topic_filter_and_some_qos(found: list[Rule], asked: byt
 def test_to_share_and_to_replay_are_rights_of_their_own() -> None:
     reading = chain_of([Rule(True, READ, b"a/#")])
     assert reading.may_subscribe(ANN, b"a/b", 0) == Grant.WHOLE
-    assert not reading.may_share(ANN, b"a/b", 0)
-    assert not reading.may_replay(ANN, b"a/b", 0)
+    assert not reading.may_use(ANN, b"$share/g/a/b")
+    assert not reading.may_use(ANN, b"$replay/-1h/a/b")
     sharing = chain_of([Rule(True, READ, b"a/#"), Rule(True, SHARE, b"a/b/#"), Rule(True, REPLAY, b"#")])
-    assert sharing.may_share(ANN, b"a/b/+", 0)
-    assert not sharing.may_share(ANN, b"a/+", 0)
-    assert sharing.may_replay(ANN, b"a/+", 0)
+    assert sharing.may_use(ANN, b"$share/g/a/b/+")
+    assert not sharing.may_use(ANN, b"$share/g/a/+")
+    assert sharing.may_use(ANN, b"$replay/-1h/a/+")
+    assert reading.may_use(ANN, b"a/b")          # which asks for no such right
     # Where the same rules give both, what is narrowed is narrowed for both.
     mosquitto = chain_of([Rule(False, EVERY_ACTION, b"a/b"), Rule(True, READ | SHARE | REPLAY, b"a/#")])
     assert mosquitto.may_subscribe(ANN, b"a/#", 0) == Grant.NARROWED
-    assert mosquitto.may_share(ANN, b"a/#", 0)
+    assert mosquitto.may_use(ANN, b"$share/g/a/#")
 
 
 def test_rules_of_ten_thousand_users_are_small() -> None:
