@@ -173,7 +173,9 @@ def authorizers_of(config: Config) -> Authorizers:
     listeners = [listener.address for listener in config.listeners]
     members = [RulesOf(number, str(table.__struct_config__.tag), table.file, listeners)
                for number, table in enumerate(config.authorizer, 1)]
-    return Authorizers(members, rules_of_clients=bool(config.authenticator))
+    # A password brings no rules, so publishers need not be asked about QoS by QoS.
+    brings_rules = any(table.__struct_config__.tag != "password_file" for table in config.authenticator)
+    return Authorizers(members, rules_of_clients=brings_rules)
 
 
 def check_authorizers(config: Config) -> None:

@@ -13,7 +13,9 @@ import pytest
 import trio
 
 from broker.auth.acl import AllowAll
-from broker.config.authorizer import AclFileTable
+from broker.auth.authorizers import authorizers_of
+from broker.config.authenticator import JwtTable, PasswordFileTable
+from broker.config.authorizer import AclFileTable, RulesFileTable
 from broker.config.loader import Config
 from broker.config.start_error import StartError
 from broker.wire.packets import Ack, Pingreq, Pingresp, Publish, Subscribe, Will, subscription
@@ -174,3 +176,15 @@ def test_a_file_that_cannot_be_used_is_no_start(tmp_path: Path) -> None:
 def test_authorizers_and_an_acl_are_one_too_many(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="expected one or the other"):
         Worker(settings(written(tmp_path)), acl=AllowAll())
+
+
+def test_answers_are_remembered_by_qos_only_where_rules_may_ask_for_it(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_bytes(b"")
+    config = settings(written(tmp_path), authenticator=(PasswordFileTable(file=str(users)),))
+    assert authorizers_of(config).chain.decides_by_qos is False
+    (tmp_path / "rules.toml").write_text("")
+    rules = (*config.authorizer, RulesFileTable(file=str(tmp_path / "rules.toml")))
+    assert authorizers_of(msgspec.structs.replace(config, authorizer=rules)).chain.decides_by_qos is True
+    token = JwtTable(algorithms=("ES256",), keys=("issuer.pem",))
+    assert authorizers_of(msgspec.structs.replace(config, authenticator=(token,))).chain.decides_by_qos is True
