@@ -93,7 +93,8 @@ class Chain:
             ignored.append(answer)
         refusal = next((answer.refusal for answer in ignored if answer.refusal is not None), None)
         if exchange.method is not None:
-            return refusal or NO_METHOD
+            proving = next((one.before_refusal for one in ignored if one.before_refusal is not None), None)
+            return _refuse_behind(proving, refusal or NO_METHOD) if proving is not None else refusal or NO_METHOD
         if connect.user_name is None:
             may_come = self._anonymous[listener] and not exchange.again
             return refusal or (Accepted(None) if may_come else NOBODY)
@@ -115,25 +116,28 @@ class Chain:
 
 
 async def _refuse_behind(done_before: Callable[[], Awaitable[object]], refusal: Refused) -> Outcome:
-    await done_before()
-    return refusal
+    done = await done_before()
+    return done if isinstance(done, Refused) else refusal
 
 
-def members_of(config: Config) -> list[Member]:
+def members_of(config: Config, salts: bytes | None = None) -> list[Member]:
     """Return the authenticators of the settings, in their order. Raises StartError: a file cannot be used.
 
     Passwords are hashed by as many threads as the broker has cores, over all workers.
+
+    Args:
+        salts: makes salts for users who do not exist, the same ones in all workers; None: random.
     """
     hashing = trio.CapacityLimiter(max(1, cores_available() // max(1, config.workers)))
-    return [_member_of(number, table, hashing) for number, table in enumerate(config.authenticator, 1)]
+    return [_member_of(number, table, hashing, salts) for number, table in enumerate(config.authenticator, 1)]
 
 
-def _member_of(number: int, table: Table, hashing: trio.CapacityLimiter) -> Member:
+def _member_of(number: int, table: Table, hashing: trio.CapacityLimiter, salts: bytes | None) -> Member:
     # Imported here, so that a broker loads none of what it does not use.
     if isinstance(table, PasswordFileTable):
         from broker.auth.password_file import PasswordFile
 
-        return PasswordFile(number, table.file, hashing)
+        return PasswordFile(number, table.file, hashing, salts)
     if isinstance(table, HttpTable):
         from broker.auth.http_authenticator import HttpAuthenticator
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = get("password_file")
 
 WRONG = Refused(Reason.BAD_USER_NAME_OR_PASSWORD)
+SCRAM_FAILED = Refused(Reason.NOT_AUTHORIZED, "authentication failed")
 
 
 class PasswordFile:
@@ -38,6 +39,8 @@ class PasswordFile:
         number: of its [[authenticator]] table, from 1.
         file: its path.
         hashing: how many passwords are hashed at once, in threads.
+        salts: makes SCRAM's salts for names that do not exist, the same ones as in other workers and after a restart:
+            otherwise a salt that changes tells that a name does not exist. None: random.
 
     Raises StartError: the file cannot be used.
 
@@ -48,8 +51,10 @@ class PasswordFile:
 
     kind = "password_file"
 
-    def __init__(self, number: int, file: str, hashing: trio.CapacityLimiter) -> None:
+    def __init__(self, number: int, file: str, hashing: trio.CapacityLimiter, salts: bytes | None = None) -> None:
         self.number = number
+        self._salts = secrets.token_bytes(32) if salts is None else salts
+        self._scram_iterations: Mapping[str, int] = {}
         self.files = [file]
         self.verified = VerifiedLogins()
         self._hashing = hashing
@@ -80,6 +85,7 @@ class PasswordFile:
                         count=len(lines.skipped), what="there is no colon in them, so they are no users")
         self._hashes = lines.hashes
         self._stored = lines.stored
+        self._scram_iterations = lines.scram_iterations
 
     async def run(self) -> None:
         """Nothing has to be done beside the answers."""
@@ -92,7 +98,9 @@ class PasswordFile:
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Ignored | Awaitable[Outcome]:
         """Decide on a CONNECT: at once, where the login was verified before; else when its password has been hashed."""
         user, password = connect.user_name, connect.password
-        if user is None or exchange.method is not None:
+        if exchange.method is not None:
+            return self._prove(exchange, exchange.method)
+        if user is None:
             return Ignored()
         stored = self._hashes.get(user)
         if stored is None:
@@ -102,6 +110,40 @@ class PasswordFile:
         if self.verified.has(user, stored, password):
             return Accepted(user)
         return self._verify(user, stored, password)
+
+    def _prove(self, exchange: Exchange, method: str) -> Ignored | Awaitable[Outcome]:
+        """Have a client prove its password by SCRAM, if there is a user for whom that is kept."""
+        if method not in self._scram_iterations:
+            return Ignored()
+        from broker.auth.scram import name_in
+
+        # Without a first message it cannot be known who it is: the first file with such users asks.
+        name = name_in(exchange.data) if exchange.data else None
+        if name is None or self._scram_stored(name, method) is not None:
+            return self._proved(exchange, method)
+        # Another file may know it; if none does, it is asked for a proof all the same.
+        return Ignored(partial(self._proved, exchange, method), SCRAM_FAILED)
+
+    async def _proved(self, exchange: Exchange, method: str) -> Outcome:
+        from broker.auth.scram import ScramCredentials, prove, unknown_credentials
+
+        asked: list[bytes | None] = []
+
+        def credentials_of(user_name: str) -> ScramCredentials:
+            asked.append(stored := self._scram_stored(user_name, method))
+            if stored is None:
+                return unknown_credentials(user_name, self._salts, self._scram_iterations[method], method)
+            return ScramCredentials.from_stored(stored)
+
+        outcome = await prove(exchange, method, credentials_of)
+        if isinstance(outcome, Accepted) and self._hashes.get(outcome.identity or "") != asked[0]:
+            return SCRAM_FAILED      # the file was read again meanwhile
+        return outcome
+
+    def _scram_stored(self, user_name: str, method: str) -> bytes | None:
+        """Return what is kept of a user for a method; None: there is no such user."""
+        stored = self._hashes.get(user_name)
+        return stored if stored is not None and stored.startswith(method.encode() + b"$") else None
 
     async def _verify(self, user: str, stored: bytes, password: bytes) -> Outcome:
         if not await self._fits(stored, password):

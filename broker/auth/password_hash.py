@@ -8,7 +8,10 @@ import hashlib
 import hmac
 import re
 import secrets
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.auth.scram import ScramCredentials
 
 KEY_BYTES: Final = 64                # of a hash: SHA-512's, and what mosquitto has argon2id make
 SALTS_BYTES: Final = (12, 64)        # of $6$ and $7$: mosquitto 2.0's and 2.1's; it takes no others
@@ -21,7 +24,9 @@ ARGON2_LANES: Final = 1
 ARGON2_MEMORY_KIB_MAX: Final = 4_194_304
 ARGON2_TIME_MAX: Final = 1000
 ARGON2_VERSION: Final = 19
-KINDS: Final = ("argon2id", "sha512-pbkdf2")     # that are written; the first by default
+# That are written; the first by default.
+KINDS: Final = ("argon2id", "sha512-pbkdf2", "scram-sha-256", "scram-sha-512")
+SCRAM: Final = b"SCRAM-"         # with which SCRAM credentials begin (RFC 5803)
 
 _ARGON2ID: Final = re.compile(
     rb"\$argon2id\$v=19\$m=([1-9][0-9]{0,9}),t=([1-9][0-9]{0,9}),p=([1-9][0-9]{0,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)")
@@ -46,6 +51,12 @@ class PasswordHash:
 
     def __init__(self, stored: bytes) -> None:
         self._cost: tuple[int, ...] = ()
+        if stored.startswith(SCRAM):
+            credentials = _scram_of(stored)
+            self._kind = credentials.method.lower()
+            self._cost = (credentials.iterations,)
+            self._salt, self._wanted = credentials.salt, credentials.stored_key
+            return
         if stored.startswith(b"$argon2id$"):
             found = _matched(_ARGON2ID, stored, "an argon2id hash", "$argon2id$v=19$m=...,t=...,p=...$SALT$HASH")
             self._kind = "argon2id"
@@ -70,7 +81,7 @@ class PasswordHash:
             found = _matched(_SHA512, stored, "a $6$ hash", "$6$SALT$HASH")
             self._kind = "sha512"
         else:
-            raise HashError("no hash that is known, expected $6$, $7$ or $argon2id$")
+            raise HashError("no hash that is known, expected $6$, $7$, $argon2id$, or SCRAM credentials")
         self._salt, self._wanted = (_base64(part) for part in found.groups()[-2:])
         if len(self._salt) not in SALTS_BYTES or len(self._wanted) != KEY_BYTES:
             raise HashError(f"a {stored[:3].decode()} hash of {len(self._wanted)} bytes with a salt of "
@@ -78,7 +89,7 @@ class PasswordHash:
 
     @property
     def kind(self) -> str:
-        """Its name: "argon2id", "sha512-pbkdf2" or "sha512"."""
+        """Its name: "argon2id", "sha512-pbkdf2", "sha512", or a method of SCRAM in lower case."""
         return self._kind
 
     def fits(self, password: bytes) -> bool:
@@ -86,6 +97,8 @@ class PasswordHash:
         if self._kind == "argon2id":
             memory_kib, time, lanes = self._cost
             made = _argon2id(password, self._salt, memory_kib, time, lanes, len(self._wanted))
+        elif self._kind.startswith("scram-"):
+            made = _scram_key(self._kind.upper(), password, self._salt, self._cost[0])
         elif self._kind == "sha512-pbkdf2":
             made = hashlib.pbkdf2_hmac("sha512", password, self._salt, self._cost[0], KEY_BYTES)
         else:
@@ -94,13 +107,17 @@ class PasswordHash:
         return hmac.compare_digest(made, self._wanted)
 
 
-def new_hash(password: bytes, kind: str = KINDS[0], iterations: int = ITERATIONS) -> bytes:
+def new_hash(password: bytes, kind: str = KINDS[0], iterations: int | None = None) -> bytes:
     """Return a hash of a password as a file has it, with a new salt.
 
     Args:
-        kind: one of KINDS; mosquitto 2.0 knows "sha512-pbkdf2" only, and 2.1 both.
-        iterations: of sha512-pbkdf2.
+        kind: one of KINDS; mosquitto 2.0 knows "sha512-pbkdf2" only, 2.1 argon2id too, and no mosquitto SCRAM.
+        iterations: of sha512-pbkdf2, 210,000 if None, and of SCRAM, 15,000: each login costs its client so many.
+
+    Raises HashError: the password cannot be one of SCRAM (RFC 4013).
     """
+    if kind.startswith("scram-"):
+        return _new_scram(password, kind.upper(), iterations)
     if kind == "argon2id":
         salt = secrets.token_bytes(64)
         made = _argon2id(password, salt, ARGON2_MEMORY_KIB, ARGON2_TIME, ARGON2_LANES, KEY_BYTES)
@@ -108,6 +125,7 @@ def new_hash(password: bytes, kind: str = KINDS[0], iterations: int = ITERATIONS
                 + base64.b64encode(salt).rstrip(b"=") + b"$" + base64.b64encode(made).rstrip(b"="))
     assert kind == "sha512-pbkdf2", kind
     salt = secrets.token_bytes(12)       # the only length that mosquitto 2.0 takes
+    iterations = ITERATIONS if iterations is None else iterations
     made = hashlib.pbkdf2_hmac("sha512", password, salt, iterations, KEY_BYTES)
     return b"$7$%d$%b$%b" % (iterations, base64.b64encode(salt), base64.b64encode(made))
 
@@ -131,3 +149,35 @@ def _argon2id(password: bytes, salt: bytes, memory_kib: int, time: int, lanes: i
     from argon2.low_level import Type, hash_secret_raw
 
     return hash_secret_raw(password, salt, time, memory_kib, lanes, length, Type.ID, ARGON2_VERSION)
+
+
+def _scram_of(stored: bytes) -> ScramCredentials:
+    # Imported here and below, so that who has none of these does not load it.
+    from broker.auth.scram import ScramCredentials, ScramError
+
+    try:
+        return ScramCredentials.from_stored(stored)
+    except ScramError as error:
+        raise HashError(str(error)) from None
+
+
+def _scram_key(method: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+    """Return the stored key that a password leads to; of what can be no password, bytes that are no key."""
+    from broker.auth.scram import ScramCredentials, ScramError
+
+    try:
+        return ScramCredentials.from_password(
+            password.decode(), salt=salt, iterations=iterations, method=method).stored_key
+    except (ScramError, UnicodeDecodeError):
+        return b""
+
+
+def _new_scram(password: bytes, method: str, iterations: int | None) -> bytes:
+    from broker.auth.scram import ITERATIONS as SCRAM_ITERATIONS
+    from broker.auth.scram import ScramCredentials, ScramError
+
+    try:
+        return ScramCredentials.from_password(
+            password.decode(), iterations=iterations or SCRAM_ITERATIONS, method=method).to_stored()
+    except (ScramError, UnicodeDecodeError):
+        raise HashError("a password with characters that SCRAM does not allow (RFC 4013)") from None

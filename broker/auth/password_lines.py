@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
-from broker.auth.password_hash import PasswordHash
+from broker.auth.password_hash import SCRAM, PasswordHash
 
 NAME_BYTES_MAX: Final = 65_535
 BLANK: Final = b" \t\r\n\v\f"
@@ -33,6 +34,7 @@ class PasswordLines:
     Attributes:
         hashes: of the users, by name, in the file's order.
         stored: the same without the names.
+        scram_iterations: those that most users of a method have, by method.
         skipped: numbers of the lines that are neither blank nor a comment and have no colon.
 
     Raises PasswordLineError, whose text holds no hash, and nothing that may be a password.
@@ -63,6 +65,12 @@ class PasswordLines:
             self._line_of[name] = number
             self.hashes[name] = stored.strip(BLANK)
         self.stored = tuple(self.hashes.values())
+        counts: dict[str, Counter[int]] = {}
+        for stored in self.stored:
+            if stored.startswith(SCRAM):
+                method, _, rest = stored.partition(b"$")
+                counts.setdefault(method.decode(), Counter())[int(rest.partition(b":")[0])] += 1
+        self.scram_iterations = {method: count.most_common(1)[0][0] for method, count in counts.items()}
 
     def with_user(self, name: str, stored: bytes) -> bytes:
         """Return the file with a user added at its end, or with another hash where the user is."""

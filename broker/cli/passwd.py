@@ -14,8 +14,11 @@ from typing import NoReturn
 
 import click
 
-from broker.auth.password_hash import ITERATIONS, ITERATIONS_MAX, KINDS, new_hash
+from broker.auth.password_hash import ITERATIONS, ITERATIONS_MAX, KINDS, HashError, new_hash
 from broker.auth.password_lines import PasswordLineError, PasswordLines, checked_name
+from broker.auth.scram import ITERATIONS as SCRAM_ITERATIONS
+from broker.auth.scram import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
+from broker.auth.scram import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
 
 PASSWORD_BYTES_MAX = 65_535          # what a CONNECT can carry (1.5.6)
 NEW_MODE = 0o600
@@ -28,9 +31,11 @@ NEW_MODE = 0o600
 @click.option("--list", "as_list", is_flag=True, help="Print the users, one in a line.")
 @click.option("--stdin", is_flag=True, help="Read the password from standard input, one line, and ask nobody.")
 @click.option("--hash", "kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True,
-              help="How the password is hashed; mosquitto 2.0 knows sha512-pbkdf2 only.")
+              help="How the password is hashed; mosquitto 2.0 knows sha512-pbkdf2 only. By SCRAM, which no mosquitto "
+              "knows, a client of MQTT 5.0 can prove it without sending it.")
 @click.option("--iterations", type=click.IntRange(1, ITERATIONS_MAX),
-              help=f"Of sha512-pbkdf2, {ITERATIONS} if not given: some 130 ms for each login.")
+              help=f"Of sha512-pbkdf2, {ITERATIONS} if not given: some 130 ms for each login; of SCRAM, which cost "
+              f"the client: {SCRAM_ITERATIONS}, at least {SCRAM_ITERATIONS_MIN}.")
 def passwd(file: Path, user: str | None, delete: bool, as_list: bool, stdin: bool, kind: str,
            iterations: int | None) -> None:
     """Add USER to a password file, or change the password.
@@ -42,8 +47,11 @@ def passwd(file: Path, user: str | None, delete: bool, as_list: bool, stdin: boo
         raise click.UsageError("expected either USER or --list")
     if delete + as_list + stdin > 1:
         raise click.UsageError("--delete, --list and --stdin exclude one another")
-    if iterations is not None and (kind != "sha512-pbkdf2" or delete or as_list):
-        raise click.UsageError("--iterations is for --hash sha512-pbkdf2")
+    if iterations is not None and (kind == "argon2id" or delete or as_list):
+        raise click.UsageError("--iterations is for --hash sha512-pbkdf2 and for SCRAM")
+    if iterations is not None and kind.startswith("scram-") and not (
+            SCRAM_ITERATIONS_MIN <= iterations <= SCRAM_ITERATIONS_MAX):
+        raise click.UsageError(f"--iterations of SCRAM: expected {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
     try:
         if as_list:
             click.echo("".join(f"{name}\n" for name in _lines(file, file.read_bytes()).hashes), nl=False)
@@ -63,7 +71,10 @@ def passwd(file: Path, user: str | None, delete: bool, as_list: bool, stdin: boo
             return
         if file.exists():
             _lines(file, file.read_bytes())          # before anybody types anything
-        stored = new_hash(_password(name, stdin), kind, iterations or ITERATIONS)
+        try:
+            stored = new_hash(_password(name, stdin), kind, iterations)
+        except HashError as error:
+            _fail(f"Found {error}: nothing is changed.")
         with _locked(file) as place:
             is_new = not place.exists()
             lines = _lines(file, b"" if is_new else place.read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import resource
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -36,6 +37,7 @@ from broker.transport.tickets import ROTATE_S, TicketKeys
 from broker.worker.handover import Handover
 from broker.worker.memory_guard import MemoryGuard
 from broker.worker.reload import Reload
+from mesh.node_identity import NodeError, read_node
 from mesh.placement import Homes
 from router.matching.archive_filters import ArchiveFilters
 from router.router import Router
@@ -99,7 +101,7 @@ class Worker:
         self.store: CommitLog | None = None
         self._stop = trio.Event()
         mqtt, limits = config.mqtt, config.limits
-        authenticator, members = _authenticator(config, authenticator)
+        authenticator, members = _authenticator(config, authenticator, folder)
         acl, authorizers = _acl(config, acl)
         self.router = Router(
             ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
@@ -475,7 +477,8 @@ def _acl(config: Config, given: Acl | None) -> tuple[Acl, Authorizers | None]:
     return authorizers.chain, authorizers
 
 
-def _authenticator(config: Config, given: Authenticator | None) -> tuple[Authenticator | None, list[Member]]:
+def _authenticator(config: Config, given: Authenticator | None,
+                   folder: Path | None) -> tuple[Authenticator | None, list[Member]]:
     """Return what says who a client is, given or as the settings have it, and what that is put together of."""
     if not config.authenticator:
         return given, []
@@ -484,8 +487,17 @@ def _authenticator(config: Config, given: Authenticator | None) -> tuple[Authent
 
     if given is not None:
         raise StartError("There is an authenticator, and [[authenticator]] tables: expected one or the other.")
-    members = members_of(config)
+    members = members_of(config, None if folder is None else _salts(folder))
     return Chain(config, members), members
+
+
+def _salts(folder: Path) -> bytes | None:
+    """Return what makes salts for users who do not exist: the same in all workers, and after a restart."""
+    try:
+        node = read_node(folder)
+    except NodeError:
+        return None              # said at every start
+    return None if node is None else hashlib.blake2b(node.key, person=b"shoal salts").digest()
 
 
 async def _rotate_ticket_keys() -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from broker.auth.password_hash import PasswordHash
+from broker.auth.password_lines import PasswordLines
 from tests.support.http_backend import Answer, Asked, Backend, running
 from tests.support.process import ROOT, BrokerProcess
 from tests.support.raw_client import wait_until
@@ -43,7 +45,7 @@ def here(folder: Path, settings: str) -> str:
 
 def test_the_page_closes_a_broker(tmp_path: Path) -> None:
     publish = block("sh", "MQTT_PASSWORD='correct")
-    for command in (block("sh", "| shoal passwd"), block("sh", "openssl req")):
+    for command in (block("sh", "| shoal passwd users ann"), block("sh", "openssl req")):
         done = run(tmp_path, command)
         assert done.returncode == 0, done.stderr
     settings = block("toml", 'file = "users"')
@@ -126,3 +128,16 @@ def test_the_page_asks_a_server(tmp_path: Path) -> None:
             assert len(backend.asked) == 1               # the second time it is remembered
             assert run(tmp_path, publish.replace("--user ann", "--user zoe"), port).returncode != 0
             assert "correct horse" not in broker.log.read_text()
+
+
+def test_the_page_makes_a_user_who_can_prove_its_password(tmp_path: Path) -> None:
+    for word in ("| shoal passwd users ann", "openssl req", "--hash scram-sha-256"):
+        done = run(tmp_path, block("sh", word))
+        assert done.returncode == 0, done.stderr
+    hashes = PasswordLines((tmp_path / "users").read_bytes()).hashes
+    assert [PasswordHash(stored).kind for stored in hashes.values()] == ["argon2id", "scram-sha-256"]
+    (tmp_path / "shoal.toml").write_text(here(tmp_path, block("toml", 'file = "users"')))
+    publish = block("sh", "MQTT_PASSWORD='correct").replace("ann", "meter-7").replace("correct horse ", "")
+    with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
+        done = run(tmp_path, publish, broker.ports["tls"])
+        assert done.returncode == 0, done.stderr

@@ -36,11 +36,16 @@ def test_hashes_of_mosquitto_fit_their_passwords_only(stored: bytes, password: b
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_hash_fits_its_password_and_is_never_the_same(kind: str) -> None:
-    first, second = (new_hash(b"geheim\0\xff", kind, 3) for _ in range(2))
+    # A password of SCRAM is text (RFC 4013).
+    password, iterations = (b"geheim", 4096) if kind.startswith("scram") else (b"geheim\0\xff", 3)
+    first, second = (new_hash(password, kind, iterations) for _ in range(2))
     assert first != second
     assert PasswordHash(first).kind == kind
-    assert PasswordHash(first).fits(b"geheim\0\xff")
-    assert not PasswordHash(first).fits(b"geheim")
+    assert PasswordHash(first).fits(password)
+    for other in (b"gehei", b"", b"\xff", b"geheim\n"):
+        assert not PasswordHash(first).fits(other)
+    if kind.startswith("scram"):
+        return
     salt = first.split(b"$")[-2]
     # The lengths that mosquitto takes: 2.1 and 2.0.
     assert len(base64.b64decode(salt + b"=" * (-len(salt) % 4))) == {"argon2id": 64, "sha512-pbkdf2": 12}[kind]

@@ -155,3 +155,37 @@ def test_any_bytes_are_an_error_or_no_proof(message: bytes, final: bool) -> None
             login(message)
     except ScramError:
         pass
+
+
+# In files ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("method", "hash_name"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
+def test_credentials_of_a_file_are_those_of_the_password(method: str, hash_name: str) -> None:
+    made = ScramCredentials.from_password("pencil", iterations=5000, method=method)
+    stored = made.to_stored()
+    assert stored.startswith(method.encode() + b"$5000:")
+    read = ScramCredentials.from_stored(stored)
+    assert (read, read.method) == (made, method)
+    assert stored.decode().rpartition(":")[2] not in repr(read)
+    for password, right in (("pencil", True), ("pen", False)):
+        client = ScramClient("user", password, hash_name=hash_name)
+        server = Login(client.first, lambda name: read, "abc", method)
+        assert client.trusts(server.check(client.final(server.server_first))) is right
+
+
+def test_the_published_credentials_are_written_as_rfc_5803_has_it() -> None:
+    assert PENCIL.to_stored() == (b"SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$"
+                                  b"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:"
+                                  b"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=")
+
+
+@pytest.mark.parametrize(("stored", "said"), [
+    (b"", "that are broken"), (b"SCRAM-SHA-1$4096:AAAA$AAAA:AAAA", "that are broken"),
+    (b"SCRAM-SHA-256$4096:AAAA$AAAA", "that are broken"), (b"SCRAM-SHA-256$4096:A$AAAA:AAAA", "in base64"),
+    (PENCIL.to_stored().replace(b"4096", b"4095"), "of 4095 iterations, expected 4096"),
+    (PENCIL.to_stored().replace(b"4096", b"10000001"), "of 10000001 iterations"),
+    (PENCIL.to_stored().replace(b"256", b"512"), "keys of 32 and 32 bytes and a salt of 16, expected 64"),
+    (b"SCRAM-SHA-256$4096:AAAA$" + b"A" * 43 + b"=:" + b"A" * 43 + b"=", "a salt of 3")])
+def test_credentials_that_cannot_be_used_are_refused_in_words(stored: bytes, said: str) -> None:
+    with pytest.raises(ScramError, match=said):
+        ScramCredentials.from_stored(stored)
