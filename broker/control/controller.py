@@ -444,7 +444,8 @@ def _log_end(connection: Connection, reason: CloseReason, error: ClientError | N
     # Whoever was refused has an address alone, which fail2ban looks for: a client identifier may look like one.
     who = {"client": Late(client_of, connection)} if connection.session is not None else {
         "client": Late(client_of, connection), "address": connection.peer or "unknown"}
-    if connection.paused_by and reason not in BY_CLIENT:
+    # Whoever was refused has its CONNECT parked, always; and the address and the reason stand side by side in its line.
+    if connection.session is not None and connection.paused_by and reason not in BY_CLIENT:
         who["paused_by"] = connection.paused_by
     if error is not None:
         log.info("connection_ended", **who, reason=reason, clause=error.clause, detail=error.detail)
