@@ -56,6 +56,7 @@ class KeySource:
         """Look from time to time. Runs until cancelled."""
         retry_s = RETRY_S[0]
         while True:
+            self._asked = trio.Event()
             async with self._looking:
                 await self._look()
             if self.error is None:
@@ -65,7 +66,6 @@ class KeySource:
                 wait_s, retry_s = retry_s, min(2 * retry_s, RETRY_S[1])
             with trio.move_on_after(wait_s):
                 await self._asked.wait()
-            self._asked = trio.Event()
 
     async def aclose(self) -> None:
         """Close the connection to the issuer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -86,8 +87,25 @@ async def test_answers_count_for_as_long_as_they_say_refusals_too(backend: Backe
         (member,) = broker.reload.authenticators
         member.use(member.read())
         for _ in range(2):
-            assert (await answer(broker, b"right", "bob")).reason == BAD
+            assert (await answer(broker, b"right", "ann")).reason == BAD
         assert len(backend.asked) == 5
+
+
+async def test_a_kept_connection_that_the_server_has_cut_is_replaced(backend: Backend) -> None:
+    async with serving(HttpTable(urls=(backend.url,))) as broker:
+        for _ in range(3):
+            assert (await answer(broker, b"right", "ann")).reason == Reason.SUCCESS
+            backend.cut()
+        assert len({asked.connection for asked in backend.asked}) == 3
+        (member,) = broker.reload.authenticators
+        assert member.describe()["failed"] == 0
+
+
+async def test_a_client_that_names_an_authentication_method_is_not_asked_about(backend: Backend) -> None:
+    async with serving(HttpTable(urls=(backend.url,))) as broker:
+        assert (await answer(broker, b"right", "ann", authentication_method="x")
+                ).reason == Reason.BAD_AUTHENTICATION_METHOD
+        assert not backend.asked
 
 
 async def test_a_server_that_stalls_keeps_its_clients_waiting_and_nobody_else(backend: Backend) -> None:
@@ -141,6 +159,15 @@ async def test_an_answer_may_count_for_longer_if_nobody_answers(backend: Backend
         backend.answer = lambda asked: (500, {}, b"")
         assert (await answer(broker, b"right", "ann")).reason == Reason.SUCCESS
         assert (await answer(broker, b"another", "ann")).reason == AWAY
+        backend.answer = lambda asked: says("allow", headers={"Cache-Control": "max-age=60, stale-if-error=600"})
+        assert (await answer(broker, b"right", "ann")).reason == Reason.SUCCESS
+        # Ten minutes later.
+        (member,) = broker.reload.authenticators
+        answers = vars(member)["_answers"]
+        for key, known in list(answers.items()):
+            answers[key] = replace(known, until_s=known.until_s - 660, stale_until_s=known.stale_until_s - 660)
+        backend.answer = lambda asked: (500, {}, b"")
+        assert (await answer(broker, b"right", "ann")).reason == AWAY
         backend.answer = lambda asked: says("deny")
         assert (await answer(broker, b"right", "ann")).reason == BAD
 

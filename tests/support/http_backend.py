@@ -37,11 +37,20 @@ class Backend:
     raw: bytes | None = None
     port: int = 0
     stalled: threading.Event = field(default_factory=threading.Event)
+    sockets: list[socket.socket] = field(default_factory=list)
 
     @property
     def url(self) -> str:
         """Where it is."""
         return f"http://127.0.0.1:{self.port}/login?a=b"
+
+    def cut(self) -> None:
+        """Cut all connections, as a server does with those that nobody uses, and a machine that dies."""
+        while self.sockets:
+            try:
+                self.sockets.pop().shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
 
 
 class _Server(ThreadingHTTPServer):
@@ -53,14 +62,12 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def running(backend: Backend, port: int = 0) -> Iterator[Backend]:
     """Run it; at the end all its connections are cut, as when its machine dies."""
-    open_sockets: list[socket.socket] = []
-
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def setup(self) -> None:
             super().setup()
-            open_sockets.append(self.request)
+            backend.sockets.append(self.request)
 
         def do_POST(self) -> None:
             """Answer."""
@@ -101,8 +108,4 @@ def running(backend: Backend, port: int = 0) -> Iterator[Backend]:
         server.shutdown()
         thread.join()
         server.server_close()
-        for one in open_sockets:
-            try:
-                one.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        backend.cut()
