@@ -288,7 +288,8 @@ cdef class Forwarding:
                     group = <SharedGroup>route.groups[index]
                     break
             member = group.choose(publisher_key, None, message, True) if group is not None else -1
-            if member < 0 and group is not None and qos:
+            # Where members may not read it, it stays: elsewhere it might come back from for ever.
+            if member < 0 and group is not None and qos and not group.left_out:
                 member = group.choose(publisher_key, None, message, False)
             if member < 0 or (qos and (<Receiver>group.members[member].partner).refuses(message) >= 0):
                 self.router.ledger.dropped_messages[DROP_NO_MEMBER] += 1

@@ -44,6 +44,7 @@ cdef inline list skip_those_full(Publishing router, Receiver publisher, Message 
     cdef Receiver receiver
     cdef int reason
     cdef bint from_peer = publisher is not None and publisher.peer
+    cdef list readers = None
     for index in range(route.target_count):
         target = &route.targets[index]
         receiver = <Receiver>target.receiver
@@ -59,6 +60,13 @@ cdef inline list skip_those_full(Publishing router, Receiver publisher, Message 
             if decided is None:
                 decided = []
             decided.append(receiver)
+        elif not target.whole and not receiver.peer:
+            # Who may read this topic cannot be told from what the log says of subscriptions.
+            if readers is None:
+                readers = []
+            readers.append((<Session?>receiver).client_identifier)
+    if readers is not None:
+        router.ledger.records.add("readers", router.ledger.now_us, readers)
     return decided
 
 

@@ -134,7 +134,7 @@ cdef class Router(Exchanges):
     # Sessions: rare verbs ------------------------------------------------------------------------------------------
 
     def open_session(self, bytes client_identifier not None, clean_start: bool, expiry_interval_s: int, will=None,
-                     bytes mount_point=b""):
+                     bytes mount_point=b"", principal=None):
         """Find or make the session of a client identifier whose connection, if any, has been detached.
 
         Returns (session, session_present). A clean start ends an existing session first [MQTT-3.1.2-4]; its will, if
@@ -145,6 +145,7 @@ cdef class Router(Exchanges):
             will: of the new connection; `delay_interval_s`, `message(now_ms)` and, where there is a log, `fields()`, or
                 None.
             mount_point: under which the client lives; b"" for the broker's whole tree.
+            principal: who the client is, for rights; `encoded()` where there is a log; None: it may read everything.
         """
         cdef Session session = self._fall_due(self.sessions.get(client_identifier))
         if session is not None and (clean_start or session.mount_point != mount_point):
@@ -158,6 +159,8 @@ cdef class Router(Exchanges):
             self.sessions[client_identifier] = session
         else:
             self.set_expiry_interval(session, expiry_interval_s)
+        was_logged, session_principal = session.logged, session.principal
+        self.give_rights(session, principal)
         session.will = will
         session.ends_ms = 0
         self._deadlines.remove(session)
@@ -166,9 +169,42 @@ cdef class Router(Exchanges):
             self.ledger.records.add("session", self.ledger.now_us, client_identifier, expiry_interval_s)
             if mount_point:
                 self.ledger.records.add("mounted", self.ledger.now_us, client_identifier, mount_point)
+            if principal is not None and not (was_logged and session_principal == principal):
+                self.record_principal(session)
             if will is not None:
                 self.ledger.records.add("will", self.ledger.now_us, client_identifier, *will.fields())
         return session, present
+
+    def give_rights(self, Receiver receiver not None, principal) -> None:
+        """From here on a receiver reads as this principal."""
+        if receiver.principal == principal:
+            return
+        if self.tree.rights is None:
+            receiver.principal = principal
+            return
+        self.tree.rights.give(receiver, principal)
+        if receiver.entry_count:
+            self.tree.generation_all += 1        # it may be left out of other routes now
+
+    def change_principal(self, Session session not None, principal) -> None:
+        """A session's client is another principal from here on."""
+        self.give_rights(session, principal)
+        if session.logged:
+            self.record_principal(session)
+
+    def doubt(self, Receiver receiver not None, another: bool) -> None:
+        """What a session is owed leaves only as far as its client may read it now.
+
+        Args:
+            another: its client is another user than before: what has been sent is not sent again either.
+        """
+        if self.tree.rights is not None and isinstance(receiver, Session):
+            (<Session>receiver).doubt(self.tree.rights, another)
+
+    def record_principal(self, Session session not None) -> None:
+        """Record as whom a session reads."""
+        self.ledger.records.add(
+            "principal", self.ledger.now_us, session.client_identifier, session.principal.encoded())
 
     def set_expiry_interval(self, Session session not None, expiry_interval_s: int) -> None:
         """Set when a session ends after its connection, in seconds; it is recorded with the connection's beginning or end."""

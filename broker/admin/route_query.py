@@ -146,17 +146,20 @@ def receiver_row(
     """Return what a publish would come to for one receiver, None if it does not receive the topic any more."""
     tree = queries.router.tree
     target = tree.receiver_for(topic, receiver)
-    if target is None:
-        return None
     matched = [(topic_filter, options, identifier)
                for topic_filter, options, identifier in introspection.matching(tree, topic, receiver)
                if not topic_filter.startswith(b"$share/")]
-    row = {
+    if not matched:
+        return None
+    row: Row = {
         **queries.name_of(receiver), "worker": queries.number,
         "connected": not isinstance(receiver, Session) or receiver.connected,
         "filters": [{"topic_filter": text_of(topic_filter), **options_fields(options, identifier)}
                     for topic_filter, options, identifier in matched],
     }  # fmt: skip
+    if target is None:
+        decision = queries.worker.controller.acl.explain(receiver.principal, "read", topic, 0, False)
+        return {**row, "qos": None, "outcome": "not_authorized", "decided_by": decision.by}
     if publisher is not None and receiver is publisher and target[3]:
         target = tree.receiver_for(topic, receiver, True)
         if target is None:

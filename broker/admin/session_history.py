@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from broker.wire.rendering import timestamp
-from router.core.receiver import NO_LOCAL_BIT, QOS_BITS
+from router.core.receiver import NARROWED_OPTION, NO_LOCAL_BIT, QOS_BITS
 from router.log.record_cursor import Cursor
 from router.log.record_kinds import BY_NAME, RecordError
 from router.log.record_scan import Scan, matches
@@ -30,7 +30,7 @@ FAILED: Final = 0x80
 ACCEPTED, FORWARDED = BY_NAME["accepted"].number, BY_NAME["forwarded"].number
 ACKNOWLEDGED = BY_NAME["acknowledged"].number
 _TOLD = {BY_NAME[name].number: name for name in (
-    "skipped", "shared_pick", "dropped", "delivery", "subscribe", "unsubscribe", "ended")}
+    "skipped", "readers", "shared_pick", "dropped", "delivery", "subscribe", "unsubscribe", "ended")}
 
 
 async def records(windows: LogWindows, first: int, limit: int, scan: Scan | None = None) -> AsyncIterator[Cursor]:
@@ -107,10 +107,12 @@ class History:
     owed: list[Owed] = field(default_factory=list)
     skipped: dict[int, str] = field(default_factory=dict)            # record -> reason
     own: set[int] = field(default_factory=set)                       # published by the client, with No Local
+    left_out: set[int] = field(default_factory=set)                  # it may not read them
     dropped: dict[int, str] = field(default_factory=dict)            # delivery number -> reason
     answers: dict[int, list[tuple[int, int, int, int]]] = field(default_factory=dict)
     picked_others: set[int] = field(default_factory=set)             # shared: somebody else got it
-    wants: dict[bytes, tuple[int, bool]] = field(default_factory=dict)
+    wants: dict[bytes, tuple[int, bool, bool]] = field(default_factory=dict)
+    _reads: bool = False
     _pending: str = ""
     _picks: int = 0
     _other_picks: int = 0
@@ -129,25 +131,28 @@ class History:
             self._hear(_TOLD[kind], cursor.number, cursor.fields())
 
     def _accept(self, number: int, fields: Row) -> None:
-        granted, only_foreign = self._wanted(fields["topic_name"])
+        granted, only_foreign, narrowed = self._wanted(fields["topic_name"])
         qos = fields["qos"]
         if self._pending:
             self.skipped[number] = self._pending
         elif only_foreign and fields["publisher"] == self.client_identifier:
             self.own.add(number)
+        elif min(granted, qos) > 0 and narrowed and not self._reads and not fields["picked"]:
+            self.left_out.add(number)
         elif min(granted, qos) > 0 and not fields["picked"]:     # else for members of shared subscriptions only
             self.owed.append(Owed(number))
         self.owed += [Owed(number)] * self._picks
         if self._other_picks and not self._picks:
             self.picked_others.add(number)
-        self._pending, self._picks, self._other_picks = "", 0, 0
+        self._pending, self._reads, self._picks, self._other_picks = "", False, 0, 0
 
-    def _wanted(self, topic: bytes) -> tuple[int, bool]:
+    def _wanted(self, topic: bytes) -> tuple[int, bool, bool]:
         known = self.wants.get(topic)
         if known is None:
             options = [option for topic_filter, option in self.filters.items() if matches(topic_filter, topic)]
             known = (max((option & QOS_BITS for option in options), default=0),
-                     bool(options) and all(option & NO_LOCAL_BIT for option in options))
+                     bool(options) and all(option & NO_LOCAL_BIT for option in options),
+                     all(option & NARROWED_OPTION for option in options))
             if len(self.wants) < 10_000:
                 self.wants[topic] = known
         return known
@@ -161,6 +166,9 @@ class History:
         return self._wanted(topic)[0] > 0 or self.shared
 
     def _hear(self, name: str, number: int, fields: Row) -> None:
+        if name == "readers":
+            self._reads = self.client_identifier in fields["client_identifiers"]
+            return
         ours = fields["client_identifier"] == self.client_identifier
         if name == "shared_pick":
             self._picks += ours
@@ -200,6 +208,8 @@ class History:
         """Return what became of a message that the session is not owed any more."""
         if record in self.skipped:
             return {"fate": "skipped", "reason": self.skipped[record]}
+        if record in self.left_out:
+            return {"fate": "not_authorized"}
         if record in self.own:
             return {"fate": "no_local"}
         number = numbers.get(record)

@@ -59,7 +59,8 @@ async def explain(queries: WorkerView, arguments: Row) -> Row:
         "session_expiry_interval_s": session.expiry_interval_s,
         "filters": [{"topic_filter": text_of(topic_filter), **options_fields(options, identifier)}
                     for topic_filter, options, identifier in matched],
-        "would_be": _would_be(row, matched), **introspection.queue_of(session),
+        "would_be": _would_be(row, matched), "decided_by": None if row is None else row.get("decided_by"),
+        **introspection.queue_of(session),
         "dropped": {} if connection is None else connection.dropped(),
     }  # fmt: skip
     await trio.lowlevel.checkpoint()

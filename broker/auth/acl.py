@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -42,12 +43,15 @@ class Acl(Protocol):
     What it raises is logged with its traceback, and the answer is no. About superusers it is not asked. It may have
     more members:
 
+        may_read(principal, topic_name): whether a topic of a subscription that it has NARROWED may be read; without it,
+            whether may_subscribe() grants the topic name as a whole. Remembered by client and topic name.
         may_use(principal, topic_filter): whether a client may use a shared subscription or a replay at all, asked about
             the topic filter as it is, `$share/NAME/FILTER` or `$replay/START/FILTER`, before may_subscribe() is about
             the FILTER in it; without it, it may.
         decides_by_qos: True if its answers for publishing depend on QoS or RETAIN, which are remembered with the topic
             name then.
         explain(principal, action, name, qos, retain): returns a Decision, for operators.
+        changed: set by the broker; to be called, from trio's thread, when the answers may be others now.
     """
 
     def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
@@ -73,13 +77,27 @@ class FailClosed:
     """Another ACL, whose failures are a no: they are its own affair, not the worker's. Superusers may do everything.
 
     Attributes:
-        decides_by_qos: the other's answers for publishing depend on QoS or RETAIN.
+        explains: clients may know what decided against them.
+        allows_all: it is never asked anything: everybody may do everything, and always may.
     """
 
-    def __init__(self, acl: Acl) -> None:
+    def __init__(self, acl: Acl, *, explains: bool = False) -> None:
         self._acl = acl
-        self.decides_by_qos = bool(getattr(acl, "decides_by_qos", False))
+        self.explains = explains
+        self.allows_all = type(acl) is AllowAll
+        self._may_read = getattr(acl, "may_read", None)
         self._may_use = getattr(acl, "may_use", None)
+
+    @property
+    def decides_by_qos(self) -> bool:
+        """Whether the other's answers for publishing depend on QoS or RETAIN."""
+        return bool(getattr(self._acl, "decides_by_qos", False))
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Have something called when the other's answers may be others than before."""
+        if not self.allows_all:
+            with contextlib.suppress(AttributeError):        # it has no room for it, so its answers never change
+                self._acl.changed = changed                  # type: ignore[attr-defined]
 
     def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return the other's answer."""
@@ -91,19 +109,33 @@ class FailClosed:
             log.exception("acl_failed")
             return False
 
-    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool:
-        """Return whether the other grants the whole topic filter, that of a shared subscription or a replay too."""
+    def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> Grant:
+        """Return what the other grants of a topic filter, of a shared subscription or a replay too."""
         if principal.superuser:
-            return True
+            return Grant.WHOLE
         inner = inner_filter(topic_filter)
         try:
             if not self._uses(principal, topic_filter, inner):
-                return False
+                return Grant.REFUSED
             granted = _answered(self._acl.may_subscribe(principal, inner, qos))
         except Exception:
             log.exception("acl_failed")
+            return Grant.REFUSED
+        if isinstance(granted, Grant):
+            return granted
+        return Grant.WHOLE if granted else Grant.REFUSED
+
+    def may_read(self, principal: Principal, topic_name: bytes) -> bool:
+        """Return the other's answer; if it has none, whether it grants the topic name as a filter."""
+        if principal.superuser:
+            return True
+        if self._may_read is None:
+            return self.may_subscribe(principal, topic_name, 0) == Grant.WHOLE
+        try:
+            return bool(_answered(self._may_read(principal, topic_name)))
+        except Exception:
+            log.exception("acl_failed")
             return False
-        return granted == Grant.WHOLE if isinstance(granted, Grant) else bool(granted)
 
     def _uses(self, principal: Principal, topic_filter: bytes, inner: bytes) -> bool:
         return self._may_use is None or inner is topic_filter or bool(_answered(self._may_use(principal, topic_filter)))
@@ -114,8 +146,10 @@ class FailClosed:
             return Decision(Grant.WHOLE, "superuser")
         explain = getattr(self._acl, "explain", None)
         if explain is None:
-            allowed = self.may_publish(principal, name, qos, retain) if action == "publish" else self.may_subscribe(
-                principal, name, qos)
+            if action == "subscribe":
+                return Decision(self.may_subscribe(principal, name, qos), type(self._acl).__name__)
+            allowed = self.may_read(principal, name) if action == "read" else self.may_publish(
+                principal, name, qos, retain)
             return Decision(Grant.WHOLE if allowed else Grant.REFUSED, type(self._acl).__name__)
         try:
             if action == "subscribe":

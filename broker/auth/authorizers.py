@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,10 +98,6 @@ class Authorizers:
         # Their answers for publishing may depend on QoS and RETAIN, after a reload if not now.
         self.chain = RuleChain(rule_sets, decides_by_qos=any(
             member.kind == "rules_file" for member in members) or rules_of_clients)
-
-    def when_changed(self, changed: Callable[[], None]) -> None:
-        """Have something called each time that answers may be others than before."""
-        self.chain.changed = changed
 
     def read(self) -> list[RuleSet]:
         """Read all files, and return what they say. From any thread. Raises StartError."""

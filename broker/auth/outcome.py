@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from broker.wire.packets import may_carry
 from broker.wire.properties import PacketType
 from broker.wire.reasons import CloseReason, Reason
@@ -35,6 +37,9 @@ class Accepted:
     def __post_init__(self) -> None:
         data = self.authentication_data
         assert data is None or len(data) <= STRING_BYTES_MAX, len(data)
+        if self.rules is not None:
+            # Raises TypeError for what the log could not keep.
+            msgspec.msgpack.encode(getattr(self.rules, "source", self.rules))
 
 
 @dataclass(frozen=True, slots=True)

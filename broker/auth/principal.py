@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ class Principal(Struct, frozen=True):
         certificate: the client's; None without one.
         groups: those that its authenticator says.
         superuser: it may do everything: the ACL is not asked.
-        rules: what its authenticator says beside that, of a kind that the ACL knows; None: nothing.
+        rules: what its authenticator says beside that, of a kind that the ACL knows; None: nothing. Plain data, or
+            an object whose attribute `source` is the plain data that it was made of: that is what the log keeps, and
+            what a session has after a restart until its client is back.
     """
 
     user_name: str | None
@@ -35,6 +38,17 @@ class Principal(Struct, frozen=True):
     groups: tuple[str, ...] = ()
     superuser: bool = False
     rules: Any = None
+
+    def encoded(self) -> bytes:
+        """Return what the log keeps of it, beside the client identifier (docs/formats.md)."""
+        return msgspec.msgpack.encode((
+            self.user_name, self.address, self.listener, self.certificate, self.groups, self.superuser,
+            plain_rules(self.rules)))
+
+
+def plain_rules(rules: Any) -> Any:
+    """Return rules as plain data: themselves, or what their attribute `source` says that they were made of."""
+    return getattr(rules, "source", rules)
 
 
 def host_of(peer: str | None) -> str | None:

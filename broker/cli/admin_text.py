@@ -258,6 +258,7 @@ FATES: Final = {
     "skipped": "dropped",
     "other_member": "another member of the shared subscription got it",
     "no_local": "published by the client itself, with No Local",
+    "not_authorized": "left out: the client may not read the topic",
     "not_subscribed": "no subscription matches",
     "earlier": "before the last SUBSCRIBE: finished, or not wanted yet",
     "unknown": "no record tells",
@@ -445,6 +446,7 @@ WOULD_BE: Final = {
     "shared_subscription": "one for a member of the shared subscription",
     "sent": "sent at once",
     "queued": "queued",
+    "not_authorized": "left out: the client may not read the topic",
 }
 
 

@@ -106,6 +106,13 @@ class Mqtt(Struct, frozen=True, kw_only=True):
             examples=["answers/{client_identifier}"],
         ),
     ] = None
+    explain_to_clients: Annotated[
+        bool,
+        Meta(
+            description="Whether the Reason String of a refused SUBSCRIBE or PUBLISH tells a 5.0 client what in the "
+            "access rules decided against it."
+        ),
+    ] = False
     server_reference: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         Meta(

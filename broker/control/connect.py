@@ -38,8 +38,10 @@ from broker.wire.topic_limits import check_topic_size
 if TYPE_CHECKING:
     from broker.auth.acl import FailClosed
     from broker.auth.authenticator import Admission, Authenticator
+    from broker.auth.principal import Principal
     from broker.config.loader import Config
     from broker.control.presence import Presence
+    from broker.control.rights_review import RightsReview
     from broker.control.tracing import Taps
     from broker.reactor.connection import Connection
     from broker.reactor.shared_counts import Places
@@ -76,7 +78,7 @@ class Handshake:
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
                  acl: FailClosed, presence: Presence, end_now: Callable[[Connection], None],
                  fail: Callable[[Connection, ClientError], None], opened: Callable[[Connection], None],
-                 taps: Taps, on_room: Callable[[], None]) -> None:
+                 taps: Taps, on_room: Callable[[], None], review: RightsReview) -> None:
         self.config = config
         self.router = router
         self.authenticator = authenticator
@@ -93,6 +95,7 @@ class Handshake:
         self._fail = fail
         self._opened = opened
         self._taps = taps
+        self._review = review
         self._salt = secrets.randbits(64)
         self.rules = [ListenerRules(config, listener) for listener in config.listeners]
         self._is_open_house = isinstance(authenticator, Anonymous)      # no authenticator asks anybody who he is
@@ -264,13 +267,15 @@ class Handshake:
         connection.principal = principal
         connection.renew_salt(self._new_salt())
         self.expiry.begin(connection, outcome.expires_at_s)
-        will = connection.session.will
-        # The will of the same user keeps the rights of the CONNECT that left it: those of a token that has ended, too.
-        if will is not None and will.principal.user_name != principal.user_name:
-            will.principal = principal
-            if self.router.recording:
-                ledger = self.router.ledger
-                ledger.records.add("will", ledger.now_us, connection.session.client_identifier, *will.fields())
+        session = connection.session
+        was = session.principal
+        if was != principal:
+            self.router.change_principal(session, principal)
+            # The will of the same user keeps the rights of the CONNECT that left it, of a token that has ended too.
+            if session.will is not None and session.will.principal.user_name != principal.user_name:
+                session.will.principal = principal
+            if not self.acl.allows_all:
+                self._review.judge(session, was)
         connection.write_packet(success)
         return False
 
@@ -371,8 +376,7 @@ class Handshake:
                 return self._refuse(connection, *refusal)
         self._check_will(connection, connect)
         identifier = self._identifier_of(connect)
-        principal = connection.principal = principal_of(
-            connection.peer, connection.facts, identifier, outcome)
+        principal = connection.principal = principal_of(connection.peer, connection.facts, identifier, outcome)
         expiry_s = self._expiry_interval(connect)
         if not self.router.accepting and (
                 expiry_s or connect.will is not None or identifier in self.router.sessions
@@ -386,11 +390,7 @@ class Handshake:
             if outcome.authentication_data is not None:
                 properties["authentication_data"] = outcome.authentication_data
         if "maximum_packet_size" in connect.properties:
-            welcome_bytes = len(encode(Connack(True, Reason.SUCCESS, properties), connect.version))
-            if welcome_bytes > connection.packet_bytes_max:
-                # Every acknowledgement is smaller: who is let in can be answered.
-                raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
-                                  f"a CONNACK of {welcome_bytes} bytes, the client takes {connection.packet_bytes_max}")
+            _check_size(connection, properties)
         # Its place is taken before it waits for its record, and the older connection's is given back only then: so no
         # other client, here or on another worker, comes between.
         if not self._take_place(rules, self._older(connect)):
@@ -409,16 +409,29 @@ class Handshake:
             self.give_place(connection)
             self.session_limit.tell()
             return False
+        was = None if older is None else self._review.principal_of(older)
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
-            PendingWill.of(connect.will, self.acl, principal) if connect.will is not None else None, mount_point)
+            PendingWill.of(connect.will, self.acl, principal) if connect.will is not None else None, mount_point,
+            principal)
         opening = Opening(connection, connect, session, present, keep_alive_s, properties, outcome.expires_at_s)
+        if self._is_judged_later(opening, was):
+            return False
         if self.router.last_record == before and identifier not in self.router.ending:
             self._finish(opening)
             return True
         self.openings.begin(opening)
         self.router.effects.call(partial(self._settled, opening))
         return False
+
+    def _is_judged_later(self, opening: Opening, was: Principal | None) -> bool:
+        """Judge a session whose client was another principal. Returns whether the CONNACK waits for that."""
+        session, principal = opening.session, opening.connection.principal
+        if not opening.present or was == principal or self.acl.allows_all or self._review.judge(
+                session, was, lambda: self.router.effects.call(lambda: self._settled(opening))):
+            return False
+        self.openings.begin(opening)                 # nothing is sent to it before its rights are known
+        return True
 
     def _decide_late(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> None:
         """Decide about a CONNECT when the session before has passed on what it owed."""
@@ -554,6 +567,14 @@ class Handshake:
             asked: int = connect.properties.get("session_expiry_interval", 0)
             return min(asked, maximum)
         return 0 if connect.clean_start else maximum
+
+
+def _check_size(connection: Connection, properties: dict[str, Any]) -> None:
+    """Raise ClientError if a client takes no CONNACK. All acknowledgements are smaller, so others can be answered."""
+    size = len(encode(Connack(True, Reason.SUCCESS, properties), connection.version))
+    if size > connection.packet_bytes_max:
+        raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
+                          f"a CONNACK of {size} bytes, the client takes {connection.packet_bytes_max}")
 
 
 def _dismiss(connection: Connection) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from broker.auth.acl import FailClosed
+from broker.auth.acl import FailClosed, Grant
 from broker.control.connect import Handshake
 from broker.control.pending_answers import PendingAnswers
 from broker.control.presence import Presence
 from broker.control.retained_backlog import Backlog, HeldBacklogs
+from broker.control.rights_review import RightsReview
 from broker.control.subscribe import Slices, Subscribing, Unsubscribing
 from broker.control.tracing import Taps
 from broker.logs import Late, get
@@ -32,7 +33,8 @@ from broker.wire.reasons import (
     disconnect_reason_to_close,
 )
 from broker.wire.topic_limits import topic_problem, wildcard_problem
-from router.core.receiver import NO_LOCAL_BIT, QOS_BITS, RETAIN_AS_PUBLISHED_BIT
+from router.core.receiver import NARROWED_OPTION, NO_LOCAL_BIT, QOS_BITS, RETAIN_AS_PUBLISHED_BIT, Receiver
+from router.core.rights import Rights
 from router.matching.topic_names import check_topic_filter, is_state_filter, parse_shared
 from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscription, parse_replay
 
@@ -93,12 +95,14 @@ class Controller:
         self.limits = config.limits
         self.router = router
         self.replays: ReplaySeam | None = None     # since replay_from(), where there is a log
-        self.acl = acl = FailClosed(acl)
+        self.acl = acl = FailClosed(acl, explains=config.mqtt.explain_to_clients)
         self.presence = Presence()
+        self.local: Callable[[], list[Receiver]] = list      # the receivers of in-process clients, since join_local()
+        self.review = RightsReview(router, acl, self, lambda: self.local())
         self.taps = Taps(router)
         self.handshake = Handshake(
             config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail, self.resume_replays,
-            self.taps, on_room)
+            self.taps, on_room, self.review)
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
@@ -111,6 +115,23 @@ class Controller:
     def join_mesh(self, mesh: Any) -> None:
         """From now on a SUBACK waits for the peers, too."""
         self.answers.join_mesh(mesh)
+
+    def join_local(self, receivers: Callable[[], list[Receiver]]) -> None:
+        """From now on there are in-process clients, whose rights may change."""
+        self.local = receivers
+
+    def judge_all(self, secret: int) -> None:
+        """Ask for rights from now on, and judge what recovery has brought back: they may have changed meanwhile.
+
+        Args:
+            secret: 64 bits that no client knows.
+        """
+        if self.acl.allows_all:
+            return
+        self.router.tree.ask(Rights(self.acl.may_read, secret))
+        self.review.begin()
+        while self.review.go_on():
+            pass
 
     def replay_from(self, replays: ReplaySeam) -> None:
         """From now on clients may subscribe to what is stored."""
@@ -169,8 +190,27 @@ class Controller:
                 options |= NO_LOCAL_BIT
         return options
 
-    def refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
-        """Return why a subscription is refused, or None. Raises ClientError for what 3.x or 5.0 call an error."""
+    def judge(self, connection: Connection, subscription: Subscription) -> tuple[Reason | None, int, str]:
+        """Return why a subscription is refused, in a code and for its client in words, or None; and NARROWED or 0.
+
+        Raises ClientError for what 3.x or 5.0 call an error.
+        """
+        reason = self._refusal(connection, subscription)
+        if reason is not None:
+            return reason, 0, ""
+        asked = subscription.topic_filter
+        grant = self.acl.may_subscribe(connection.principal, asked, subscription.qos)
+        if grant == Grant.REFUSED:
+            return Reason.NOT_AUTHORIZED, 0, self._explained(connection, asked, subscription.qos)
+        return None, NARROWED_OPTION if grant == Grant.NARROWED else 0, ""
+
+    def _explained(self, connection: Connection, topic_filter: bytes, qos: int) -> str:
+        """Return for its client what decided against a subscription; "" unless the settings say that it may know."""
+        if not self.acl.explains:
+            return ""
+        return self.acl.explain(connection.principal, "subscribe", topic_filter, qos, False).by[:EXPLANATION_MAX]
+
+    def _refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
         topic_filter = subscription.topic_filter
         if topic_problem(topic_filter, self.limits.topic_levels_max, self.limits.topic_bytes_max) is not None:
             return Reason.TOPIC_FILTER_INVALID
@@ -204,8 +244,6 @@ class Controller:
             return Reason.QUOTA_EXCEEDED
         if not self.router.accepting and connection.session.durable:
             return Reason.QUOTA_EXCEEDED        # it could not be kept
-        if not self.acl.may_subscribe(connection.principal, subscription.topic_filter, subscription.qos):
-            return Reason.NOT_AUTHORIZED
         return None
 
     def _is_full(self, session: Session) -> bool:
@@ -244,10 +282,28 @@ class Controller:
         if self._is_full(session) and topic_filter not in (session.replays or {}):
             raise ReplayError(Reason.QUOTA_EXCEEDED,
                               f"a client may have {self.limits.subscriptions_per_client_max} subscriptions")
-        if is_state_filter(asked.inner_filter) or not self.acl.may_subscribe(
-                connection.principal, topic_filter, subscription.qos):
-            raise ReplayError(Reason.NOT_AUTHORIZED, "the client may not subscribe to the topic filter")
+        grant = Grant.REFUSED if is_state_filter(asked.inner_filter) else self.acl.may_subscribe(
+            connection.principal, topic_filter, subscription.qos)
+        if grant == Grant.REFUSED:
+            raise ReplayError(Reason.NOT_AUTHORIZED, self._explained(
+                connection, topic_filter, subscription.qos) or "the client may not subscribe to the topic filter")
+        asked.options = NARROWED_OPTION if grant == Grant.NARROWED else 0
         return asked
+
+    def end_subscription(self, receiver: Receiver, topic_filter: bytes) -> None:
+        """End a subscription that its client may not have any more, and what it was yet to get."""
+        self.router.unsubscribe(receiver, topic_filter)
+        connection = getattr(receiver, "connection", None)
+        if connection is not None:
+            self.forget_asked(connection, topic_filter)
+
+    def forget_asked(self, connection: Connection, topic_filter: bytes) -> None:
+        """A subscription has ended: what it was yet to get is not sent any more."""
+        self.held.end(connection, topic_filter)
+        if self.replays is not None and topic_filter.startswith(REPLAY_PREFIX):
+            self.replays.stop(connection.session, topic_filter)
+        if connection.backlog is not None:
+            connection.backlog.drop(topic_filter)
 
     def _may_replay(self, connection: Connection) -> bool:
         return connection.principal.user_name is not None or self.handshake.config.replay.allow_anonymous
@@ -277,7 +333,7 @@ class Controller:
             backlog.take()
             if backlog.is_current(message, scan):
                 connection.send_retained(message, qos, identifier)
-        if backlog.scans:
+        if backlog:
             connection.go_on_later()
         else:
             connection.backlog = None

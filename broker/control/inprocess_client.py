@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
+from broker.auth.acl import Grant
 from broker.auth.principal import IN_PROCESS, Principal
 from broker.control.presence import ClientInfo, Connected, Disconnected, Presence
 from broker.control.retained_backlog import Backlog
 from broker.wire import application_message
 from broker.wire.application_message import ReceivedMessage
 from broker.wire.reasons import CloseReason, Reason
+from router.core.receiver import NARROWED_OPTION
 from router.matching.topic_names import is_state_filter
 from router.sessions.local_receiver import LocalClient
 
@@ -74,9 +76,10 @@ class InProcessClient:
             name,
             application_message.check_number("inbox_max", inbox_max, 1, 0xFFFFFFFF),
             host.router.ledger, host.reactor.arrivals, self._on_arrival)
+        host.router.give_rights(self.local, self.principal)
         self._host = host
         self._opened_ms: int = host.reactor.look_at_clock()
-        self._backlog = Backlog(host.router)
+        self._backlog = Backlog(host.router, self.local)
         self._waiting = trio.lowlevel.ParkingLot()
         self._settlements: dict[int, Settlement] = {}
         self._published = 0
@@ -180,10 +183,10 @@ class InProcessClient:
         await trio.lowlevel.checkpoint()
         self._check_open()
         host = self._host
-        if (is_state_filter(inner_filter or encoded) and not self.is_own) or (
-                self.principal is not None and not host.acl.may_subscribe(
-                    self.principal, inner_filter or encoded, qos)):
+        grant = Grant.WHOLE if self.principal is None else host.acl.may_subscribe(self.principal, encoded, qos)
+        if grant == Grant.REFUSED or (is_state_filter(inner_filter or encoded) and not self.is_own):
             raise RefusedError(f"subscribe to {topic_filter!r}", Reason.NOT_AUTHORIZED)
+        options |= NARROWED_OPTION if grant == Grant.NARROWED else 0
         identifier = subscription_identifier or 0
         retained = host.router.subscribe(self.local, encoded, options, identifier)
         self._backlog.add(encoded, retained, qos, identifier)
@@ -273,7 +276,7 @@ class InProcessClient:
         await trio.lowlevel.checkpoint()
 
     def _disconnect(self) -> None:
-        self._backlog = Backlog(self._host.router)
+        self._backlog = Backlog(self._host.router, self.local)
         if not self._ended:
             self._host.leave(self, CloseReason.CLIENT_DISCONNECT)
         self.local.leave()

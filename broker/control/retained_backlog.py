@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from broker.reactor.connection import Connection
     from router.core.message import Message
+    from router.core.receiver import Receiver
     from router.retained.link_waits import Ids
     from router.retained.scan import RetainedScan
     from router.router import Router
@@ -15,6 +16,7 @@ SLICE_MESSAGES = 64             # read from the index at a time: well below a mi
 SLICE_BYTES = 65_536
 SLICE_MESSAGES_BUSY = 4         # ... while messages are published, which wait for it
 SLICE_BYTES_BUSY = 8_192
+PASSED_OVER_MAX = 256           # of what its client may not read, at a time
 WAITING_MAX = 262_144           # messages in memory that wait for one client: with so many, no filter asks for more
 
 
@@ -50,9 +52,10 @@ class Backlog:
     """
 
     # As small as can be: when many clients come back at once, each has one of these until its turn to read comes.
-    __slots__ = ("_ended", "_here", "_router", "pending", "scans")
+    __slots__ = ("_ended", "_here", "_reader", "_router", "pending", "scans")
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, reader: Receiver) -> None:
+        self._reader = reader
         self._ended = False
         self._router = router
         self._here: dict[bytes, Asked] = {}      # those with messages that are here
@@ -157,9 +160,20 @@ class Backlog:
             del self.scans[topic_filter]
 
     def next(self) -> tuple[Message, int, int, RetainedScan | None] | None:
-        """Return the next message that is here, with QoS, Subscription Identifier and scan; take() takes it."""
-        for asked in self._here.values():
-            return asked.messages[asked.at], asked.qos, asked.identifier, asked.scan
+        """Return the next message that is here, with QoS, Subscription Identifier and scan; take() takes it.
+
+        What may not be read is passed over, so much at a time; None although something is here says: go on later.
+        """
+        tree = self._router.tree
+        for _ in range(PASSED_OVER_MAX):
+            first = next(iter(self._here.items()), None)
+            if first is None:
+                return None
+            topic_filter, asked = first
+            message = asked.messages[asked.at]
+            if tree.may_send(self._reader, topic_filter, message.topic_name):
+                return message, asked.qos, asked.identifier, asked.scan
+            self.take()
         return None
 
     def take(self) -> None:

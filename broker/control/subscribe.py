@@ -45,8 +45,11 @@ class Subscriptions(Protocol):
     awaiting_links: Counter[Connection]
     held: HeldBacklogs
 
-    def refusal(self, connection: Connection, subscription: Subscription) -> Reason | None:
-        """Return why a subscription is refused, or None. Raises ClientError for what 3.x or 5.0 call an error."""
+    def judge(self, connection: Connection, subscription: Subscription) -> tuple[Reason | None, int, str]:
+        """Return why a subscription is refused, in a code and for its client in words, or None; and NARROWED or 0.
+
+        Raises ClientError for what 3.x or 5.0 call an error.
+        """
 
     def replay_of(self, connection: Connection, subscription: Subscription
                   ) -> tuple[Reason | None, ReplaySubscription | None, str]:
@@ -54,6 +57,9 @@ class Subscriptions(Protocol):
 
     def options_of(self, connection: Connection, subscription: Subscription, qos: int) -> int:
         """Return the Subscription Options byte in force (3.8.3.1)."""
+
+    def forget_asked(self, connection: Connection, topic_filter: bytes) -> None:
+        """A subscription has ended: what it was yet to get is not sent any more."""
 
     def send_backlog(self, connection: Connection) -> None:
         """Send retained messages as far as the output and the window allow."""
@@ -100,9 +106,9 @@ class Subscribing:
             raise ClientError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "section 3.2.2.3.12",
                               "a Subscription Identifier, and none are available")
         self._codes = bytearray()
-        self._explanations: list[str] = []       # why replays were refused
+        self._explanations: list[str] = []       # why some were refused
         self._asked: set[bytes] = set()          # topic filters that have asked for what is retained
-        self._backlog = Backlog(controller.router)
+        self._backlog = Backlog(controller.router, self._session)
         self._held: list[tuple[bytes, bool]] = []
         self._replays: list[ReplaySubscription] = []
         self._in_use = self._session.has_incoming(self._packet_identifier)
@@ -128,21 +134,22 @@ class Subscribing:
         """Subscribe to one topic filter, or refuse it. Returns the reason code of the SUBACK."""
         controller, connection, topic_filter = self._controller, self._connection, subscription.topic_filter
         asked: ReplaySubscription | None = None
+        narrowed, why = 0, ""
         if self._in_use:
             reason: Reason | None = Reason.PACKET_IDENTIFIER_IN_USE
         elif topic_filter.startswith(REPLAY_PREFIX):
             reason, asked, why = controller.replay_of(connection, subscription)
-            if why and len(self._explanations) < EXPLANATIONS_MAX:
-                self._explanations.append(why)
         else:
-            reason = controller.refusal(connection, subscription)
+            reason, narrowed, why = controller.judge(connection, subscription)
             if reason is None and subscription.retain_handling != 2 and (self._backlog.is_full or (
                     connection.backlog is not None and connection.backlog.is_full)):
                 reason = Reason.QUOTA_EXCEEDED   # it takes none of the retained messages that it has asked for
+        if why and len(self._explanations) < EXPLANATIONS_MAX:
+            self._explanations.append(why)
         if asked is not None:
             return self._replay(subscription, asked)
         if reason is None:
-            return self._subscribe(subscription)
+            return self._subscribe(subscription, narrowed)
         controller.refused_subscriptions[reason.name.lower()] += 1
         if connection.version == 4:
             return int(Reason.UNSPECIFIED_ERROR)         # 3.1.1 knows one failure, 0x80
@@ -150,10 +157,10 @@ class Subscribing:
             return subscription.qos                      # 3.1 knows none: what was asked for is said
         return int(reason)
 
-    def _subscribe(self, subscription: Subscription) -> int:
+    def _subscribe(self, subscription: Subscription, narrowed: int) -> int:
         controller, connection, topic_filter = self._controller, self._connection, subscription.topic_filter
         qos: int = min(subscription.qos, self._connection.maximum_qos)
-        options = controller.options_of(connection, subscription, qos)
+        options = controller.options_of(connection, subscription, qos) | narrowed
         again = topic_filter in self._asked
         retained = controller.router.subscribe(
             self._session, topic_filter, options, self._identifier, asks_retained=not again)
@@ -167,7 +174,7 @@ class Subscribing:
     def _replay(self, subscription: Subscription, asked: ReplaySubscription) -> int:
         controller, session = self._controller, self._session
         qos: int = min(subscription.qos, self._connection.maximum_qos, 1)
-        asked.options = controller.options_of(self._connection, subscription, qos)
+        asked.options |= controller.options_of(self._connection, subscription, qos)      # beside NARROWED
         asked.identifier = self._identifier
         existing = (session.replays or {}).get(asked.topic_filter)
         if existing is not None and asked.options & RETAIN_HANDLING_BITS == KEEP_EXISTING:
@@ -298,11 +305,7 @@ class Unsubscribing:
                 raise ClientError(Reason.TOPIC_FILTER_INVALID, "section 4.7", problem)
             return int(Reason.TOPIC_FILTER_INVALID)
         removed = controller.router.unsubscribe(session, topic_filter)
-        controller.held.end(connection, topic_filter)
-        if is_replay and controller.replays is not None:
-            controller.replays.stop(session, topic_filter)
-        if connection.backlog is not None:
-            connection.backlog.drop(topic_filter)
+        controller.forget_asked(connection, topic_filter)
         return int(Reason.SUCCESS if removed else Reason.NO_SUBSCRIPTION_EXISTED)
 
     def finish(self) -> bool:

@@ -1,6 +1,6 @@
 """A worker's connections: where each is found, and what is made and let go of with it."""
 
-from broker.reactor.protocol cimport CLOSED, PAUSE_CUT, PAUSE_THROTTLED, PAUSE_UNREAD, VERDICTS
+from broker.reactor.protocol cimport CLOSED, PAUSE_CUT, PAUSE_THROTTLED, PAUSE_UNREAD
 from broker.reactor.socket_end cimport NO_SOCKET
 from broker.wire.output_buffer cimport PointerList, output_clear
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -115,17 +115,3 @@ cdef class ConnectionTable(Shares):
         self.by_fd[fd] = NULL
         Py_DECREF(connection)
         return 0
-
-    def forget_publish_rights(self) -> None:
-        """Have the ACL asked again where clients may publish: its answers may be others now.
-
-        Between turns. Cost: some 10 ns for each connection.
-        """
-        cdef int fd
-        cdef Connection connection
-        memset(self.turn.verdicts, 0, VERDICTS * sizeof(uint64_t))
-        for fd in range(self.fd_capacity):
-            if self.by_fd[fd] != NULL:
-                (<Connection>self.by_fd[fd]).route = None
-        for connection in self.connections.values():
-            connection.route = None

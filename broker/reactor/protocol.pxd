@@ -66,6 +66,7 @@ cdef struct Turn:
     uint32_t share_used          # by the one that is parsed; in work when it has been
     uint32_t share_bytes         # ... or when so many bytes have been parsed
     uint64_t* verdicts           # VERDICTS entries: hash of (salt, topic name), low bit: allowed
+    uint32_t rights              # rises when other verdicts may hold
     uint32_t packet_bytes_max    # Maximum Packet Size that we accept
     uint32_t payload_bytes_max   # of a PUBLISH; a message with a larger payload is dropped
     uint32_t control_bytes_max   # largest packet but PUBLISH
@@ -151,6 +152,8 @@ cdef class Protocol(Sink):
     cdef bint route_allowed               # the ACL's answer for `route`
     cdef bint decides_by_qos              # ... which depends on QoS and RETAIN
     cdef uint8_t route_kind               # QoS and RETAIN that it was asked about
+    cdef uint32_t route_rights            # turn.rights when it was
+    cdef dict explanations                # packet identifier of a refused PUBLISH -> why; None: its client is told nothing
 
     # Parse and act on every whole packet in data[0:length]; returns how many bytes were used up. ClientError: theirs.
     cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1
@@ -158,6 +161,8 @@ cdef class Protocol(Sink):
                         uint32_t body_length) except -1
     cdef int resolve_alias(self, Message message, uint16_t alias) except -1
     cdef int find_route(self, Message message) except -1
+    cdef int explain(self, Message message, uint16_t packet_identifier) except -1
+    cdef int acknowledge_explained(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1
     cdef int ask_acl(self, object acl, uint64_t salt) except -1
     cdef int before_route(self, Message message) except -1
     cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell

@@ -18,6 +18,7 @@ from broker.wire.codec cimport (
     write_acknowledgement, write_publish,
 )
 from router.core.varint cimport read_varint, varint_length
+from broker.wire.packets import Ack, PacketType, encode_fitting
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from router.exchanges cimport (
     PUBLISH_IDENTIFIER_IN_USE, PUBLISH_REFUSED, PUBLISH_ROUTED, PUBLISH_TOO_MANY, PUBLISH_UNLOGGED, PublishVerdict,
@@ -44,6 +45,7 @@ cdef extern from *:
     const int SHOAL_POISONED
 
 cdef enum:
+    EXPLANATION_MAX = 300        # characters of why a PUBLISH was refused
     ALIAS_BYTES_FULL = 4096      # of topic names behind one client's aliases, while there is no memory
 
 
@@ -260,6 +262,8 @@ cdef class Protocol(Sink):
         publication.refusal = NOT_REFUSED
         if not self.route_allowed:
             publication.refusal = DROP_NOT_AUTHORIZED
+            if message.qos and self.explanations is not None:
+                self.explain(message, identifier)
         elif message.payload_length > turn.payload_bytes_max:
             publication.refusal = DROP_PAYLOAD_TOO_LARGE
         turn.in_router = True
@@ -358,7 +362,8 @@ cdef class Protocol(Sink):
         cdef uint64_t before = self.turn.visited[0]
         cdef uint64_t verdict
         cdef uint64_t* remembered
-        if route is not None and is_of(route, message.topic, message.topic_length):
+        if (route is not None and self.route_rights == self.turn.rights
+                and is_of(route, message.topic, message.topic_length)):
             self.route = self.router.tree.route(message.topic, message.topic_length)
             if self.turn.visited[0] != before:
                 count_work(self, 2 * (self.turn.visited[0] - before))
@@ -372,6 +377,7 @@ cdef class Protocol(Sink):
         if self.turn.visited[0] != before:       # that was work, too: not what others had looked for before
             count_work(self, 2 * (self.turn.visited[0] - before))
         self.route = route
+        self.route_rights = self.turn.rights
         if is_own_topic(message.topic, message.topic_length):
             self.route_allowed = False       # the broker's own [section 4.7.2]
             return 0
@@ -400,7 +406,26 @@ cdef class Protocol(Sink):
         if acl is not None and acl.decides_by_qos:
             self.decides_by_qos = True
             self.publish_bits_refused |= MOUNTED_IN
+        if acl is not None and acl.explains and self.version == 5 and not self.unexplained:
+            self.explanations = {}
         return 0
+
+    cdef int explain(self, Message message, uint16_t packet_identifier) except -1:
+        """A PUBLISH is refused: note what decided, for its acknowledgement."""
+        topic = PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)
+        if is_own_topic(message.topic, message.topic_length):
+            self.explanations[packet_identifier] = "the broker's own topics"
+        else:
+            self.explanations[packet_identifier] = self.acl.explain(
+                self.principal, "publish", topic, message.qos, bool(message.retain)).by
+        return 0
+
+    cdef int acknowledge_explained(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
+        """Acknowledge what was refused, with the Reason String that there is for it."""
+        why = self.explanations.pop(packet_identifier, "")
+        properties = {"reason_string": why[:EXPLANATION_MAX]} if why else {}
+        return self.append(encode_fitting(
+            Ack(PacketType(packet_type), packet_identifier, Reason(reason), properties), 5, self.packet_bytes_max))
 
     cdef int before_route(self, Message message) except -1:
         """The PUBLISH has RETAIN or a QoS that the settings do not allow, as its CONNACK said; or each is looked at."""
@@ -553,7 +578,10 @@ cdef class Protocol(Sink):
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
         if self.state >= CLOSING:
             return 0
-        self.bytes_out += write_acknowledgement(&self.out, packet_type, packet_identifier, reason, self.version)
+        if reason >= 0x80 and self.explanations is not None:
+            self.acknowledge_explained(packet_type, packet_identifier, reason)
+        else:
+            self.bytes_out += write_acknowledgement(&self.out, packet_type, packet_identifier, reason, self.version)
         self.turn.packets_out[packet_type] += 1
         if not self.dirty:
             # Behind no message to many, which may be under way: `touched` is where their receivers are listed.

@@ -16,7 +16,7 @@ from broker.reactor.protocol cimport (
 )
 from broker.reactor.socket_end cimport NO_SOCKET
 from libc.stdlib cimport calloc, free
-from libc.string cimport memmove
+from libc.string cimport memmove, memset
 from router.router cimport Router
 
 
@@ -110,6 +110,11 @@ cdef class Hub(ConnectionTable):
         free(self.turn.throttled.items)
         free(self.turn.pushed_back.items)
         free(self.due.items)
+
+    def forget_verdicts(self) -> None:
+        """The ACL may say something else now of who may publish where."""
+        memset(self.turn.verdicts, 0, VERDICTS * sizeof(uint64_t))
+        self.turn.rights += 1
 
     # One turn, after the sockets have been read ---------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy
 from router.log.crc32c cimport crc32c
 from router.core.message cimport Message
 from router.core.varint cimport write_varint
-from router.core.receiver cimport NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from router.core.receiver cimport NARROWED, NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from router.matching.route_cache cimport write_identifier
 from router.log.tail cimport TAIL_BUDGET, TAIL_END, LogTail, MergedTail, TailStep
 from router.log.record_cursor cimport lend_message
@@ -323,6 +323,9 @@ cdef class Replays(ReplaySeam):
         if replay.no_local and tail.fields.publisher_length == len(own) and memcmp(
                 tail.fields.publisher, PyBytes_AS_STRING(own), len(own)) == 0:
             return 0                         # [MQTT-3.8.3-3]
+        if self.router.tree.rights is not None and replay.subscription.options & NARROWED and (
+                not self.router.tree.rights.may_read(replay.session, tail.fields.topic, tail.fields.topic_length)):
+            return 0
         if replay.connection.version == 5:
             length = self.extras(replay)
         lend_message(self.message, &tail.fields, self.router.ledger.now_us, self.router.ledger.now_ms)

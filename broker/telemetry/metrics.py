@@ -102,6 +102,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
         unsettled: how often a client was not read from for a while, because Receive Maximum of its messages waited.
         output_full: how often a client was not read from for a while, because it did not take what it was sent.
         refused_subscriptions: topic filters not granted, by the reason code's name.
+        subscriptions_revoked: subscriptions that ended because the rights of their clients changed.
         sessions: number now, connected or not.
         sessions_connected: of these, number now with a connection.
         sessions_connected_max: the maximum of sessions_connected.
@@ -177,6 +178,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     unsettled: int
     output_full: int
     refused_subscriptions: Mapping[str, int]
+    subscriptions_revoked: int
     sessions: int
     sessions_connected: int
     sessions_connected_max: int
@@ -260,6 +262,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
         reloads_failed=reload.failed if reload is not None else 0,
         accept_pauses=dict(acceptor.pauses) if acceptor is not None else {},
         refused_subscriptions={str(reason): count for reason, count in controller.refused_subscriptions.items()},
+        subscriptions_revoked=controller.review.revoked,
         sessions=len(router.sessions),
         sessions_connected=ledger.sessions_online,
         sessions_connected_max=ledger.sessions_online_max,

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from broker.wire.packet_types import Connect, Packet, Publish, Subscription, Will
-from router.core.receiver import decode_options
+from router.core.receiver import NARROWED_OPTION, decode_options
 
 PAYLOAD_SHOWN_MAX = 256
 NOT_SHOWN = "(not shown)"
@@ -95,6 +95,8 @@ def options_fields(options: int, identifier: int) -> dict[str, Any]:
         fields["retain_as_published"] = True
     if retain_handling:
         fields["retain_handling"] = retain_handling
+    if options & NARROWED_OPTION:
+        fields["narrowed"] = True
     if identifier:
         fields["subscription_identifier"] = identifier
     return fields

@@ -122,7 +122,7 @@ class Worker:
         self.reactor.guard_memory(self.memory_guard)
         self.entrances = [Entrance(number, listener, max(limits.connect_bytes_max, OPENING_BYTES_MIN), transform)
                           for number, listener in enumerate(config.listeners)]
-        self.reload = self._reload(members, authorizers)
+        self.reload = Reload(self.entrances, members, authorizers)
         if self.store is not None:
             self.reactor.look_at_clock()
             self.store.begin(self.reactor.wake)
@@ -132,6 +132,7 @@ class Worker:
             self.reactor, self.router, self.controller.acl, self.controller.presence, self._router_failed)
         self.state = SharedState(self.in_process, self.router)
         self.bans.keep_in(self.state)
+        self._judge_rights()
         self._join(links, folder)
         if place is not None:
             from broker.reactor.shared_counts import Places
@@ -164,12 +165,6 @@ class Worker:
         if admission is not None:
             asked.append(admission)
         return asked[0] if len(asked) == 1 else Admissions(asked)
-
-    def _reload(self, members: list[Member], authorizers: Authorizers | None) -> Reload:
-        """Return what reads files again, and have rights asked anew when rules are others."""
-        if authorizers is not None:
-            authorizers.when_changed(self.reactor.forget_publish_rights)
-        return Reload(self.entrances, members, authorizers)
 
     # A start, step by step: recover, join, publish the wills that are due, listen -----------------------------------
 
@@ -330,6 +325,7 @@ class Worker:
             nursery.start_soon(self.reload.run)
             for authenticator in self.reload.authenticators:
                 nursery.start_soon(authenticator.run)
+            nursery.start_soon(self.controller.review.run, self.reactor.wake)
             if self.place is None and any(entrance.context is not None for entrance in self.entrances):
                 nursery.start_soon(_rotate_ticket_keys)
             started()
@@ -350,6 +346,21 @@ class Worker:
             self.router.tree.sweep_routes(ROUTES_SWEPT_MAX)
             self.controller.handshake.session_limit.tell()
             self.reactor.trim()
+
+    def _judge_rights(self) -> None:
+        """Judge what has been brought back, and whatever comes, by the rights of now."""
+        self.controller.join_local(lambda: [client.local for client in self.in_process.clients.values()])
+        self.controller.judge_all(secrets.randbits(64))
+        self.controller.acl.watch(self._rights_changed)
+
+    def _rights_changed(self) -> None:
+        """The ACL's answers may be others now: those for publishing hold at once, what is subscribed is judged soon."""
+        self.reactor.forget_verdicts()
+        self.controller.review.begin()
+
+    async def rights_in_force(self) -> None:
+        """Wait until what the ACL says now holds for all that is subscribed and queued."""
+        await self.controller.review.in_force()
 
     def _router_failed(self, error: BaseException) -> None:
         """An in-process client's call found the router broken: serve() raises what was found."""

@@ -9,6 +9,7 @@ cdef enum:
     RETAIN_AS_PUBLISHED = 0x08
     RETAIN_HANDLING_MASK = 0x30  # 0x00 send, 0x10 send if new, 0x20 do not send
     RETAIN_HANDLING_SHIFT = 4
+    NARROWED = 0x80              # of the topics that match those that the receiver may read (router.core.rights)
     PASSING = 0x40               # a peer's interest that ends with its process: only ephemeral sessions there want it
 
 cdef enum Verdict:               # what became of one delivery
@@ -29,7 +30,7 @@ cdef struct Entry:
     void* partner                # node side: Receiver; receiver side: the tree's Node or SharedGroup
     uint32_t index               # position of the partner's entry
     uint32_t identifier          # subscription identifier, 0: none
-    uint8_t options              # QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | RETAIN_HANDLING_MASK
+    uint8_t options              # QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | RETAIN_HANDLING_MASK | NARROWED
     uint8_t shared               # receiver side: partner is a SharedGroup
     uint16_t weight              # in a group: how many members stand behind it; 1, of a peer those that are online there
 
@@ -49,6 +50,9 @@ cdef class Receiver:
     cdef readonly bint durable   # outlives its connection: what it is owed rests on a record
     cdef readonly bint gone      # its session ended: nothing reaches it any more
     cdef readonly bint peer      # it stands for another router: what it is sent goes to receivers there
+
+    cdef readonly object principal   # whom rights are asked about, see Rights.give(); None: it may read everything
+    cdef uint32_t rights_serial      # of this principal's answers
 
     # Set by its owner, the same on every run: a hash of the client identifier, for shared subscriptions that hash.
     cdef uint64_t key

@@ -6,8 +6,9 @@ A kind's number and its fields never change meaning; what changes them raises FO
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-# 1 did not say in a segment whose data folder it is of; 2 had no `fenced`, 3 no `mounted`.
-FORMAT_VERSION: Final = 4
+# 1 did not say in a segment whose data folder it is of; 2 had no `fenced`, 3 no `mounted`, 4 no `principal`, `readers`,
+# and no subscription of which its client may read a part.
+FORMAT_VERSION: Final = 5
 
 
 class RecordError(ValueError):
@@ -81,6 +82,8 @@ KINDS: Final = (
     _kind(34, "peer_heard", False, "peer:int incarnation:int heard:int"),
     _kind(35, "fenced", False, "client_identifier:bin topic_filter:bin reached:array"),
     _kind(36, "mounted", False, "client_identifier:bin mount_point:bin"),
+    _kind(37, "principal", False, "client_identifier:bin principal:bin"),
+    _kind(38, "readers", False, "client_identifiers:array"),
     _kind(40, "snapshot", False, "first_number:int stamp_us:int"),
     _kind(41, "deliveries", False, "client_identifier:bin next_number:int end_number:int deliveries:array"),
     _kind(42, "incoming", False, "client_identifier:bin packet_identifiers:array"),

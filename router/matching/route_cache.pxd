@@ -1,7 +1,7 @@
 """Routes: who receives a topic, read off the subscription tree once; and the bounded cache of them."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from router.core.receiver cimport NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, Entry
+from router.core.receiver cimport NARROWED, NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, Entry
 from router.core.varint cimport varint_length, write_varint
 
 cdef struct Target:
@@ -13,6 +13,7 @@ cdef struct Target:
     bint retain_as_published     # any match has it
     bint no_local                # any match has it: a publish by this very receiver takes Tree.target_for()
     bint lasting                 # any match of QoS 1 or 2 is not PASSING
+    bint whole                   # any match is not NARROWED: its rights are not asked for, and not recorded
 
 cdef struct RouteSlot:
     uint64_t hash                # topic_hash of the route's topic
@@ -36,6 +37,8 @@ cdef inline void merge(Target* target, Entry* entry) noexcept:
         target.qos = entry.options & QOS_MASK
     if entry.options & QOS_MASK and not entry.options & PASSING:
         target.lasting = True
+    if not entry.options & NARROWED:
+        target.whole = True
     if entry.options & RETAIN_AS_PUBLISHED:
         target.retain_as_published = True
     if entry.options & NO_LOCAL:

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from router.core.receiver cimport Entry, Receiver
+from router.core.rights cimport Rights
 from router.matching.archive_filters cimport ArchiveFilters
 from router.matching.filter_trie cimport FilterTree
 from router.matching.route_cache cimport Route, Target
@@ -26,6 +27,7 @@ cdef class RouteReader:
     cdef uint32_t[LEVEL_SLOTS] generation_level
     cdef FilterTree filters
     cdef ArchiveFilters archive  # None: nothing is archived
+    cdef Rights rights           # None: nobody is asked, and NARROWED says nothing
     # Scratch of one match, grown and never shrunk.
     cdef uint32_t stamp
     cdef Target* found
@@ -36,6 +38,7 @@ cdef class RouteReader:
                         Target* target) except -1    # 1 and fills target (caller frees ids), or 0: nothing matches
 
     cdef int find_targets(self, Match* match) except -1
+    cdef int leave_out(self, Match* match, const uint8_t* topic, uint16_t topic_length) noexcept
     cdef int reserve_found(self, uint32_t count) except -1
     cdef int lay_out(self, Route route, const Match* match, const uint8_t* topic, uint16_t topic_length) except -1
     cdef int write_groups(self, Route route) noexcept

@@ -5,12 +5,13 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, memset
 
 from router.core.message cimport topic_hash
-from router.core.receiver cimport NO_LOCAL
+from router.core.receiver cimport NARROWED, NO_LOCAL
 from router.matching.filter_trie cimport Node
 from router.matching.route_cache cimport identifier_size, merge, write_identifier
 from router.matching.shared_groups cimport SharedGroup
 
 cdef enum:
+    WORK_ASKED = 5               # places looked at that one question about rights counts as
     FEW = 2                      # targets and groups of a route, see Route.cost
     ROUTE_BYTES = 160            # of a route without anything, and of its place in the cache
 
@@ -42,6 +43,8 @@ cdef class RouteReader:
         cdef bint archived = self.archive is not None and self.archive.match(topic, topic_length)
         self.filters.walk(topic, topic_length)
         self.find_targets(&match)
+        if self.rights is not None:
+            self.leave_out(&match, topic, topic_length)
         self.lay_out(route, &match, topic, topic_length)
         route.archived = archived
         route.hash = hash
@@ -89,6 +92,25 @@ cdef class RouteReader:
                 match.group_count += 1
                 group = (<SharedGroup>group).next
         match.target_count = count
+        return 0
+
+    cdef int leave_out(self, Match* match, const uint8_t* topic, uint16_t topic_length) noexcept:
+        """Leave out who may not read the topic; who was granted any of its filters as a whole is not asked about."""
+        cdef uint32_t index, kept = 0
+        cdef Target* target
+        for index in range(match.target_count):
+            target = &self.found[index]
+            if not target.whole:
+                self.filters.visited += WORK_ASKED
+                if not self.rights.may_read(<Receiver>target.receiver, topic, topic_length):
+                    (<Receiver>target.receiver).match_index = NOT_FOUND
+                    match.ids_length -= target.ids_length
+                    continue
+            if kept != index:
+                (<Receiver>target.receiver).match_index = kept
+                self.found[kept] = target[0]
+            kept += 1
+        match.target_count = kept
         return 0
 
     cdef int reserve_found(self, uint32_t count) except -1:
@@ -151,7 +173,7 @@ cdef class RouteReader:
             node = self.filters.matched[index]
             for place in range(node.entry_count):
                 entry = &node.entries[place]
-                if entry.identifier:
+                if entry.identifier and (<Receiver>entry.partner).match_index != NOT_FOUND:
                     target = &route.targets[(<Receiver>entry.partner).match_index]
                     write_identifier(target.ids + target.ids_length, entry.identifier)
                     target.ids_length += identifier_size(entry.identifier)
@@ -188,6 +210,8 @@ cdef class RouteReader:
                 if place == NOT_FOUND:
                     continue
                 entry = &receiver.entries[place]
+                if not entry.options & NARROWED:
+                    target.whole = True
                 if skip_no_local and entry.options & NO_LOCAL:
                     continue
                 if not writing:

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from router.core.message cimport Message
 from router.core.receiver cimport DROPPED, Entry, Receiver, Verdict
+from router.core.rights cimport Rights
 
 cdef enum Strategy:              # how a shared subscription chooses among its members
     ROUND_ROBIN = 0
@@ -25,6 +26,8 @@ cdef class SharedGroup:
     cdef uint64_t* router_key    # the tree's: what this router weighs with where a hash chooses among routers
     cdef uint16_t stayed         # round robin: messages in a row for the peer whose turn it is
     cdef void* next              # the next SharedGroup of the same node, or NULL
+    cdef Rights rights           # the tree's; None: nobody is asked
+    cdef bint left_out           # by choose(): a member, which may not read the topic
     # Pick a member and deliver; members offline or without room are skipped while another one is there. The publisher
     # may be None. Returns 1 delivered or queued, 0 nobody.
     cpdef int publish(self, Receiver publisher, Message message) except -1

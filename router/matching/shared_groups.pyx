@@ -6,7 +6,7 @@ from libc.math cimport log
 from libc.stdlib cimport free
 
 from router.core.message cimport topic_hash
-from router.core.receiver cimport DROPPED, PASSING, QOS_MASK, QUEUED, RETAIN_AS_PUBLISHED, TOO_LARGE, Verdict
+from router.core.receiver cimport DROPPED, NARROWED, PASSING, QOS_MASK, QUEUED, RETAIN_AS_PUBLISHED, TOO_LARGE, Verdict
 from router.matching.route_cache cimport write_identifier
 
 STRATEGIES = {"round_robin": 0, "random": 1, "sticky": 2, "hash_client": 3, "hash_topic": 4}
@@ -35,6 +35,15 @@ cdef inline uint8_t quality_of(Entry* entry, Message message) noexcept:
     return 2 if wanted and not member.has_room() else 3
 
 
+cdef inline bint leaves_out(SharedGroup group, uint32_t index, Message message) noexcept:
+    """Return whether a member may not read a topic; the group remembers that there was one."""
+    if not group.members[index].options & NARROWED or group.rights is None or group.rights.may_read(
+            <Receiver>group.members[index].partner, message.topic, message.topic_length):
+        return False
+    group.left_out = True
+    return True
+
+
 @cython.final
 @cython.no_gc
 cdef class SharedGroup:
@@ -53,7 +62,7 @@ cdef class SharedGroup:
     cdef int choose(self, uint64_t publisher_key, Receiver gone, Message message, bint local) noexcept:
         """Return the index of the member that gets a message, or -1.
 
-        Best is a member that can send it at once, then one that is online, then, for QoS 1 and 2, any: its session
+        A member that may not read the topic is none. Best is a member that can send it at once, then one that is online, then, for QoS 1 and 2, any: its session
         queues it. The strategy chooses among the best. A peer stands for its members; which of them gets the message is
         decided there.
 
@@ -72,6 +81,7 @@ cdef class SharedGroup:
         cdef uint32_t step
         cdef Receiver member
         cdef bint hashed = self.strategy == HASH_CLIENT or self.strategy == HASH_TOPIC
+        self.left_out = False
         if self.member_count == 0:
             return -1
         if self.strategy == HASH_TOPIC:
@@ -93,6 +103,8 @@ cdef class SharedGroup:
             weight = mix(key ^ mix(member.key)) if hashed else 0
             if member is not gone and (best_quality < 3 or weight > best_weight) and not (local and member.peer):
                 quality = quality_of(&self.members[index], message)
+                if quality >= best_quality and leaves_out(self, index, message):
+                    quality = 0
                 if quality > best_quality or (quality == best_quality and quality and weight > best_weight):
                     best = <int>index
                     best_quality = quality

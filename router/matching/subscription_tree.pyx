@@ -10,7 +10,8 @@ cimport router.core.receiver
 from router.matching.filter_trie cimport FilterTree
 from router.matching.trie_levels cimport IS_WILDCARD, Level, text_of
 from router.core.message cimport topic_hash
-from router.core.receiver cimport NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, give_back, reserve
+from router.core.receiver cimport NARROWED, NO_LOCAL, PASSING, QOS_MASK, RETAIN_AS_PUBLISHED, give_back, reserve
+from router.core.rights cimport Rights
 from router.matching.route_cache cimport RouteSlot, described
 from router.matching.route_reader cimport LEVEL_SLOTS, NOT_FOUND, position
 
@@ -139,7 +140,7 @@ cdef class SubscriptionTree(RouteReader):
         problem = check_topic_filter(topic_filter)
         if problem is not None:
             raise ValueError(problem)
-        if not 0 <= options & ~(PASSING if receiver.peer else 0) <= 0x2F or options & QOS_MASK == 3:
+        if not 0 <= options & ~(PASSING if receiver.peer else NARROWED) <= 0x2F or options & QOS_MASK == 3:
             raise ValueError(f"subscription options 0x{options:02X}")
         if not 0 <= identifier <= IDENTIFIER_MAX:
             raise ValueError(f"subscription identifier {identifier}")
@@ -159,6 +160,7 @@ cdef class SubscriptionTree(RouteReader):
         group.strategy = self.strategy
         group.random_state = &self.random_state
         group.router_key = &self.router_key
+        group.rights = self.rights
         node = self.filters.add(topic_filter)
         try:
             self.groups[name] = group
@@ -173,7 +175,7 @@ cdef class SubscriptionTree(RouteReader):
     cdef bint replace_terms(self, Entry* entry, const Entry* terms) noexcept:
         """Give a subscription, at both ends, other options, identifier and weight; returns whether routes tell of it."""
         cdef Entry* other = far_end(entry)
-        cdef bint relevant = ((entry.options ^ terms.options) & (QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | PASSING)
+        cdef bint relevant = ((entry.options ^ terms.options) & (QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED | PASSING | NARROWED)
                               or entry.identifier != terms.identifier)
         entry.options = other.options = terms.options
         entry.identifier = other.identifier = terms.identifier
@@ -420,6 +422,33 @@ cdef class SubscriptionTree(RouteReader):
                 route.referenced = False
         return count - cache.count
 
+    # Rights
+
+    def ask(self, Rights rights) -> None:
+        """From here on these rights say who is left out, where a subscription is NARROWED."""
+        cdef SharedGroup group
+        self.rights = rights
+        for group in self.groups.values():
+            group.rights = rights
+        self.generation_all += 1
+
+    def rights_changed(self) -> None:
+        """Other answers may hold now: every topic's receivers are read anew."""
+        if self.rights is not None:
+            self.rights.forget()
+        self.generation_all += 1
+
+    def may_send(self, Receiver receiver not None, bytes topic_filter not None, bytes topic_name not None) -> bool:
+        """Return whether a receiver may have a topic by a subscription: if that has ended, or is NARROWED, perhaps not."""
+        cdef uint32_t index
+        if self.rights is None:
+            return True
+        index = self.entry_of(receiver, topic_filter)
+        if index == NOT_FOUND:
+            return False
+        return not receiver.entries[index].options & NARROWED or self.rights.may_read(
+            receiver, topic_name, <uint16_t>len(topic_name))
+
     # For tests and administration
 
     def read_route(self, bytes topic_name not None) -> Route:
@@ -443,6 +472,9 @@ cdef class SubscriptionTree(RouteReader):
                                skip_no_local, &target):
             return None
         try:
+            if not target.whole and self.rights is not None and not self.rights.may_read(
+                    receiver, <const uint8_t*>PyBytes_AS_STRING(topic_name), <uint16_t>len(topic_name)):
+                return None
             return described(&target)
         finally:
             free(target.ids)

@@ -27,6 +27,7 @@ cdef class Recovery:
     cdef list picks                      # (group name, client identifier) that stand before their accepted record
     cdef list copies                     # numbers of copies that stand there for picked peers, in the order of their picks
     cdef list skipped                    # sessions without room for it, likewise
+    cdef list readers                    # client identifiers of those that may read it, though not all that matches
     cdef uint64_t decided_number         # of the newest record that those are of, or that was accepted after them
     cdef uint32_t decided_mark           # of its segment
     cdef Recent[RECENT] recent           # emptied when one ends

@@ -79,6 +79,7 @@ cdef class Recovery:
         self.picks = []
         self.copies = []
         self.skipped = []
+        self.readers = []
         self.detached_us = {}
         self.problems = []
         self.places = b""
@@ -191,7 +192,7 @@ cdef class Recovery:
             elif fields.qos == 2 and fields.packet_identifier and publisher.durable:
                 publisher.incoming_restore(fields.packet_identifier, digest_of(
                     fields.topic, fields.topic_length, fields.payload, fields.payload_length))
-        if self.picks or self.skipped or self.copies:
+        if self.picks or self.skipped or self.copies or self.readers:
             self.forget_decisions()
         return 0
 
@@ -242,6 +243,7 @@ cdef class Recovery:
         self.picks.clear()
         self.copies.clear()
         self.skipped.clear()
+        self.readers.clear()
         return 0
 
     cdef int owe_peers(self, MessageFields* fields, uint64_t record, uint64_t size) except -1:
@@ -285,6 +287,8 @@ cdef class Recovery:
             if session.peer:             # named by the record, if it is owed this
                 continue
             if not session.durable or (self.skipped and session in self.skipped):
+                continue
+            if not target.whole and session.client_identifier not in self.readers:
                 continue
             if target.no_local and is_named(session, fields.publisher, fields.publisher_length):
                 if self.router.tree.target_for(fields.topic, fields.topic_length, session, True, &own):
@@ -351,6 +355,10 @@ cdef class Recovery:
         cdef Session session
         kind = cursor.kind_name()
         cdef dict fields = cursor.fields()
+        if kind == "readers":
+            self.keep_decisions(cursor)
+            self.readers.extend(fields["client_identifiers"])
+            return 0
         if self.apply_to_router(cursor, kind, fields):
             return 0
         client_identifier = fields["client_identifier"]
@@ -441,6 +449,8 @@ cdef class Recovery:
             self.router.retaining.fences.take_down(session, fields["topic_filter"])
         elif kind == "fenced":
             self.router.retaining.fences.restore(session, fields["topic_filter"], fields["reached"])
+        elif kind == "principal":
+            session.principal = fields["principal"]
         elif kind == "mounted":
             session.mount_point = fields["mount_point"]
         elif kind == "will":

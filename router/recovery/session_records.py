@@ -20,6 +20,8 @@ def record_wishes(records: RecordBuffer, now_us: int, router: Router, session: S
     add, client_identifier = records.add, session.client_identifier
     if session.mount_point:
         add("mounted", now_us, client_identifier, session.mount_point)
+    if session.principal is not None:
+        add("principal", now_us, client_identifier, session.principal)
     for topic_filter, options, identifier in router.tree.subscriptions_of(session):
         add("subscribe", now_us, client_identifier, topic_filter, options, identifier)
     for replay in (session.replays or {}).values():

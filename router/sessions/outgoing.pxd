@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.sessions.packet_identifiers cimport PACKET_IDENTIFIERS, SHIFTED_WINDOW, ShiftedIdentifiers
+from router.sessions.doubt cimport Doubt
 from router.sessions.ledger cimport Ledger
 from router.core.message cimport Message
 from router.core.receiver cimport DROPPED, Verdict
@@ -58,6 +59,7 @@ cdef class Outgoing:
     cdef Ledger ledger
     cdef bytes client_identifier
     cdef bint peer                        # of a peer: limits are its own, and its numbers are in no record
+    cdef Doubt doubted                    # what was queued under other rights than hold now; None: nothing was
     cdef bint peer_missed                 # of a peer: something was dropped, and its Peer has not settled that yet
     cdef uint64_t passed_record           # of a peer: the highest record below oldest_open; 0: none since it was told
 
@@ -106,6 +108,7 @@ cdef class Outgoing:
     cdef bint push_back(self, Message message) except -1     # for which there is no room: its publisher waits, by the policy
     cdef bint pushes_back(self) noexcept                     # whoever was made to wait goes on doing so
     cdef int end_push_back(self) noexcept
+    cdef Message _leave_out(self, Sink sink, uint64_t number, bint logged, int reason)
     cdef Message body(self, Delivery* delivery)              # None: it cannot be read back yet; raises LookupError
     cdef int acknowledged_below(self, uint64_t number) except -1   # frees what was sent
     cdef int done_with(self, uint64_t record) except -1        # recovery, of a peer: it has all up to this record

@@ -12,9 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from router.sessions.ledger cimport (
-    DROP_UNREADABLE,
-)
+from router.sessions.ledger cimport DROP_NOT_AUTHORIZED, DROP_UNREADABLE
 from router.sessions.packet_identifiers cimport PACKET_IDENTIFIERS, ShiftedIdentifiers
 from router.core.message cimport message_size
 from router.sessions.queue_policy cimport PUSH_BACK
@@ -354,6 +352,9 @@ cdef class Outgoing:
         while self.waiting_qos0 and sink.writable:
             message, retain, ids = self.waiting_qos0.popleft()
             self._count_out(message_size(message))
+            if self.doubted is not None and self.doubted.leaves_out_qos0(message):
+                count_drop(self.ledger, sink, DROP_NOT_AUTHORIZED)
+                continue
             result = sink.publish(message, 0, 0, retain, False, <const uint8_t*>PyBytes_AS_STRING(ids),
                                   <uint32_t>len(ids))
             if result != SINK_SENT:
@@ -364,18 +365,23 @@ cdef class Outgoing:
         return sent
 
     cdef Message _read(self, Delivery* delivery, Sink sink, uint64_t number, bint logged):
-        """Return a delivery's message. None: it is not there yet (`starved`), or lost, which is counted."""
+        """Return a delivery's message. None: it is not there yet (`starved`), or lost, or not to be read, which is counted."""
         cdef Message message
         try:
             message = self.body(delivery)
         except LookupError:
-            count_drop(self.ledger, sink, DROP_UNREADABLE)
-            if logged:
-                self.note_drop(number, DROP_UNREADABLE)
-            self.peer_missed = self.peer
-            return None
+            return self._leave_out(sink, number, logged, DROP_UNREADABLE)
         self.starved = message is None
+        if message is not None and self.doubted is not None and self.doubted.leaves_out(
+                number, delivery.state == DELIVERY_SENT, message):
+            return self._leave_out(sink, number, logged, DROP_NOT_AUTHORIZED)
         return message
+
+    cdef Message _leave_out(self, Sink sink, uint64_t number, bint logged, int reason):
+        count_drop(self.ledger, sink, reason)
+        if logged:
+            self.note_drop(number, reason)
+        self.peer_missed = self.peer
 
     cdef int attach(self, int receive_maximum) except -1:
         """Start on a new connection with a full quota; what was sent before is to be resent."""

@@ -37,6 +37,8 @@ cdef int drop_oldest(Outgoing outgoing, Sink sink, bint logged) except -1:
     count_drop(outgoing.ledger, sink, DROP_QUEUE_OLDEST)
     if outgoing.waiting_qos0 is not None:
         message, _, _ = outgoing.waiting_qos0.popleft()
+        if outgoing.doubted is not None and outgoing.doubted.qos0:
+            outgoing.doubted.qos0 -= 1
         if not outgoing.waiting_qos0:
             outgoing.waiting_qos0 = None
         return outgoing._count_out(message_size(message))
@@ -88,6 +90,8 @@ cdef int close_gap(Outgoing outgoing, uint64_t first_number, uint64_t amount) ex
         for number in range(max(end - amount, outgoing.oldest_open), end):
             memset(outgoing.slot(number), 0, sizeof(Delivery))       # moved, or of the gap
     outgoing.oldest_open = moved_up(outgoing.oldest_open, first_number, amount)
+    if outgoing.doubted is not None:
+        outgoing.doubted.below = moved_up(outgoing.doubted.below, first_number, amount)
     outgoing.resend_number = moved_up(outgoing.resend_number, first_number, amount)
     outgoing.next_number = moved_up(outgoing.next_number, first_number, amount)
     outgoing.end_number -= amount

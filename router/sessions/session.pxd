@@ -5,6 +5,7 @@ from router.sessions.ledger cimport Ledger
 from router.core.message cimport Message
 from router.sessions.outgoing cimport Outgoing
 from router.core.receiver cimport DROPPED, Receiver, Verdict
+from router.core.rights cimport Rights
 from router.sessions.sink cimport Sink, SinkResult
 
 cdef enum:
@@ -59,6 +60,7 @@ cdef class Session(Receiver):
     cdef int attach(self, Sink sink, int receive_maximum) except -1
     cdef int detach(self) except -1
     cdef int make_outgoing(self) except -1
+    cdef int doubt(self, Rights rights, bint another) except -1   # what is owed was queued under other rights, or for another
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED
     cdef int settle_missed(self) except -1

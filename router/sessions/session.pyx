@@ -6,6 +6,7 @@ from router.sessions.ledger cimport DROP_OFFLINE, DROP_PEER_AWAY, DROP_PEER_GONE
 from router.sessions.packet_identifiers cimport ShiftedIdentifiers
 from router.sessions.queue_eviction cimport make_room
 from router.core.receiver cimport DELIVERED, DROPPED, QUEUED, TAKES, TOO_LARGE
+from router.sessions.doubt cimport doubt
 from router.sessions.sink cimport SINK_SENT, SINK_TOO_LARGE, SinkResult, count_drop, reason_of, refuse
 from router.log.crc32c cimport crc32c
 from router.core.message cimport message_size, topic_hash
@@ -126,6 +127,16 @@ cdef class Session(Receiver):
             self.outgoing.peer = self.peer
             if self.sink is not None:
                 self.outgoing.attach(self.receive_maximum)
+        return 0
+
+    cdef int doubt(self, Rights rights, bint another) except -1:
+        cdef Outgoing outgoing
+        if self.promised:
+            self.make_outgoing()             # what waits for its records comes to be queued behind what is
+        outgoing = self.outgoing
+        if outgoing is not None:
+            outgoing.doubted = doubt(self, rights, outgoing.end_number + self.promised, <uint32_t>(
+                len(outgoing.waiting_qos0) if outgoing.waiting_qos0 is not None else 0), another, outgoing.doubted)
         return 0
 
     cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,

@@ -24,12 +24,13 @@ from tests.support.disk import SimulatedDisk
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
 # What each version wrote. These files are never made again: they are what is on somebody's disk.
-SEGMENTS = {version: ROOT / "tests" / "data" / f"segment-v{version}.bin" for version in (1, 2, 3, 4)}
+SEGMENTS = {version: ROOT / "tests" / "data" / f"segment-v{version}.bin" for version in (1, 2, 3, 4, 5)}
 HEADERS = {1: Header(worker=3, incarnation=7, mark=0xC0FFEE42, segment=5, first_number=2**32 - 3,
                      created_us=1_795_250_000_000_000, rules=1, version=1)}  # fmt: skip
 HEADERS[2] = replace(HEADERS[1], version=2, owner=0xA1B2C3D4E5F60718)
 HEADERS[3] = replace(HEADERS[2], version=3)
 HEADERS[4] = replace(HEADERS[3], version=4)
+HEADERS[5] = replace(HEADERS[4], version=5)
 HEADER = HEADERS[FORMAT_VERSION]
 TIME_US = 1_795_250_000_000_000
 
@@ -90,8 +91,11 @@ OTHERS: list[tuple[str, list[Any]]] = [
     ("snapshot_end", [4, struct.pack("<4Q", 2**40, 4160, 2**40 + 1, 4260)]),
     ("fenced", [b"client", b"a/+", [1, 7, 2**40, 12, 2**32 - 1, 1]]),
     ("mounted", [b"client", b"plant/"]),
+    ("principal", [b"client", msgpack.packb(["ann", "192.0.2.1", 0, None, ["a"], False, None])]),
+    ("readers", [[b"client", b"other"]]),
 ]
-SINCE = {"fenced": 3, "mounted": 4}  # a kind that there is from a later version on; they come last
+# Kinds that there are from a later version on; they come last.
+SINCE = {"fenced": 3, "mounted": 4, "principal": 5, "readers": 5}
 
 
 def make_segment() -> bytes:

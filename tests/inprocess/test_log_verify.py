@@ -78,7 +78,7 @@ def test_a_segment_whose_end_is_missing_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"version": 5}, "has format version 5"),
+        ({"version": 6}, "has format version 6"),
         ({"worker": 3}, "belongs to worker 3 and not to worker 0"),
         ({"segment": 9}, "says that it is segment 9"),
     ],

@@ -32,6 +32,7 @@ class Broker:
         pump, opened = self.machine.start(self.router, controller, NOW_MS)
         self.hub = Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(config))
         begin(self.router, opened)
+        controller.judge_all(0)
         start_deadlines(self.router, opened)
 
     def turn(self) -> None:

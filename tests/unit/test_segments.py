@@ -238,7 +238,7 @@ def header_of(disk: SimulatedDisk, name: str, **changes: int) -> Header:
 @pytest.mark.parametrize(
     ("changes", "error", "offset", "sentence"),
     [
-        ({"version": 5}, NewerVersionError, 8, "has format version 5; this version of Shoal reads up to 4"),
+        ({"version": 6}, NewerVersionError, 8, "has format version 6; this version of Shoal reads up to 5"),
         ({"rules": 7}, NewerVersionError, 10, "was written under rules version 7; this version of Shoal knows 1"),
         ({"worker": 3}, ForeignFileError, 12, "belongs to worker 3 and not to worker 0"),
         ({"segment": 9}, ForeignFileError, 24, "says that it is segment 9"),
