@@ -321,6 +321,7 @@ def durable_state(router: Router) -> dict[str, Any]:
             "expires": session.expiry_interval_s,
             "subscriptions": sorted(router.tree.subscriptions_of(session)),
             "incoming": session.incoming_identifiers,
+            "principal": getattr(session.principal, "encoded", lambda kept=session.principal: kept)(),
             "will": None if session.will is None else session.will.fields(),
             "next": 0 if owed is None else owed.numbers[1],
             "owed": [] if owed is None else [

@@ -14,6 +14,7 @@ from tests.simulator.clients import Client, Publisher, Subscriber
 
 if TYPE_CHECKING:
     from broker.reactor.turn import Hub
+    from tests.simulator.rights import SimulatedRights
 
 START_MS = 1_000_000_000
 DIGITS_READ = 9                         # of a number
@@ -49,6 +50,8 @@ class Promises(ABC):
         self.forgiven_twice: set[bytes] = set()         # may come twice at QoS 2: their worker forgot that it had them
         self.may_repeat: dict[str, set[bytes]] = {}     # the same, by client: its worker had them of another one
         self.audience: dict[bytes, list[str]] = {}
+        self.topics: dict[bytes, bytes] = {}
+        self.rights: SimulatedRights | None = None      # what may not be read; None: nothing is forbidden
         self.before: dict[str, set[bytes]] = {}
         self.highest: dict[tuple[str, bytes, bytes, int], int] = {}
         # topic -> what may stand, by its number: what was acknowledged last, and what was sent later
@@ -130,9 +133,17 @@ class Promises(ABC):
         self.audience[message.payload] = [
             client.identifier for client in self.subscribers
             if self.is_promised(publisher, client) and client.qos and not client.refuses and matches(
-                client.topic_filter.encode(), message.topic)]
-        if matches(b"t/#", message.topic) and any(self.is_promised(publisher, member) for member in self.members):
+                client.topic_filter.encode(), message.topic)
+            and not self.hides(client, message.topic)]
+        self.topics[message.payload] = message.topic
+        if matches(b"t/#", message.topic) and any(
+                self.is_promised(publisher, member) and not self.hides(member, message.topic)
+                for member in self.members):
             self.audience[message.payload].append("group")
+
+    def hides(self, client: Client, topic: bytes) -> bool:
+        """Return whether a client may not read a topic."""
+        return self.rights is not None and self.rights.hides(client, topic)
 
     def acknowledged(self, message: Publish, number: int) -> None:
         """A publisher got PUBACK or PUBREC: from now on the message is owed."""
@@ -203,6 +214,8 @@ class Promises(ABC):
 
     def delivered(self, client: Client, packet: Publish) -> None:
         """A subscriber got a message: not twice at QoS 2, and in order [MQTT-4.6.0-5]."""
+        if self.rights is not None:
+            self.rights.check(client, packet)
         if not packet.payload:
             return              # a retained message is removed
         got = self.got[client.identifier]
@@ -227,8 +240,8 @@ class Promises(ABC):
             return
         if packet.payload in self.before.get(client.identifier, ()):
             return              # first sent before the subscription, sent again after it: it may come late
-        if self.limited and packet.qos < 2 and packet.payload in self.sent_again:
-            return              # the first one was dropped from a queue, and the second one is another message
+        if (self.limited or self.rights is not None) and packet.qos < 2 and packet.payload in self.sent_again:
+            return              # the first one was dropped or left out, and the second one is another message
         if packet.qos == 0 and isinstance(client, Subscriber) and client.qos == 0:
             return              # what waits for its record elsewhere does not wait here: who sends again may do so late
         # Per publisher, topic and published QoS: the delivered one is the lower of two.

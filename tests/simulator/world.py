@@ -19,8 +19,10 @@ from router.sessions.queue_policy import POLICIES
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.machine import Killed, Machine
 from tests.simulator.promises import Promises, ViolationError
+from tests.simulator.rights import SimulatedRights
 from tests.support.disk import PowerLoss
 
+RIGHTS_EVERY, RIGHTS_AT = 11, (1, 6)         # the seeds in which topics are hidden from clients
 DEATHS_LIKELY = (0.0002, 0.0006, 0.002)     # for each step of the pump, in a run with deaths
 
 
@@ -51,6 +53,8 @@ class World(Promises):
             limits=Limits(output_buffer_bytes_max=draw.choice((300, 4096, 1 << 20)), connect_timeout_s=10_000))
         self.digits = draw.choice((1, 1, 150))       # long ones put a turn's records into several sectors
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
+        rights = SimulatedRights(self, str(seed)) if seed % RIGHTS_EVERY in RIGHTS_AT else None
+        self.rights = rights
         self.boot()
         publishers = [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))]
         subscribers = [
@@ -64,6 +68,9 @@ class World(Promises):
                               group="g") for i in range(draw.choice((0, 2, 3)))]
         watcher = Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2)
         self.introduce(publishers, subscribers, members, watcher)
+        if rights is not None:
+            rights.introduce(subscribers, members)
+            rights.begin()
         for client in self.clients:
             client.has_will = client is not self.watcher and draw.random() < 0.3
         if self.machine is not None and draw.random() < 0.7:
@@ -79,13 +86,17 @@ class World(Promises):
         config = self.config
         self.router = Router(ledger(config), seed=self.seed, strategy=config.mqtt.shared_subscription_strategy)
         self.router.ledger.gap_min = 3
-        self.controller = Controller(config, self.router, Anonymous(), AllowAll())
+        self.controller = Controller(config, self.router, Anonymous(), self.rights or AllowAll())
         pump, opened = Pump(self.router), None
         if self.machine is not None:
             pump, opened = self.machine.start(self.router, self.controller, self.now_ms)
         self.hub = Hub(self.router, self.controller, pump, now_ms=self.now_ms, **terms(config))
         if opened is not None:
             begin(self.router, opened)
+        self.controller.judge_all(self.seed)
+        if self.rights is not None:
+            self.rights.begin()
+        if opened is not None:
             start_deadlines(self.router, opened)
 
     # Checks ---------------------------------------------------------------------------------------------------------
@@ -137,6 +148,8 @@ class World(Promises):
     def _step(self) -> None:
         for _ in range(self.random.randint(1, 6)):
             self.act()
+        if self.rights is not None and self.rights.random.random() < 0.05:
+            self.rights.change([self.controller])
         self.turn()
         machine = self.machine
         if machine is None:
@@ -159,6 +172,8 @@ class World(Promises):
             for client in self.clients:
                 client.survive()
             self.notice_loss()
+            if self.rights is not None:
+                self.rights.change_while_down()
             while True:
                 self.recoveries += 1
                 try:
