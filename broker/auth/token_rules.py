@@ -56,7 +56,11 @@ class TokenRules:
         if len(rules) > RULES_MAX:
             raise TokenRulesError(f"acl: found {len(rules)} rules, expected up to {RULES_MAX}")
         self.source = claim
-        self._packed = msgspec.json.encode(claim)
+        try:
+            self._packed = msgspec.msgpack.encode(claim)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            # In what no rule looks at: a library that reads a token takes more than the log can keep.
+            raise TokenRulesError("acl: expected what JSON can say, with whole numbers of 64 bits") from None
         self.rule_set = RuleSet(rules, self)
 
     def __eq__(self, other: object) -> bool:

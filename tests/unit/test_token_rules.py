@@ -89,6 +89,7 @@ def test_a_rule_may_have_several_topics_and_short_words() -> None:
     ([rule(clientid_re="^a")], "found clientid_re, which is not known here"),
     ([rule(ipaddr="here")], "ipaddr: expected"),
     ({"pub": "t/#"}, "pub: expected a list"), ({"sub": [None]}, "sub 1: topic: expected a text"),
+    ([rule(note="\ud800")], "expected what JSON can say"), ([rule(note=1 << 70)], "expected what JSON can say"),
     ([rule()] * 1001, "found 1001 rules, expected up to 1000")])
 def test_what_is_no_rule_is_refused_as_a_whole(claim: Any, said: str) -> None:
     with pytest.raises(TokenRulesError) as caught:

@@ -12,6 +12,7 @@ from tests.tools.fuzz import (
     openings,
     password_file,
     proxy,
+    rules,
     tls_answers,
     tls_records,
     tls_sealed,
@@ -25,4 +26,4 @@ from tests.tools.fuzz import (
 TARGETS = {module.TARGET.name: module.TARGET for module in (
     connection, decoders, codec, topics, first_bytes, openings, configuration, tls_sealed,
     websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file,
-    control_requests, tokens, acl_file, http_answers)}
+    control_requests, tokens, acl_file, http_answers, rules)}
