@@ -52,6 +52,8 @@ class Client:
     will_delay_s: int = 0                       # of it
     waiting_will: tuple[bytes, int] | None = None       # one that is delayed, and until when: nobody has cancelled it
     connections: int = 0
+    # Since CONNACK came last: connections that were given up, each with what had come and was not read.
+    given_up: list[tuple[Any, bytes]] = field(default_factory=list)
     # Towards us
     unanswered: dict[int, int] = field(default_factory=dict)    # packet identifier -> QoS, delivered and not finished
     on_this_connection: set[int] = field(default_factory=set)   # identifiers in flight that this connection brought
@@ -89,6 +91,8 @@ class Client:
             self.waiting_will = self.will_payload, self.world.now_ms + self.will_delay_s * 1000
         elif self.connected and self.has_will:
             self.world.will_owed(self, self.will_payload)
+        if self.connection is not None:
+            self.given_up.append((self.connection, bytes(self.buffer)))
         self.connection = None
         self.connected = False
         self.established = self.established and self.durable
@@ -102,6 +106,7 @@ class Client:
         """The network connection breaks; bytes on their way are lost."""
         if self.connection is not None:
             self.connection.close(CloseReason.CONNECTION_LOST)
+            self.buffer += self.connection.take_output()
         self.cut_quietly()
 
     def send(self, data: bytes) -> None:
@@ -132,8 +137,19 @@ class Client:
         if self.connection is None:
             return
         output = self.connection.take_output()
-        self.take(output[:self.world.random.randint(0, len(output))] if self.world.random.random() < 0.5 else b"")
+        size = self.world.random.randint(0, len(output)) if self.world.random.random() < 0.5 else 0
+        self.take(output[:size])
+        self.buffer += output[size:]
         self.cut_quietly()
+
+    def unheard(self) -> list[Any]:
+        """Return the packets that the broker had sent on connections that were given up."""
+        found: list[Any] = []
+        for connection, data in self.given_up:
+            buffer = bytearray(data + connection.take_output())
+            while (frame := next_frame(buffer)) is not None:
+                found.append(decode(*frame, self.version))
+        return found
 
     def forgive(self) -> None:
         """The broker may have forgotten the session, or the end of it; what it still holds is in doubt."""
@@ -166,6 +182,7 @@ class Client:
                 self.in_doubt.clear()
                 self.received_qos2.clear()
             self.on_connected(packet.session_present)
+            self.given_up.clear()
         elif isinstance(packet, Publish):
             self.on_publish(packet)
         elif isinstance(packet, Ack):
@@ -343,6 +360,10 @@ class Publisher(Client):
         if not session_present:
             self.in_flight.clear()
             self.released.clear()
+        for packet in self.unheard():
+            if isinstance(packet, Ack) and packet.type in (PacketType.PUBACK, PacketType.PUBREC) and (
+                    packet.reason >= 0x80 and packet.packet_identifier in self.in_flight):
+                self.world.refused_unheard.add(self.in_flight[packet.packet_identifier].payload)
         self.sent_again.update(self.in_flight)
         for identifier, packet in list(self.in_flight.items()):
             if identifier in self.released:

@@ -42,6 +42,7 @@ class Promises(ABC):
         self.limited = False            # queues fill: what may be lost then is not counted, all else must hold
         self.digits = 1
         self.sent_again: set[bytes] = set()
+        self.refused_unheard: set[bytes] = set()        # their publisher lost the connection before it heard that
         self.published_qos: dict[bytes, int] = {}
         self.got_at_qos2: dict[str, set[bytes]] = {}    # by client, in its present session
         self.wills_owed: set[bytes] = set()
@@ -242,6 +243,8 @@ class Promises(ABC):
             return              # first sent before the subscription, sent again after it: it may come late
         if (self.limited or self.rights is not None) and packet.qos < 2 and packet.payload in self.sent_again:
             return              # the first one was dropped or left out, and the second one is another message
+        if packet.payload in self.refused_unheard:
+            return              # the broker took the second one only, perhaps behind what was sent after the first
         if packet.qos == 0 and isinstance(client, Subscriber) and client.qos == 0:
             return              # what waits for its record elsewhere does not wait here: who sends again may do so late
         # Per publisher, topic and published QoS: the delivered one is the lower of two.
