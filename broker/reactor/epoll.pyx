@@ -404,7 +404,7 @@ cdef class Reactor(Hub):
         self.router.ledger.now_ms = self.turn.now_ms
         if self.router.recording or self.mesh is not None:
             self.router.ledger.now_us = realtime_us()
-        self.turn.work = 0
+        self.turn.work = self.turn.share_used = 0
         self.began_ns = started_ns
         if self.begun:
             self.begin_shares()

@@ -43,7 +43,8 @@ cdef enum:
     # What a turn does is counted in units of some 50 ns. A connection's share at a time, and a turn, are bounded by them.
     BYTES_PER_WORK = 8           # parsed, with what becomes of messages to few
     WORK_READ = 40               # a system call
-    LARGE_FRAME = 1024           # bytes from which copying counts: a unit for each 1024 and receiver
+    WORK_SEND = 300              # the same, with 64 KiB to send
+    LARGE_FRAME = 256            # bytes from which copying counts: a unit for each 256 and receiver
     WIDE_TARGETS = 256           # receivers of a message from which its output may wait behind everybody else's
 
 cdef struct Turn:
@@ -63,7 +64,7 @@ cdef struct Turn:
     uint32_t work                # done in this turn
     const uint64_t* visited      # by the router's subscription tree: nodes, since the start
     uint32_t share               # of one connection at a time
-    uint32_t share_used          # by the one that is parsed; in work when it has been
+    uint32_t share_used          # by the one that is parsed, in work when it has been; or since then, by what is sent
     uint32_t share_bytes         # ... or when so many bytes have been parsed
     uint64_t* verdicts           # VERDICTS entries: hash of (salt, topic name), low bit: allowed
     uint32_t rights              # rises when other verdicts may hold
@@ -175,6 +176,7 @@ cdef class Protocol(Sink):
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int touch(self) except -1                    # there is output
     cdef int flush(self) except -1                    # send what is pending if that is possible here
+    cdef int flush_full(self) except -1
     cdef int append(self, bytes data) except -1       # to the output, whatever it is
     cdef int write(self, bytes data) except -1        # whole packets, counted
     cdef uint32_t put_together(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,

@@ -154,6 +154,7 @@ cdef class Protocol(Sink):
                 memset(data + offset, POISON, packet_length)
             offset += packet_length
         turn.work += turn.share_used + <uint32_t>(offset // BYTES_PER_WORK)
+        turn.share_used = 0
         if length - offset >= 2 and offset >= end and not (self.pauses & NOT_PARSED or self.state >= CLOSING):
             self.cut_off()
         return offset
@@ -483,6 +484,16 @@ cdef class Protocol(Sink):
     cdef int flush(self) except -1:
         return 0
 
+    cdef int flush_full(self) except -1:
+        """Send what fills a chunk at once, while it is in the CPU's cache, unless the publisher has had its share.
+
+        A message to many fills the outputs of all at the same time; the rest are sent to at the end of turns.
+        """
+        if self.turn.share_used < self.turn.share:
+            self.turn.share_used += WORK_SEND
+            return self.flush()
+        return 0
+
     cdef int append(self, bytes data) except -1:
         cdef size_t size = len(data)
         if size:
@@ -533,7 +544,7 @@ cdef class Protocol(Sink):
         if not self.dirty:
             self.touch()
         if self.out.pending >= LARGE_CHUNK:
-            self.flush()
+            self.flush_full()
             if self.out.pending > self.turn.output_bytes_max:
                 self.writable = False
         return SINK_SENT

@@ -173,7 +173,7 @@ cdef class Hub(ConnectionTable):
                 self.take_up_later()
                 self.lap(PHASE_CONTROL)
                 continue
-            if self.turn.cut.count and not gone_on:
+            if self.turn.cut.count and not gone_on and self.turn.work < 2 * self.turn.share:
                 gone_on = True           # behind the flush likewise
                 self.lap(PHASE_FLUSH)
                 self.go_on_cut()
@@ -449,7 +449,7 @@ cdef class Hub(ConnectionTable):
             self.router.ledger.now_ms = now_ms
             self.router.ledger.now_us = self.turn.now_ms * 1000
         self.mark_ns = self.clock_ns()
-        self.turn.work = 0
+        self.turn.work = self.turn.share_used = 0
         self.begin_shares()
         if self.mesh is not None and self.mesh.receive():
             self.live_ms = self.turn.now_ms

@@ -4,11 +4,13 @@ A turn without blocking takes what is ready, so a test that makes everything rea
 """
 
 import os
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -373,3 +375,30 @@ def test_a_thread_that_wakes_a_reactor_while_it_closes_writes_to_no_descriptor_o
     assert len(woken) >= 2
     assert woken == [None] * len(woken)
     worker.close()
+
+
+def test_a_turn_deals_with_one_large_message_to_many_and_sends_to_some_of_those_whose_outputs_it_fills() -> None:
+    readers, message_bytes, count = 120, 20_000, 8
+    with turned() as broker:
+        clients = []
+        for number in range(readers):
+            client, _ = broker.connect(b"reader%d" % number)
+            client.sendall(encode(Subscribe(1, (subscription(b"t"),)), 4))
+            select.select([broker.reactor], [], [])
+            broker.turn()
+            assert len(client.recv(100)) == 5
+            clients.append(client)
+        publisher, _ = broker.connect(b"publisher")
+        broker.reactor.bound_turns(share=3000, sends=5)
+        packet = encode(Publish(b"t", b"x" * message_bytes), 4)
+        publisher.sendall(packet * count)
+        taken, sent, delivered = 0, [broker.reactor.counters()["bytes_out"]], [0]
+        while taken < readers * count * len(packet):
+            broker.turn()
+            sent.append(broker.reactor.counters()["bytes_out"])
+            delivered.append(broker.reactor.counters()["messages_out"])
+            for client in select.select(clients, [], [], 0)[0]:
+                taken += len(client.recv(1 << 20))
+        assert max(later - earlier for earlier, later in pairwise(delivered)) == readers     # it is more than a share
+        # With each fourth message the outputs of all would be sent to while it is routed.
+        assert max(later - earlier for earlier, later in pairwise(sent)) < readers // 2 * 65536
