@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from hashlib import blake2b
+import os
+from _blake2 import blake2b  # hashlib would load OpenSSL
 from pathlib import Path
 from typing import Final
 
@@ -77,7 +77,7 @@ def make_node(folder: Path, owner: int = 0) -> Node:
 
     Raises OSError.
     """
-    node = Node(version=VERSION, identifier=secrets.token_hex(IDENTIFIER_BYTES), secret=secrets.token_hex(SECRET_BYTES),
+    node = Node(version=VERSION, identifier=os.urandom(IDENTIFIER_BYTES).hex(), secret=os.urandom(SECRET_BYTES).hex(),
                 formerly=f"{owner:0{2 * OWNER_BYTES}x}" if owner else "")
     _write(folder, msgspec.json.encode(node) + b"\n")
     return node

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
+from _blake2 import blake2b  # hashlib would load OpenSSL
 from typing import Final
 
 KEY_BYTES_MAX: Final = 64
@@ -29,7 +29,7 @@ class Homes:
         assert 1 <= len(key) <= KEY_BYTES_MAX, len(key)
         self.count = count
         # One hash has the scores of eight workers; the next eight take another salt.
-        self._keyed = [hashlib.blake2b(key=key, salt=struct.pack("<Q", block), digest_size=SCORES.size)
+        self._keyed = [blake2b(key=key, salt=struct.pack("<Q", block), digest_size=SCORES.size)
                        for block in range(-(-count // 8))]
 
     def home_of(self, client_identifier: bytes) -> int:

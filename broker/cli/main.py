@@ -92,6 +92,9 @@ def serve(
 
     import msgspec
 
+    from broker.processes.deferred import defer
+
+    defer("ssl", "hmac")
     from broker import logs
     from broker.cli.preflight import banner, check_packages, summary
     from broker.config.host_resources import WORKERS_BY_DEFAULT_MAX, cores_available

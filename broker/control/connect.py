@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.auth.authenticator import Anonymous
@@ -96,7 +97,7 @@ class Handshake:
         self._opened = opened
         self._taps = taps
         self._review = review
-        self._salt = secrets.randbits(64)
+        self._salt = SystemRandom().getrandbits(64)
         self.rules = [ListenerRules(config, listener) for listener in config.listeners]
         self._is_open_house = isinstance(authenticator, Anonymous)      # no authenticator asks anybody who he is
         self._connack = ConnackProperties(config)
@@ -474,7 +475,7 @@ class Handshake:
     def _assigned_identifier(self) -> bytes:
         """Return a client identifier that no client has; with several workers, one that is at home here."""
         while True:
-            identifier = (self.config.mqtt.auto_id_prefix + secrets.token_hex(10)).encode()
+            identifier = (self.config.mqtt.auto_id_prefix + os.urandom(10).hex()).encode()
             if self.handover is None or self.handover.is_at_home(identifier):
                 return identifier
 

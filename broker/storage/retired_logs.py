@@ -6,10 +6,10 @@ a snapshot without sessions and the segment behind it.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from broker.storage.retained_copies import complete, open_copy
@@ -40,8 +40,8 @@ def compact_left_logs(folder: Path, workers: int) -> None:
     complete(folder, copy)
     owner = owner_in(folder)
     for disk, number in left:
-        made = compact(disk, number, lambda: secrets.randbits(32), copy, owner=owner, now_us=time.time_ns() // 1000,
-                       is_left=True)
+        made = compact(disk, number, lambda: SystemRandom().getrandbits(32), copy, owner=owner,
+                       now_us=time.time_ns() // 1000, is_left=True)
         if made is not None:
             remove_snapshots(disk, made.segment)
     copy.close()

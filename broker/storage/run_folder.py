@@ -7,10 +7,10 @@ the data folder's lock, never by what a file there says: files are copied along 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
+from _blake2 import blake2b  # hashlib would load OpenSSL
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +40,7 @@ def run_folder(folder: Path, lock: int, node: Node) -> Iterator[Path]:
         node: whose data it is.
     """
     locked = os.fstat(lock)
-    key = hashlib.blake2b(f"{locked.st_dev} {locked.st_ino}".encode(), digest_size=4).hexdigest()
+    key = blake2b(f"{locked.st_dev} {locked.st_ino}".encode(), digest_size=4).hexdigest()
     base = _bases()[0]
     try:
         for left in _made():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -89,7 +89,7 @@ class CommitLog:
         try:
             self.opened = open_log(
                 disk, of_router, worker=worker, owner=owner_in(folder), make_will=make_will,
-                make_mark=lambda: secrets.randbits(32), now_us=time.time_ns() // 1000,
+                make_mark=lambda: SystemRandom().getrandbits(32), now_us=time.time_ns() // 1000,
                 now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
                 durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)
         finally:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import resource
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -104,7 +104,7 @@ class Worker:
         authenticator, members = _authenticator(config, authenticator, folder)
         acl, authorizers = _acl(config, acl)
         self.router = Router(
-            ledger(config), seed=secrets.randbits(64), strategy=mqtt.shared_subscription_strategy,
+            ledger(config), seed=SystemRandom().getrandbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, routes_bytes_max=limits.route_cache_bytes_max,
             index=None if folder is None else self._open_index(folder, accept_loss))
         self.bans = Bans()
@@ -176,7 +176,7 @@ class Worker:
         """Bring back what the folder holds; nothing follows from it yet."""
         filters = [text.encode() for text in self.config.archive.topic_filters]
         if filters:
-            self.router.archive(ArchiveFilters(filters, secrets.randbits(64)))
+            self.router.archive(ArchiveFilters(filters, SystemRandom().getrandbits(64)))
         place = self.place
         try:
             return CommitLog(self.config.storage, self.router, partial(PendingWill.recovered, self.controller.acl),
@@ -446,7 +446,8 @@ def ledger(config: Config) -> Ledger:
     mqtt, limits = config.mqtt, config.limits
     return Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max, mqtt.queue_qos0,
                   limits.retained_messages_max, limits.retained_bytes_max, overflow=OverflowRules(
-                      mqtt.queue_overflow, [parse_queue_rule(text) for text in mqtt.queue_rules], secrets.randbits(64)),
+                      mqtt.queue_overflow, [parse_queue_rule(text) for text in mqtt.queue_rules],
+                      SystemRandom().getrandbits(64)),
                   push_back_ms=round(mqtt.queue_push_back_s * 1000), peer_bytes_max=config.mesh.owed_bytes_max)
 
 

@@ -8,7 +8,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memchr, memcmp
 
-from hashlib import blake2b
+from _blake2 import blake2b  # hashlib would load OpenSSL
 
 from router.matching.topic_names import check_topic_filter
 
