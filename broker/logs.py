@@ -325,12 +325,12 @@ class Late:
 
     __slots__ = ("find", "subject")
 
-    def __init__(self, find: Callable[[Any], str], subject: Any) -> None:
+    def __init__(self, find: Callable[[Any], object], subject: Any) -> None:
         self.find = find
         self.subject = subject
 
     def __repr__(self) -> str:
-        return self.find(self.subject)
+        return str(self.find(self.subject))
 
 
 def _readable(fields: Fields) -> Fields:
@@ -340,7 +340,7 @@ def _readable(fields: Fields) -> Fields:
     """
     for key, value in fields.items():
         if isinstance(value, Late):
-            fields[key] = value = repr(value)
+            fields[key] = value = value.find(value.subject)
         if isinstance(value, bytes | bytearray | memoryview):
             fields[key] = bytes(value[: VALUE_LENGTH_MAX + 1]).decode("utf-8", "backslashreplace")
         text = fields[key]

@@ -105,6 +105,9 @@ def serve(
 
     if config.workers == 0:
         config = msgspec.structs.replace(config, workers=min(cores_available(), WORKERS_BY_DEFAULT_MAX))
+    from setproctitle import setproctitle
+
+    setproctitle("shoal: supervisor" if config.workers > 1 else "shoal: broker")
     started_s = time.monotonic()
     try:
         check_packages()

@@ -392,6 +392,9 @@ class Log(Struct, frozen=True, kw_only=True):
     level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe lines that are written.")
     ] = "info"
+    connections: Annotated[
+        bool, Meta(description="Whether a client that connects has a line, and one that goes with a DISCONNECT.")
+    ] = True
     file: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="File to append to, reopened on SIGHUP; without it, standard error.", examples=["shoal.log"]),

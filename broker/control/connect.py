@@ -78,7 +78,7 @@ class Handshake:
 
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
                  acl: FailClosed, presence: Presence, end_now: Callable[[Connection], None],
-                 fail: Callable[[Connection, ClientError], None], opened: Callable[[Connection], None],
+                 fail: Callable[[Connection, ClientError], None], opened: Callable[[Opening], None],
                  taps: Taps, on_room: Callable[[], None], review: RightsReview) -> None:
         self.config = config
         self.router = router
@@ -552,7 +552,7 @@ class Handshake:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
         self._welcome(opening)
         connection.resume_later()            # many may be let in at once
-        self._opened(connection)
+        self._opened(opening)
         if self.presence.watches:
             self.presence.opened(connection, self.router.ledger.now_ms)
 

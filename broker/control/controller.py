@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from broker.auth.acl import FailClosed, Grant
 from broker.control.connect import Handshake
+from broker.control.connection_lines import ConnectionLines, client_of
 from broker.control.pending_answers import PendingAnswers
 from broker.control.presence import Presence
 from broker.control.retained_backlog import Backlog, HeldBacklogs
 from broker.control.rights_review import RightsReview
+from broker.control.slow_turns import SlowTurns
 from broker.control.subscribe import Slices, Subscribing, Unsubscribing
 from broker.control.tracing import Taps
-from broker.logs import Late, get
+from broker.logs import get
 from broker.wire.packets import (
     Connack,
     Disconnect,
@@ -25,7 +27,6 @@ from broker.wire.packets import (
 from broker.wire.properties import PacketType
 from broker.wire.reasons import (
     BY_CLIENT,
-    LOST,
     UNHEARD,
     ClientError,
     CloseReason,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from broker.auth.acl import Acl
     from broker.auth.authenticator import Admission, Authenticator
     from broker.config.loader import Config
+    from broker.control.openings import Opening
     from broker.reactor.connection import Connection
     from broker.reactor.replay_seam import ReplaySeam
     from broker.wire.packets import Subscription
@@ -64,9 +66,6 @@ OTHER_PROTOCOLS = {
 }
 
 EXPLANATION_MAX = 300            # characters of why a subscription was refused
-
-# Ends that are a client's everyday business; all others are worth a line at level info.
-QUIET_ENDS = frozenset({CloseReason.CLIENT_DISCONNECT})
 
 
 class ReplayError(Exception):
@@ -101,12 +100,13 @@ class Controller:
         self.review = RightsReview(router, acl, self, lambda: self.local())
         self.taps = Taps(router)
         self.handshake = Handshake(
-            config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail, self.resume_replays,
+            config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail, self.on_open,
             self.taps, on_room, self.review)
+        self.lines = ConnectionLines(config)
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
-        self.slow_turns = 0
+        self.slow_turns = SlowTurns()
         self.answers = PendingAnswers(router)       # SUBACK and UNSUBACK that wait for the log and for the peers
         self.awaiting_links: Counter[Connection] = Counter()     # how many SUBSCRIBE of it wait for links
         self.held = HeldBacklogs()
@@ -308,6 +308,11 @@ class Controller:
     def _may_replay(self, connection: Connection) -> bool:
         return connection.principal.user_name is not None or self.handshake.config.replay.allow_anonymous
 
+    def on_open(self, opening: Opening) -> None:
+        """A client has its CONNACK."""
+        self.lines.connected(opening.connection, opening.keep_alive_s, opening.present)
+        self.resume_replays(opening.connection)
+
     def resume_replays(self, connection: Connection) -> None:
         """A client is back: what its session replays goes on."""
         if connection.session.replays and self.replays is not None and self._may_replay(connection):
@@ -470,9 +475,7 @@ class Controller:
             return
         reason = connection.close_reason
         self.ends[reason] += 1
-        error = self._errors.pop(connection, None)
-        if error is not None or reason not in QUIET_ENDS:
-            _log_end(connection, reason, error)
+        self.lines.ended(connection, self._errors.pop(connection, None), self.router.ledger.now_ms)
         if connection.tap is not None:
             self.taps.ended(connection)
         session = connection.session
@@ -491,25 +494,8 @@ class Controller:
             self.handshake.session_limit.tell()
 
     def slow_turn(self, phases: dict[str, int]) -> None:
-        """A turn took longer than 10 ms."""
-        self.slow_turns += 1
-        log.warning("slow_turn", **phases)
-
-
-def _log_end(connection: Connection, reason: CloseReason, error: ClientError | None) -> None:
-    # Whoever was refused has an address alone, which fail2ban looks for: a client identifier may look like one.
-    who = {"client": Late(client_of, connection)} if connection.session is not None else {
-        "client": Late(client_of, connection), "address": connection.peer or "unknown"}
-    # Whoever was refused has its CONNECT parked, always; and the address and the reason stand side by side in its line.
-    if connection.session is not None and connection.paused_by and reason not in BY_CLIENT:
-        who["paused_by"] = connection.paused_by
-    if error is not None:
-        log.info("connection_ended", **who, reason=reason, clause=error.clause, detail=error.detail)
-    elif reason in LOST and connection.is_silent:
-        # Health checks come every second or two.
-        log.debug("connection_ended", **who, reason=reason)
-    else:
-        log.info("connection_ended", **who, reason=reason)
+        """A turn took 10 ms or more."""
+        self.slow_turns.add(phases, self.router.ledger.now_ms)
 
 
 def _answering_version(connect_body: bytes) -> int:
@@ -519,13 +505,5 @@ def _answering_version(connect_body: bytes) -> int:
     form that all levels up to 4 share (3.1.2.2).
     """
     return 5 if connect_body[:6] == b"\0\x04MQTT" and b"\x05" <= connect_body[6:7] < b"\x80" else 4
-
-
-def client_of(connection: Connection) -> str:
-    """Return a client's identifier for the log, or the address of one that has none yet."""
-    if connection.session is not None:
-        identifier: bytes = connection.session.client_identifier
-        return identifier.decode("utf-8", "replace")
-    return connection.peer or "unknown"
 
 

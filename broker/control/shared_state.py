@@ -8,10 +8,12 @@ subscribe there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 import msgspec
+import trio
 
 from broker.logs import get
 
@@ -57,12 +59,13 @@ class SharedState:
                 self._apply(message.topic_name.decode(), message.body)
 
     async def run(self) -> None:
-        """Apply what any worker sets from now on. Runs until cancelled."""
-        async with self._in_process.connect_own("$shoal") as client:
-            for kind in self._kinds:
-                await client.subscribe(f"{PREFIX}{kind}/#", qos=1)
-            async for message in client:
-                self._apply(message.topic_name, message.payload)
+        """Apply what any worker sets from now on. Runs until cancelled, or until the broker ends."""
+        with suppress(trio.ClosedResourceError):         # it may end before all is subscribed
+            async with self._in_process.connect_own("$shoal") as client:
+                for kind in self._kinds:
+                    await client.subscribe(f"{PREFIX}{kind}/#", qos=1)
+                async for message in client:
+                    self._apply(message.topic_name, message.payload)
 
     async def put(self, kind: str, key: str, value: Value | None, expires_in_s: float | None = None) -> None:
         """Set a value, or remove it (None); returns when that is durable here, and has been applied here.

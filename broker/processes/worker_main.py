@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
+from setproctitle import setproctitle
 
 from broker import logs
 from broker.processes.control_channel import ChannelClosedError, ControlChannel, pack, receive_now
@@ -89,6 +90,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     from broker.worker.worker import Worker
     from router.log.segments import SegmentError
 
+    setproctitle(f"shoal: worker {start.number} of {start.count}")
     try:
         logs.configure(start.config.log, worker=start.number)
     except OSError as error:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 log = get("storage")
 
+SAID_OF = {
+    "log": ("log_not_written", "log_written_again"), "retained": ("retained_not_written", "retained_written_again"),
+    "snapshot": ("snapshot_not_written", "snapshot_written_again")}
+
 DUE_AT_START_MAX = 64             # sessions that end, and wills, before clients are let in; the others in turns to come
 WATCH_S = 1.0
 COMPACT_LOOK_S = 1.0
@@ -163,10 +167,11 @@ class CommitLog:
 
     def _say(self, name: str, trouble: str | None, **details: object) -> None:
         before = self._troubles.get(name)
+        not_written, written_again = SAID_OF[name]
         if trouble is not None and before is None:
-            log.error(f"{name}_not_written", what=trouble, **details)
+            log.error(not_written, what=trouble, **details)
         elif trouble is None and before is not None:
-            log.info(f"{name}_written_again")
+            log.info(written_again)
         self._troubles[name] = trouble
 
     async def compact(self) -> None:

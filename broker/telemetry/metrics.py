@@ -143,7 +143,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
         storage_full: 1 while it does so because there is no room, else 0.
         retained_pending: changes of retained messages now that the index on disk has not got from the log yet.
         archive_missed: QoS 0 messages of the archive that were not stored, while the log took nothing.
-        slow_turns: turns of 10 ms or more; each is logged.
+        slow_turns: turns of 10 ms or more.
         log_suppressed: log lines held back by the rate limit.
         log_dropped: log lines lost because the writer could not keep up.
         presence_events_dropped: of who comes and goes, not taken in time by an embedding program.
@@ -290,7 +290,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
         **_storage(hub.pump.log, ledger.now_us),
         retained_pending=router.retaining.index.pending if router.retaining.index is not None else 0,
         archive_missed=ledger.archive_missed,
-        slow_turns=controller.slow_turns,
+        slow_turns=controller.slow_turns.count,
         log_suppressed=log_counters["log_suppressed"],
         log_dropped=log_counters["log_dropped"],
         presence_events_dropped=controller.presence.dropped,

@@ -345,12 +345,13 @@ class Worker:
             self.router.retaining.purge_expired(PURGE_EXPIRED_MAX)
             self.router.tree.sweep_routes(ROUTES_SWEPT_MAX)
             self.controller.handshake.session_limit.tell()
+            self.controller.slow_turns.tell(self.reactor.look_at_clock())
             self.reactor.trim()
 
     def _judge_rights(self) -> None:
         """Judge what has been brought back, and whatever comes, by the rights of now."""
         self.controller.join_local(lambda: [client.local for client in self.in_process.clients.values()])
-        self.controller.judge_all(secrets.randbits(64))
+        self.controller.judge_all(SystemRandom().getrandbits(64))
         self.controller.acl.watch(self._rights_changed)
 
     def _rights_changed(self) -> None:

@@ -67,7 +67,7 @@ def test_a_port_in_use_is_named_with_its_user(broker: BrokerProcess, tmp_path: P
     refused = shoal("serve", "--listen", f"tcp://127.0.0.1:{broker.port}", "--data-dir", str(tmp_path / "other"))
     assert refused.returncode == 3
     assert refused.stderr.splitlines() == [
-        f"The address tcp://127.0.0.1:{broker.port} is in use by {Path(sys.executable).name[:15]} "
+        f"The address tcp://127.0.0.1:{broker.port} is in use by shoal: broker "
         f"(process id {broker.process.pid}): stop that or choose another with --listen tcp://HOST:PORT."
     ]
 

@@ -349,7 +349,7 @@ class InNamespace(Workers):
 def is_worker(pid: int) -> bool:
     """Return whether a process is a worker's."""
     try:
-        return b"broker.processes.worker_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"shoal: worker ")
     except OSError:
         return False                     # it has ended
 

@@ -223,7 +223,7 @@ def said(found: list[Wait]) -> str:
 
 def attacked(folder: Path, name: str, seconds: float) -> tuple[float, float]:
     """Run one attack on a broker of its own. Returns the longest wait with a core before and during it, ms."""
-    with BrokerProcess(folder) as broker, RawClient(broker.port) as witness:
+    with BrokerProcess(folder, environment={"SHOAL_LOG__LEVEL": "debug"}) as broker, RawClient(broker.port) as witness:
         assert broker.process is not None
         witness.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         witness.connect("witness")
