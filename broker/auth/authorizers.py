@@ -82,6 +82,7 @@ class Authorizers:
     Args:
         members: in the order of the settings.
         rules_of_clients: clients may bring rules of their own.
+        is_strict: a topic filter is granted as a whole or not at all.
 
     Raises StartError: a file cannot be used.
 
@@ -90,13 +91,14 @@ class Authorizers:
         chain: the ACL.
     """
 
-    def __init__(self, members: Sequence[RulesOf], *, rules_of_clients: bool = False) -> None:
+    def __init__(self, members: Sequence[RulesOf], *, rules_of_clients: bool = False,
+                 is_strict: bool = False) -> None:
         self._members = tuple(members)
         self.files = [file for member in members for file in member.files]
         rule_sets = self.read()
         _tell_time(rule_sets, time.time())
         # Their answers for publishing may depend on QoS and RETAIN, after a reload if not now.
-        self.chain = RuleChain(rule_sets, decides_by_qos=any(
+        self.chain = RuleChain(rule_sets, is_strict=is_strict, decides_by_qos=any(
             member.kind == "rules_file" for member in members) or rules_of_clients)
 
     def read(self) -> list[RuleSet]:
@@ -171,7 +173,8 @@ def authorizers_of(config: Config) -> Authorizers:
                for number, table in enumerate(config.authorizer, 1)]
     # A password brings no rules, so publishers need not be asked about QoS by QoS.
     brings_rules = any(table.__struct_config__.tag != "password_file" for table in config.authenticator)
-    return Authorizers(members, rules_of_clients=brings_rules)
+    return Authorizers(members, rules_of_clients=brings_rules,
+                       is_strict=any(table.subscribe == "strict" for table in config.authorizer))
 
 
 def check_authorizers(config: Config) -> None:

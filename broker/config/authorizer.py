@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+
+Subscribe = Annotated[
+    Literal["narrow", "strict"],
+    Meta(
+        description="A topic filter of which a client may read a part only: narrow: it is sent that part; strict: it "
+        "is refused, if one of these tables says so.",
+    ),
+]
 
 
 class AclFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="acl_file"):
@@ -18,6 +26,7 @@ class AclFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="acl
             examples=["acl.conf"],
         ),
     ]
+    subscribe: Subscribe = "narrow"
 
 
 class RulesFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="rules_file"):
@@ -31,6 +40,7 @@ class RulesFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="r
             examples=["rules.toml"],
         ),
     ]
+    subscribe: Subscribe = "narrow"
 
 
 Authorizer = AclFileTable | RulesFileTable

@@ -37,7 +37,7 @@ class ConnectionLines:
         if not self._says_all:
             return
         facts, principal = connection.facts, connection.principal
-        log.info("client_connected", client=connection.session.client_identifier,
+        log.info("client_connected", client=Late(client_of, connection),
                  address=Late(_address, connection), user=principal.user_name if principal is not None else None,
                  version=VERSIONS[connection.version], transport=self._schemes[0 if facts is None else facts.listener],
                  keep_alive_s=keep_alive_s, session="resumed" if present else "new")
@@ -63,7 +63,7 @@ class ConnectionLines:
         elif error is not None or self._says_all or reason not in QUIET_ENDS:
             if connection.paused_by and reason not in BY_CLIENT:
                 why["paused_by"] = connection.paused_by
-            log.info("connection_ended", client=connection.session.client_identifier, **why,
+            log.info("connection_ended", client=Late(client_of, connection), **why,
                      duration_s=(now_ms - connection.opened_ms) / 1000,
                      **{name: Late(count, connection) for name, count in COUNTED.items()})
 

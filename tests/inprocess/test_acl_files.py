@@ -99,6 +99,29 @@ async def test_a_subscribe_is_answered_by_the_file(
             assert await granted(client, topic_filter) == (0 if expected else 0x80)
 
 
+async def test_a_wider_topic_filter_is_narrowed_or_where_that_is_set_refused(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    narrow, strict = (AclFileTable(file=str(file), subscribe=way) for way in ("narrow", "strict"))     # type: ignore[arg-type]
+    for tables, expected in (((narrow,), 0), ((strict,), REFUSED), ((narrow, strict), REFUSED)):
+        async with serving(msgspec.structs.replace(CONFIG, authorizer=tables)) as broker, \
+                device(broker, b"c1", user_name="ann") as ann, broker.client("inside") as inside:
+            await inside.publish("plant/a", b"kept", retain=True)
+            await inside.publish("other", b"kept", retain=True)
+            # Of plant/# plant/secret/# is denied.
+            asked = (subscription(b"devices/c1/#", 0), subscription(b"plant/#", 0), subscription(b"#", 0))
+            await ann.send(Subscribe(1, asked))
+            assert (await ann.receive()).reasons == (0, expected, expected)
+            await inside.publish("plant/secret/a", b"no")
+            await inside.publish("other", b"no")
+            await inside.publish("plant/b", b"yes")
+            await inside.publish("devices/c1/x", b"last")
+            seen = []
+            while not seen or seen[-1] != b"last":
+                seen.append((await ann.receive()).payload)
+            # Twice, since both of its topic filters ask for what is retained; one copy of what is live.
+            assert seen == ([b"kept", b"kept", b"yes", b"last"] if expected == 0 else [b"last"])
+
+
 async def test_what_is_allowed_comes_and_what_is_not_does_not(tmp_path: Path) -> None:
     async with serving(settings(written(tmp_path))) as broker, device(broker, b"c1", user_name="ann") as ann, \
             device(broker, b"c2", version=4, user_name="bob") as bob:

@@ -393,7 +393,7 @@ def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_
     ('[[authorizer]]\ntype = "acl_file"', "authorizer 1.file: found nothing, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = 3', "authorizer 1.file: found 3, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = "a"\npath = "c"', "authorizer 1.path: found an unknown setting, "
-     "expected those of acl_file: file"),
+     "expected those of acl_file: file, subscribe"),
     ("authorizer = 3", "authorizer: found 3, expected tables: [[authorizer]]"),
 ])  # fmt: skip
 def test_a_wrong_authorizer_is_one_problem_that_names_its_table(tmp_path: Path, text: str, said: str) -> None:
