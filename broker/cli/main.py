@@ -101,13 +101,9 @@ def serve(
     from broker.config.start_error import StartError
     from broker.reactor.listeners import check_addresses
     from broker.storage.data_folder import check_room, lock_folder
-    from broker.transport.listener import check_listeners
 
     if config.workers == 0:
         config = msgspec.structs.replace(config, workers=min(cores_available(), WORKERS_BY_DEFAULT_MAX))
-    from setproctitle import setproctitle
-
-    setproctitle("shoal: supervisor" if config.workers > 1 else "shoal: broker")
     started_s = time.monotonic()
     try:
         check_packages()
@@ -116,15 +112,7 @@ def serve(
             held.callback(os.close, lock)
             check_room(folder, config.workers)
             check_addresses(config)
-            check_listeners(config)
-            if config.authenticator:
-                from broker.auth.chain import check_authenticators
-
-                check_authenticators(config)
-            if config.authorizer:
-                from broker.auth.authorizers import check_authorizers
-
-                check_authorizers(config)
+            _check_files(config)
             try:
                 logs.configure(config.log)
             except OSError as error:
@@ -176,14 +164,32 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
         raise StartError(unusable(folder, error)) from error
 
 
+def _check_files(config: "Config") -> None:
+    """Read what listeners, authenticators and authorizers need: what cannot be used ends the start. StartError."""
+    from broker.transport.listener import check_listeners
+
+    check_listeners(config)
+    if config.authenticator:
+        from broker.auth.chain import check_authenticators
+
+        check_authenticators(config)
+    if config.authorizer:
+        from broker.auth.authorizers import check_authorizers
+
+        check_authorizers(config)
+
+
 def _serve_alone(
     config: "Config", folder: Path, accept_loss: bool, ready: "Callable[[list[Address]], None]"
 ) -> dict[str, int]:
+    from setproctitle import setproctitle
+
     from broker.config.start_error import StartError
     from broker.processes.host import run_worker
     from broker.storage.folder_check import log_refusal
     from router.log.segments import SegmentError
 
+    setproctitle("shoal: broker")
     try:
         return run_worker(config, ready, folder, accept_loss)
     except SegmentError as error:
@@ -194,6 +200,7 @@ def _supervise(
     config: "Config", folder: Path, lock: int, accept_loss: bool, ready: "Callable[[list[Address]], None]"
 ) -> dict[str, int]:
     import trio
+    from setproctitle import setproctitle
 
     from broker import logs
     from broker.config.start_error import StartError
@@ -203,6 +210,7 @@ def _supervise(
     from broker.storage.run_folder import run_folder
     from mesh.node_identity import NodeError, node_of
 
+    setproctitle("shoal: supervisor")
     try:
         node = node_of(folder)
     except NodeError as error:

@@ -166,9 +166,7 @@ cdef class Protocol(Sink):
     cdef int acknowledge_explained(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1
     cdef int ask_acl(self, object acl, uint64_t salt) except -1
     cdef int before_route(self, Message message) except -1
-    cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1     # 1: more are needed to tell
     cdef int check_length(self, uint8_t packet_type, uint32_t packet_length) except -1
-    cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1
     # What the router did not acknowledge (PublishVerdict).
     cdef int not_acknowledged(self, PublishVerdict verdict, uint16_t packet_identifier) except -1
     cdef int on_acknowledgement(self, Session session, uint8_t first, const uint8_t* body, uint32_t length) except -1

@@ -11,6 +11,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy, memset
 from broker.wire.output_buffer cimport LARGE_CHUNK, list_push, output_clear, output_room
+from broker.reactor.before_open cimport CONNECT_FIRST, check_before_open, check_first_bytes
 from broker.reactor.mount_point cimport MOUNTED_IN, MountPoint
 from broker.wire.codec cimport (
     AUTH, CONNECT, CONNACK, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
@@ -51,8 +52,6 @@ cdef enum:
 
 PAUSES = ("parked", "unsettled", "pushed_back", "cut", "throttled", "output_full", "input_ended", "unread", "blocked")
 """The names of Pause, from the lowest bit on: in admin, in counters and in the log."""
-
-HTTP_BEGINNINGS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "))
 
 
 cdef inline uint8_t kind_of(Message message) noexcept:
@@ -117,7 +116,8 @@ cdef class Protocol(Sink):
         while offset < end and not self.pauses & NOT_PARSED and self.state < CLOSING:
             first = data[offset]
             packet_type = first >> 4
-            if self.state != OPEN and self.check_first_bytes(data + offset, length - offset):
+            if self.state == AWAITING_CONNECT and first != CONNECT_FIRST and check_first_bytes(
+                    data + offset, length - offset):
                 break
             if data[offset + 1] < 0x80:
                 remaining = data[offset + 1]
@@ -132,7 +132,8 @@ cdef class Protocol(Sink):
             if packet_length > self.checked_bytes:
                 self.check_length(packet_type, packet_length)
             if self.state != OPEN:
-                self.check_before_open(packet_type, packet_length)
+                check_before_open(
+                    self.state == CONNECTING, packet_type, packet_length, self.turn.connect_bytes_max)
             if length - offset < packet_length:
                 break
             if packet_type == PUBLISH:
@@ -176,33 +177,6 @@ cdef class Protocol(Sink):
                 Reason.PACKET_TOO_LARGE, "section 4.13",
                 f"{packet_length} bytes that are no PUBLISH, {self.turn.control_bytes_max} are allowed")
         return 0
-
-    cdef int check_before_open(self, uint8_t packet_type, uint32_t packet_length) except -1:
-        """What a client may send before its CONNECT is accepted is less, and smaller."""
-        if self.state == CONNECTING and packet_type != AUTH and packet_type != DISCONNECT:
-            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.2-30", "another packet during authentication")
-        if packet_length > self.turn.connect_bytes_max:
-            raise ClientError(
-                Reason.PACKET_TOO_LARGE, "section 4.13",
-                f"{packet_length} bytes before authentication, {self.turn.connect_bytes_max} are allowed")
-        return 0
-
-    cdef int check_first_bytes(self, const uint8_t* data, size_t length) except -1:
-        """If the first packet is no proper CONNECT, say what it is instead. Returns 1 if more bytes are needed to tell."""
-        if self.state != AWAITING_CONNECT or data[0] == 0x10:      # CONNECT, and no flags
-            return 0
-        if data[0] == 0x16 and data[1] == 0x03:
-            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "a TLS ClientHello on a port without TLS",
-                              CloseReason.TLS_ON_PLAIN_PORT)
-        if data[0] >> 4 == CONNECT:
-            return 0                    # with reserved flags: malformed
-        if 0x41 <= data[0] <= 0x5A and 0x41 <= data[1] <= 0x5A:
-            if length < 4:
-                return 1
-            if data[:4] in HTTP_BEGINNINGS:
-                raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", "an HTTP request on an MQTT port",
-                                  CloseReason.HTTP_ON_PLAIN_PORT)
-        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.1.0-1", f"packet type {data[0] >> 4} before CONNECT")
 
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1:
         cdef uint8_t packet_type = first >> 4
