@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import resource
+from _blake2 import blake2b  # hashlib would load OpenSSL
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -510,7 +510,7 @@ def _salts(folder: Path) -> bytes | None:
         node = read_node(folder)
     except NodeError:
         return None              # said at every start
-    return None if node is None else hashlib.blake2b(node.key, person=b"shoal salts").digest()
+    return None if node is None else blake2b(node.key, person=b"shoal salts").digest()
 
 
 async def _rotate_ticket_keys() -> None:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from broker import logs
+from broker.config.loader import Log
 from broker.wire.packets import Ack, Connect, Disconnect, Packet, Publish, Subscribe, encode, subscription
 from broker.wire.properties import PacketType
 from tests.support.doubles import FakeLog
@@ -136,6 +138,7 @@ SCENARIOS: dict[str, Callable[[], Load | Visits]] = {
 
 def inside(names: list[str]) -> None:
     """Go through the scenarios; this runs under callgrind."""
+    logs.configure(Log(level="warning"))         # of a crowd, most have no line of their own
     marks = ctypes.CDLL(str(FOLDER / "marks.so"))
     marks.begin()
     for name in names:
