@@ -104,15 +104,18 @@ def load_payloads(path: str) -> list[Payload]:
         raise LakeError(f"{path} is no TOML: {error}") from error
     found = []
     for entry in content.get("decode", []):
-        if not {"table", "topic_filter"} <= set(entry):
-            raise LakeError(f"{path}: table and topic_filter are needed in [[decode]]")
         kind = entry.get("as", "json")
+        if kind not in KINDS:
+            raise LakeError(
+                f"{path}: table {entry.get('table', '?')}: a decoder is one of {', '.join(KINDS)}, and not {kind!r}")
         own = _OWN_SETTINGS.get(kind, ())
         wrong = sorted(set(entry) - {"table", "topic_filter", "as", "schema", *own})
         if wrong:
             known = any(wrong[0] in settings for settings in _OWN_SETTINGS.values())
             what = f"there is no {wrong[0]!r} where a decoder is {kind}" if known else f"there is no {wrong[0]!r}"
             raise LakeError(f"{path}: {what} in [[decode]]")
+        if not {"table", "topic_filter"} <= set(entry):
+            raise LakeError(f"{path}: table and topic_filter are needed in [[decode]]")
         needed = [name for name in own if name not in entry and kind != "json"]
         if needed:
             raise LakeError(f"{path}: table {entry['table']}: {needed[0]} is needed where a decoder is {kind}")

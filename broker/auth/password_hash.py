@@ -173,8 +173,8 @@ def _scram_key(method: str, password: bytes, salt: bytes, iterations: int) -> by
 
 
 def _new_scram(password: bytes, method: str, iterations: int | None) -> bytes:
-    from broker.auth.scram import ITERATIONS as SCRAM_ITERATIONS
     from broker.auth.scram import ScramCredentials, ScramError
+    from broker.auth.scram_cost import ITERATIONS as SCRAM_ITERATIONS
 
     try:
         return ScramCredentials.from_password(

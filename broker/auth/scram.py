@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.auth.outcome import Accepted, Outcome, Refused
+from broker.auth.scram_cost import ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
 from broker.wire.reasons import CloseReason, Reason
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ METHOD = "SCRAM-SHA-256"
 METHOD_512 = "SCRAM-SHA-512"
 HASHES = {METHOD: "sha256", METHOD_512: "sha512"}        # by method
 METHOD_OF_KEY = {32: METHOD, 64: METHOD_512}             # by bytes of a key
-ITERATIONS = 15_000              # of new credentials: each login costs the client so many HMACs
-ITERATIONS_MIN = 4096            # RFC 7677, section 4
-ITERATIONS_MAX = 10_000_000      # a login costs the client so many
 SALT_BYTES = 16
 NONCE_BYTES = 18                 # of randomness in our half of the nonce
 MESSAGE_BYTES_MAX = 4096         # of one message of the client's; real ones have about a hundred

@@ -16,9 +16,9 @@ import click
 
 from broker.auth.password_hash import ITERATIONS, ITERATIONS_MAX, KINDS, HashError, new_hash
 from broker.auth.password_lines import PasswordLineError, PasswordLines, checked_name
-from broker.auth.scram import ITERATIONS as SCRAM_ITERATIONS
-from broker.auth.scram import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
-from broker.auth.scram import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
+from broker.auth.scram_cost import ITERATIONS as SCRAM_ITERATIONS
+from broker.auth.scram_cost import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
+from broker.auth.scram_cost import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
 
 PASSWORD_BYTES_MAX = 65_535          # what a CONNECT can carry (1.5.6)
 NEW_MODE = 0o600
