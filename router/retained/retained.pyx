@@ -148,14 +148,14 @@ cdef class Retaining:
         if self.is_shared:
             found.is_standing = False
             found.early, found.sure = self.fences.early(), self.fences.sure
-            found.on_begin = partial(self.fence, receiver, topic_filter)
+            found.on_bound = partial(self.fence, receiver, topic_filter, False)
             found.begin()
-            found.on_begin = partial(self.fence, receiver, topic_filter, True)
+            found.on_bound = partial(self.fence, receiver, topic_filter, True)
         return found
 
-    def fence(self, receiver, bytes topic_filter not None, keep: bool = False) -> None:
-        """A new subscription is given what LMDB has now; keep: really, and not only if its SUBACK leaves."""
-        self.fences.put(receiver, topic_filter, self.index.written(), keep=keep)
+    def fence(self, receiver, bytes topic_filter not None, keep: bool, dict reached not None) -> None:
+        """A new subscription is given what LMDB has up to there; keep: really, and not only if its SUBACK leaves."""
+        self.fences.put(receiver, topic_filter, reached, keep=keep)
 
     def is_cleared_by(self, Message message not None, origin: int, record: int) -> bool:
         """Return whether nothing is retained under a topic since this message of another worker, which is empty."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from router.core.message import Message
 from router.retained.keys import KeyFilter, is_cut, key_of
-from router.retained.link_waits import Id, Ids, is_reached
+from router.retained.link_waits import NOWHERE, Id, Ids, is_reached
 from router.retained.values import decode, id_of, is_tombstone, name_in, origin_of, stamp_of
 
 NEVER: Final[Id] = (1 << 64, 1 << 64)
@@ -34,6 +34,9 @@ class Index(Protocol):
 
     def look(self) -> int:
         """Take notice of what other workers have written, and return the highest stamp that is known of."""
+
+    def written(self) -> Ids:
+        """Return up to which record of each other worker's log LMDB has what was retained, as it was seen last."""
 
     def tables(self) -> list[tuple[dict[bytes, bytes], list[bytes], int]]:
         """Return what is not in LMDB yet, the older table first: values by key, the keys, how many of them count."""
@@ -69,7 +72,8 @@ class RetainedScan:
     Attributes:
         done: there is nothing more.
         is_exact: the filter has no wildcard: one slice, of one look-up, is all.
-        on_begin: called when it begins again: what is there now is what it gives.
+        on_bound: called with up to which record of each other worker's log it gives what LMDB has: when it begins
+            again, and at a look() that lets it give more.
         is_standing: it is for a subscription that was there before, and has what links have yet to bring live.
         early: by worker, the newest message that had come ahead of its record when the scan was made, for a new
             subscription: for what is up to there and was not sure at the last look() it gives what LMDB has, and what
@@ -78,12 +82,12 @@ class RetainedScan:
     """
 
     __slots__ = ("_bytes_left", "_early", "_filter", "_forwarded", "_from", "_index", "_newer", "_older",
-                 "_own_stamp_us", "_position", "_reached", "_stamp_us", "_sure", "_tables", "done", "early", "is_exact",
-                 "is_standing", "on_begin", "sure")  # fmt: skip
+                 "_own_stamp_us", "_position", "_reached", "_stamp_us", "_sure", "_tables", "_written", "done", "early",
+                 "is_exact", "is_standing", "on_bound", "sure")  # fmt: skip
 
     def __init__(self, index: Index, topic_filter: bytes) -> None:
         self.done = self.is_standing = False
-        self.on_begin: Callable[[], None] = lambda: None
+        self.on_bound: Callable[[Ids], None] = lambda reached: None
         self.early: Ids = {}
         self.sure: Callable[[], Ids] = dict
         self.is_exact = b"+" not in topic_filter and b"#" not in topic_filter
@@ -107,7 +111,8 @@ class RetainedScan:
         self._reached = (index.reached() | self._sure if reached is None else reached) if index.is_shared else {}
         self._early = {
             worker: found for worker, found in self.early.items() if found > self._reached.get(worker, NEVER)}
-        self.on_begin()
+        self._written = index.written() if index.is_shared else {}
+        self.on_bound(self._written)
         self._tables = index.tables()  # those that are gone through yet
         self._older, self._newer, *self._forwarded = (changes for changes, _, _ in self._tables)
         self._position = 0  # in the first table
@@ -120,8 +125,15 @@ class RetainedScan:
         return bool(self._early)
 
     def look(self) -> None:
-        """Take notice of what cannot be lost any more."""
-        self._sure = self.sure()
+        """Take notice of what cannot be lost any more, before anything is read: that is given, too."""
+        if self._early:
+            index = self._index
+            index.look()
+            self._sure, written = self.sure(), index.written()
+            for worker, found in self._early.items():
+                has = min(found, written.get(worker, NOWHERE))
+                self._written[worker] = max(self._written.get(worker, NOWHERE), has)
+            self.on_bound(self._written)
 
     def next_slice(
         self, limit: int, now_us: int = 0, now_ms: int = 0, bytes_max: int = SLICE_BYTES_MAX
@@ -253,4 +265,6 @@ class RetainedScan:
             return bool(stamp_of(value) <= self._own_stamp_us)
         # By its record, too: the clocks of two workers are not that exact.
         return bool(stamp_of(value) <= self._stamp_us) and (
-            is_reached(id_of(value), self._reached.get(origin, NEVER)) or self._is_early(value))
+            is_reached(id_of(value), self._reached.get(origin, NEVER)) or (
+                # What LMDB gets after the last look is not fenced off: it comes live.
+                self._is_early(value) and id_of(value) <= self._sure.get(origin, NEVER)))

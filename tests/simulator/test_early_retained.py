@@ -93,3 +93,24 @@ def test_what_was_asked_for_before_a_subscription_was_renewed_does_not_come_any_
         two.step(synced=True)
     assert two.seen == [(early, True)]
     assert len(two.world.workers[1].controller.held) == 0
+
+
+def test_what_the_link_brings_behind_what_was_waited_for_does_not_follow_it(two: TwoWorkers) -> None:
+    two.retain(synced=False, qos=1)
+    newer = two.retain(synced=False, qos=1)
+    two.publisher.number += 1
+    two.publisher.send_message(b"r/other", 0, True, False)
+    for _ in range(20):
+        two.step(synced=False)
+    assert two.world.workers[1].router.retaining.is_early
+    assert two.ask(synced=False) == []
+    two.is_held = True
+    for _ in range(100):
+        two.step(synced=True)
+    assert two.seen == [(newer, True)], "the index has it, and what was there before is still on its way"
+    two.is_held = False
+    for _ in range(100):
+        two.step(synced=True)
+    assert two.seen == [(newer, True)]
+    later = two.retain(synced=True, qos=1)
+    assert two.seen == [(newer, True), (later, False)]
