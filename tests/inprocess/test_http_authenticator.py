@@ -13,12 +13,13 @@ from urllib.parse import parse_qs
 import pytest
 import trio
 
+from broker import logs
 from broker.auth.http_client import HttpAnswer, HttpError
 from broker.auth.http_contracts import CONTRACTS, kept_for, verdict_of
 from broker.auth.password_hash import new_hash
 from broker.config.authenticator import HttpTable, JwtTable, PasswordFileTable
 from broker.config.listener import Listener
-from broker.config.loader import Limits
+from broker.config.loader import Limits, Log
 from broker.config.start_error import StartError
 from broker.wire.packets import Connect, Pingreq, Pingresp
 from broker.wire.reasons import CloseReason, Reason
@@ -204,7 +205,8 @@ async def test_what_a_server_says_of_a_client_holds_and_ends(backend: Backend) -
 
 
 async def test_authorization_comes_from_a_file_and_no_secret_is_told(
-        backend: Backend, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        backend: Backend, tmp_path: Path) -> None:
+    logs.configure(Log(file=str(tmp_path / "log")))
     file = tmp_path / "authorization"
     file.write_text("Bearer of-the-broker\n")
     async with serving(HttpTable(urls=(backend.url,), authorization_file=str(file))) as broker:
@@ -216,7 +218,8 @@ async def test_authorization_comes_from_a_file_and_no_secret_is_told(
         assert (await answer(broker, b"right", "ann")).reason == AWAY
         assert backend.asked[-1].headers["authorization"] == "Bearer another"
         (member,) = broker.reload.authenticators
-        told = capsys.readouterr().out + str(member.describe()) + repr(vars(member)["_answers"])
+        logs.flush()
+        told = (tmp_path / "log").read_text() + str(member.describe()) + repr(vars(member)["_answers"])
         assert "http_failed" in told
         assert "right" not in told
         assert "Bearer" not in told
