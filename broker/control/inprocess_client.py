@@ -339,6 +339,11 @@ class InProcess:
         self._own.append(client)
         return client
 
+    @property
+    def own_subscriptions(self) -> int:
+        """Subscriptions of the broker's own clients."""
+        return sum(client.local.subscription_count for client in self._own)
+
     def publish(self, publisher: LocalClient | None, message: Message, *, own: bool = False) -> tuple[int, bool]:
         """Route a message. Returns how many receivers it is for and whether it rests on a record."""
         try:

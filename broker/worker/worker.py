@@ -435,7 +435,8 @@ class Worker:
 
     def metrics(self) -> Metrics:
         """Everything that the worker counts, now; about a tenth of a millisecond."""
-        return collect(self.reactor, self.controller, self.acceptor, self.entrances, self.reload)
+        return collect(self.reactor, self.controller, self.acceptor, self.entrances, self.reload,
+                       self.in_process.own_subscriptions)
 
     def counters(self) -> dict[str, int]:
         """The same under plain names, for a log line."""
