@@ -33,7 +33,7 @@ DIRECTIVES = {
 MACROS = [("SHOAL_CHECKED", "1")] if CHECKED else []
 COMPILE = ["-O2", "-fno-strict-aliasing"]
 LINK = []
-OPENSSL = ["-l:libssl.so.3", "-l:libcrypto.so.3"]       # the libraries themselves: their headers are not needed
+OPENSSL = ["-l:libssl.so.3", "-l:libcrypto.so.3"]  # the libraries themselves: their headers are not needed
 if LINETRACE:
     MACROS += [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")]
 if CHECKED:

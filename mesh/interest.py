@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from router.core.receiver import Receiver
 
-LINGER_MS: Final = 5000          # how long peers go on sending what nobody wants any more
-TAKEN_MAX: Final = 1000          # filters that are told of at a time: some 1.5 ms
+LINGER_MS: Final = 5000  # how long peers go on sending what nobody wants any more
+TAKEN_MAX: Final = 1000  # filters that are told of at a time: some 1.5 ms
 SHARED: Final = b"$share/"
-OWN: Final = (b"$SYS", b"$replay/")      # each router answers for these itself
-QOS: Final = 0x03                # of subscription options
+OWN: Final = (b"$SYS", b"$replay/")  # each router answers for these itself
+QOS: Final = 0x03  # of subscription options
 NONE: Final = -1
-NOBODY: Final = [0] * 7          # what is counted of a filter that nobody wants
+NOBODY: Final = [0] * 7  # what is counted of a filter that nobody wants
 
 
 class Wish(NamedTuple):
@@ -52,7 +52,7 @@ class Interest:
         self._counts: dict[bytes, list[int]] = {}
         self._told: dict[bytes, Wish] = {}
         self.changed: dict[bytes, None] = {}
-        self._lingering: dict[bytes, int] = {}       # filter -> monotonic ms at which it is let go of
+        self._lingering: dict[bytes, int] = {}  # filter -> monotonic ms at which it is let go of
 
     def changes(self, topic_filter: bytes, receiver: Receiver, before: int, after: int) -> None:
         """A receiver's subscription options for a filter have changed; -1 is no subscription."""
@@ -63,7 +63,7 @@ class Interest:
         before, after = (3, 0) if receiver.durable else (0, 3)
         for topic_filter, options, _ in subscriptions:
             counts = self._counts.get(topic_filter)
-            if counts is not None:               # else it is one of OWN
+            if counts is not None:  # else it is one of OWN
                 qos = options & QOS
                 counts[before + qos] -= 1
                 counts[after + qos] += 1
@@ -155,10 +155,11 @@ class Interest:
                 self._lingering.setdefault(topic_filter, now_ms + LINGER_MS)
         self.taken += len(some)
         if not self.changed:
-            self.changed.clear()                     # gives back the room of what was deleted
+            self.changed.clear()  # gives back the room of what was deleted
         # In the order of their times, and none that is wanted again.
-        for topic_filter, until_ms in () if self.changed else list(
-                islice(self._lingering.items(), TAKEN_MAX - len(some))):
+        for topic_filter, until_ms in (
+            () if self.changed else list(islice(self._lingering.items(), TAKEN_MAX - len(some)))
+        ):
             if until_ms > now_ms:
                 break
             del self._lingering[topic_filter], self._told[topic_filter]

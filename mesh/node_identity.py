@@ -77,8 +77,12 @@ def make_node(folder: Path, owner: int = 0) -> Node:
 
     Raises OSError.
     """
-    node = Node(version=VERSION, identifier=os.urandom(IDENTIFIER_BYTES).hex(), secret=os.urandom(SECRET_BYTES).hex(),
-                formerly=f"{owner:0{2 * OWNER_BYTES}x}" if owner else "")
+    node = Node(
+        version=VERSION,
+        identifier=os.urandom(IDENTIFIER_BYTES).hex(),
+        secret=os.urandom(SECRET_BYTES).hex(),
+        formerly=f"{owner:0{2 * OWNER_BYTES}x}" if owner else "",
+    )
     _write(folder, msgspec.json.encode(node) + b"\n")
     return node
 
@@ -91,7 +95,7 @@ def owner_in(folder: Path) -> int:
     try:
         node = read_node(folder)
     except NodeError:
-        return 0                         # said at every start; whoever goes on meanwhile takes the files as they are
+        return 0  # said at every start; whoever goes on meanwhile takes the files as they are
     return node.owner if node is not None else 0
 
 
@@ -104,13 +108,18 @@ def read_node(folder: Path) -> Node | None:
         return None
     try:
         node = msgspec.json.decode(data, type=Node)
-        readable = (len(node.key) == SECRET_BYTES and len(bytes.fromhex(node.identifier)) == IDENTIFIER_BYTES
-                    and len(bytes.fromhex(node.formerly)) in (0, OWNER_BYTES))
+        readable = (
+            len(node.key) == SECRET_BYTES
+            and len(bytes.fromhex(node.identifier)) == IDENTIFIER_BYTES
+            and len(bytes.fromhex(node.formerly)) in (0, OWNER_BYTES)
+        )
     except (msgspec.MsgspecError, ValueError):
         raise NodeError(f"The file {path} is not a node's: {RESTORE}") from None
     if node.version != VERSION:
-        raise NodeError(f"The file {path} has version {node.version}, this program knows {VERSION}.",
-                        is_newer=node.version > VERSION)
+        raise NodeError(
+            f"The file {path} has version {node.version}, this program knows {VERSION}.",
+            is_newer=node.version > VERSION,
+        )
     if not readable:
         raise NodeError(f"The file {path} is damaged: {RESTORE}")
     return node

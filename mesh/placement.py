@@ -7,7 +7,7 @@ from _blake2 import blake2b  # hashlib would load OpenSSL
 from typing import Final
 
 KEY_BYTES_MAX: Final = 64
-SCORES: Final = struct.Struct("<8Q")     # of one hash
+SCORES: Final = struct.Struct("<8Q")  # of one hash
 
 
 class Homes:
@@ -29,8 +29,9 @@ class Homes:
         assert 1 <= len(key) <= KEY_BYTES_MAX, len(key)
         self.count = count
         # One hash has the scores of eight workers; the next eight take another salt.
-        self._keyed = [blake2b(key=key, salt=struct.pack("<Q", block), digest_size=SCORES.size)
-                       for block in range(-(-count // 8))]
+        self._keyed = [
+            blake2b(key=key, salt=struct.pack("<Q", block), digest_size=SCORES.size) for block in range(-(-count // 8))
+        ]
 
     def home_of(self, client_identifier: bytes) -> int:
         """Return the number of the worker that a client identifier lives on, 0..count-1.
@@ -42,5 +43,5 @@ class Homes:
             hashed = keyed.copy()
             hashed.update(client_identifier)
             scores += SCORES.unpack(hashed.digest())
-        scores = scores[:self.count]
+        scores = scores[: self.count]
         return scores.index(max(scores))

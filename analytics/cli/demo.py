@@ -1,6 +1,6 @@
 """The worked example of docs/analytics.md, from an empty folder: broker, fleet, lake, three questions, report.
 
-    python -m analytics.cli.demo FOLDER --minutes 2 --devices 1000
+python -m analytics.cli.demo FOLDER --minutes 2 --devices 1000
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _interrupted(number: int, frame: object) -> NoReturn:
 def sentence_of(error: BaseException) -> str:
     """Return what an error says, without the traces of the processes that it came through."""
     text = str(error)
-    if type(error).__name__ == "NetworkError":      # it names the broker; "Connection refused" is not Java's here
+    if type(error).__name__ == "NetworkError":  # it names the broker; "Connection refused" is not Java's here
         return text
     if "OutOfMemoryError" in text:
         return f"Spark's Java process has not enough memory: {MORE_MEMORY}"

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 _DAY_US = 86_400_000_000
 
 
-def open_dataset(
-    path: str, table: str = MESSAGES, *, since: str | None = None, until: str | None = None
-) -> ds.Dataset:
+def open_dataset(path: str, table: str = MESSAGES, *, since: str | None = None, until: str | None = None) -> ds.Dataset:
     """Return a table of a lake as it is now, whether or not a job is writing to it.
 
     Args:
@@ -87,9 +85,7 @@ def within(since_us: int, until_us: int) -> ds.Expression | None:
     return _between(max(since_us, -62_135_596_800_000_000), min(until_us, 253_402_300_799_999_999))
 
 
-def read_all(
-    path: str, data_dir: str, *, columns: Iterable[str] | None = None, **options: str
-) -> pa.RecordBatchReader:
+def read_all(path: str, data_dir: str, *, columns: Iterable[str] | None = None, **options: str) -> pa.RecordBatchReader:
     """Return all messages: those in the lake, and those in the log that are not in it yet.
 
     Args:

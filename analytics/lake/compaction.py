@@ -74,9 +74,7 @@ def compact(files: Files, state: State, file_bytes: int, spark: SparkSession | N
     return fewer
 
 
-def _merge(
-    files: Files, state: State, table_name: str, day: str, group: list[str], spark: SparkSession | None
-) -> None:
+def _merge(files: Files, state: State, table_name: str, day: str, group: list[str], spark: SparkSession | None) -> None:
     table = state.tables[table_name]
     folder = f"{STAGING}/compact"
     files.remove(folder)

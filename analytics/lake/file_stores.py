@@ -17,4 +17,3 @@ def open_files(spark: SparkSession, root: str) -> Files:
     """Return the files below a folder of any kind that Spark can write to, by the settings of a session."""
     files = HadoopFiles(spark, root)
     return LocalFiles(files.local_path) if files.local_path is not None else files
-

@@ -107,7 +107,8 @@ def load_payloads(path: str) -> list[Payload]:
         kind = entry.get("as", "json")
         if kind not in KINDS:
             raise LakeError(
-                f"{path}: table {entry.get('table', '?')}: a decoder is one of {', '.join(KINDS)}, and not {kind!r}")
+                f"{path}: table {entry.get('table', '?')}: a decoder is one of {', '.join(KINDS)}, and not {kind!r}"
+            )
         own = _OWN_SETTINGS.get(kind, ())
         wrong = sorted(set(entry) - {"table", "topic_filter", "as", "schema", *own})
         if wrong:

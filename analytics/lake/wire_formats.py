@@ -395,4 +395,3 @@ def _of_json_schema(schema: Any, depth: int = 1) -> pa.DataType:
     if kind == "string":
         return _JSON_FORMATS.get(str(schema.get("format")), pa.string())
     return _JSON_TYPES.get(str(kind), pa.string())
-

@@ -100,10 +100,7 @@ def silent(messages: DataFrame, *, factor: float = 5.0, least: int = 5, until: C
     window = Window.partitionBy("publisher").orderBy("time")
     gaps = messages.where("publisher is not null").select("publisher", "time", _gap_s("time", window))
     rhythm = gaps.groupBy("publisher").agg(
-        f.count("*").alias("messages"),
-        _usual_s(),
-        f.max("gap_s").alias("longest_s"),
-        f.max("time").alias("last"),
+        f.count("*").alias("messages"), _usual_s(), f.max("gap_s").alias("longest_s"), f.max("time").alias("last")
     )
     now = rhythm.agg(f.max("last").alias("now")) if until is None else rhythm.limit(1).select(until.alias("now"))
     silent_s = f.col("now").cast("double") - f.col("last").cast("double")

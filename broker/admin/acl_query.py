@@ -34,8 +34,13 @@ async def describe_decision(queries: WorkerView, arguments: Row) -> Row:
     principal, known = _principal(queries, arguments)
     decision = _decided(queries, principal, action, arguments)
     return {
-        "client": arguments["client"], "user": principal.user_name, "address": principal.address,
-        "known_from": known, "action": action, "topic": arguments["topic"], "allowed": decision.grant.name.lower(),
+        "client": arguments["client"],
+        "user": principal.user_name,
+        "address": principal.address,
+        "known_from": known,
+        "action": action,
+        "topic": arguments["topic"],
+        "allowed": decision.grant.name.lower(),
         "decided_by": decision.by,
     }
 

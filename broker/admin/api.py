@@ -22,13 +22,13 @@ from broker.admin.route_merge import merged_heads
 from broker.admin.why_merge import LAST_DEFAULT, merged_why
 from broker.version import VERSION
 
-WORKER_S: Final = 20.0               # that a request may wait for workers, however many it asks and how often
-AGAIN_S: Final = 1.0                 # ... and at least so long for those that it asks because of what another one said
-READY_S: Final = 0.5                 # that /ready waits: a probe has often no more than a second
-RECEIVERS_S: Final = 5.0             # that a publish waits for the others, to say whom they had for it
+WORKER_S: Final = 20.0  # that a request may wait for workers, however many it asks and how often
+AGAIN_S: Final = 1.0  # ... and at least so long for those that it asks because of what another one said
+READY_S: Final = 0.5  # that /ready waits: a probe has often no more than a second
+RECEIVERS_S: Final = 5.0  # that a publish waits for the others, to say whom they had for it
 LOOK_WAIT_S: Final = 1.0
-LOOK_SILENCE_S: Final = 5.0          # without an answer of a worker, after which a look goes on without it
-NO_ANSWER: Final = frozenset({"worker_silent", "worker_away"})       # errors that say nothing of what was asked
+LOOK_SILENCE_S: Final = 5.0  # without an answer of a worker, after which a look goes on without it
+NO_ANSWER: Final = frozenset({"worker_silent", "worker_away"})  # errors that say nothing of what was asked
 
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Admin:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self._troubles: dict[int, str | None] = {}       # of each worker's log, when it was asked last
+        self._troubles: dict[int, str | None] = {}  # of each worker's log, when it was asked last
         self._routes: list[Route] = []
         route = self._route
         route("GET", "/live", self._live)
@@ -86,14 +86,24 @@ class Admin:
         route("GET", "/clients/*/why", self._why, {"topic": str, "last": int, "watch": bool}, "topic")
         route("GET", "/sessions", self._paged("sessions"), {**PAGED, "prefix": str, "connected": bool})
         route("GET", "/subscriptions", self._paged("subscriptions"), {**PAGED, "client": str, "filter": str})
-        route("GET", "/routes", self._reach,
-              {**PAGED, "topic": str, "qos": int, "retain": bool, "publisher": str}, "topic")
+        route(
+            "GET",
+            "/routes",
+            self._reach,
+            {**PAGED, "topic": str, "qos": int, "retain": bool, "publisher": str},
+            "topic",
+        )
         route("GET", "/acl", self._acl, {
             "client": str, "action": str, "topic": str, "qos": int, "retain": bool, "user": str, "address": str,
-            "listener": int, "groups": str}, "client", "action", "topic")
+            "listener": int, "groups": str}, "client", "action", "topic")  # fmt: skip
         route("GET", "/retained", self._retained, {**PAGED, "filter": str})
-        route("POST", "/publish", self._publish,
-              {"topic": str, "payload": str, "payload_base64": str, "qos": int, "retain": bool}, "topic")
+        route(
+            "POST",
+            "/publish",
+            self._publish,
+            {"topic": str, "payload": str, "payload_base64": str, "qos": int, "retain": bool},
+            "topic",
+        )
         route("POST", "/drain", self._drain)
         route("GET", "/log-level", self._log_level)
         route("PUT", "/log-level", self._log_level, {"level": str}, "level")
@@ -103,8 +113,9 @@ class Admin:
         route("POST", "/bans", self._ban, {"kind": str, "name": str, "for_s": int, "reason": str}, "kind", "name")
         route("DELETE", "/bans", self._unban, {"kind": str, "name": str}, "kind", "name")
 
-    def _route(self, method: str, path: str, handler: Handler, arguments: dict[str, type] | None = None,
-               *required: str) -> None:
+    def _route(
+        self, method: str, path: str, handler: Handler, arguments: dict[str, type] | None = None, *required: str
+    ) -> None:
         self._routes.append(Route(method, tuple(path.strip("/").split("/")), arguments or {}, required, handler))
 
     async def answer(self, method: str, target: str, body: bytes) -> tuple[int, Row] | Streamed:
@@ -113,8 +124,12 @@ class Admin:
         parts = tuple(unquote(part) for part in raw_path.strip("/").split("/"))
         found = [route for route in self._routes if fits(route.path, parts)]
         if not found:
-            raise QueryError(404, "unknown_path", f"There is nothing at {raw_path}; the paths are "
-                             f"{', '.join(dict.fromkeys('/' + '/'.join(route.path) for route in self._routes))}.")
+            raise QueryError(
+                404,
+                "unknown_path",
+                f"There is nothing at {raw_path}; the paths are "
+                f"{', '.join(dict.fromkeys('/' + '/'.join(route.path) for route in self._routes))}.",
+            )
         asked = "GET" if method == "HEAD" else method
         route = next((route for route in found if route.method == asked), None)
         if route is None:
@@ -201,8 +216,11 @@ class Admin:
             if not isinstance(answer, QueryError):
                 self._troubles[worker] = answer["trouble"]
         troubles = {worker: self._troubles.get(worker) for worker in self.backend.workers()}
-        reasons = [f"Worker {worker} cannot keep anything: {trouble}."
-                   for worker, trouble in troubles.items() if trouble is not None]
+        reasons = [
+            f"Worker {worker} cannot keep anything: {trouble}."
+            for worker, trouble in troubles.items()
+            if trouble is not None
+        ]
         return (503, {"ready": False, "reasons": reasons}) if reasons else (200, {"ready": True})
 
     # The broker -----------------------------------------------------------------------------------------------------
@@ -211,9 +229,19 @@ class Admin:
         known = self.backend.describe()
         answers = await self._ask_all("status", {})
         rows = [answer for answer in answers.values() if not isinstance(answer, QueryError)]
-        totals = {name: sum(row[name] for row in rows) for name in (
-            "clients", "sessions", "subscriptions", "queued", "messages_in", "messages_out", "dropped",
-            "memory_bytes")}
+        totals = {
+            name: sum(row[name] for row in rows)
+            for name in (
+                "clients",
+                "sessions",
+                "subscriptions",
+                "queued",
+                "messages_in",
+                "messages_out",
+                "dropped",
+                "memory_bytes",
+            )
+        }
         return {
             "version": VERSION, "pid": os.getpid(), **known, "workers": len(rows),
             "uptime_s": max((row["uptime_s"] for row in rows), default=0.0),
@@ -226,6 +254,7 @@ class Admin:
 
     def _rows_of(self, query: str) -> Handler:
         """Return a handler that answers with the rows of all workers."""
+
         async def handle(request: Request) -> Row:
             rows: list[Row] = []
             for worker, answer in (await self._ask_all(query, request.arguments)).items():
@@ -250,7 +279,7 @@ class Admin:
         answers = await self._ask_all("slowest", request.arguments)
         rows = [row for answer in answers.values() if not isinstance(answer, QueryError) for row in answer["rows"]]
         rows.sort(key=lambda row: -row["behind_bytes"])
-        return {"rows": rows[:request.arguments.get("limit", LIMIT_DEFAULT)]}
+        return {"rows": rows[: request.arguments.get("limit", LIMIT_DEFAULT)]}
 
     async def _drain(self, request: Request) -> tuple[int, Row]:
         return 202, await self.backend.drain()
@@ -260,12 +289,15 @@ class Admin:
         for answer in answers.values():
             if isinstance(answer, QueryError):
                 raise answer
-        return {"level": next(iter(answers.values()))["level"]}          # type: ignore[index]
+        return {"level": next(iter(answers.values()))["level"]}  # type: ignore[index]
 
     async def _listeners(self, request: Request) -> Row:
         answers = await self._ask_all("listeners", {})
-        return {"rows": merged_listeners(
-            answer["rows"] for answer in answers.values() if not isinstance(answer, QueryError))}
+        return {
+            "rows": merged_listeners(
+                answer["rows"] for answer in answers.values() if not isinstance(answer, QueryError)
+            )
+        }
 
     async def _reload(self, request: Request) -> Row:
         """Have all workers read their files again; 422 if one cannot use them, and so stays as it is."""
@@ -274,15 +306,19 @@ class Admin:
             if isinstance(answer, QueryError):
                 raise answer
             if answer["error_text"] is not None:
-                raise QueryError(422, "not_reloaded", f"{answer['error_text']} "
-                                 f"Worker {worker} goes on with what it had read before.")
+                raise QueryError(
+                    422, "not_reloaded", f"{answer['error_text']} Worker {worker} goes on with what it had read before."
+                )
         answered = [answer for answer in answers.values() if not isinstance(answer, QueryError)]
         rows = merged_listeners(answer["listeners"] for answer in answered)
-        return {"workers": len(answers), "listeners": [row for row in rows if row["handshakes"] is not None],
-                "authenticators": merged_authenticators(answer["authenticators"] for answer in answered),
-                # All have read the same files; one that saw the change before the others has it behind it.
-                "authorizers": answered[0]["authorizers"],
-                "rules": max((answer["rules"] for answer in answered), key=_changes)}
+        return {
+            "workers": len(answers),
+            "listeners": [row for row in rows if row["handshakes"] is not None],
+            "authenticators": merged_authenticators(answer["authenticators"] for answer in answered),
+            # All have read the same files; one that saw the change before the others has it behind it.
+            "authorizers": answered[0]["authorizers"],
+            "rules": max((answer["rules"] for answer in answered), key=_changes),
+        }
 
     async def _acl(self, request: Request) -> Row:
         """Ask where the client lives, if it is there: it knows what the client has shown of itself."""
@@ -321,13 +357,15 @@ class Admin:
 
     def _paged(self, query: str) -> Handler:
         """Return a handler that answers with one page of the listings of all workers, one worker after the other."""
+
         async def handle(request: Request) -> Row:
             return await self._page(query, request.arguments)
 
         return handle
 
-    async def _page(self, query: str, arguments: Row, any_worker: bool = False,
-                    missing: Mapping[int, QueryError] | None = None) -> Row:
+    async def _page(
+        self, query: str, arguments: Row, any_worker: bool = False, missing: Mapping[int, QueryError] | None = None
+    ) -> Row:
         """Return a page; a worker that gives no answer is passed over, and named in `unanswered`.
 
         Args:
@@ -396,6 +434,7 @@ class Admin:
 
     def _of_client(self, query: str) -> Handler:
         """Return a handler that answers a question about the client in the path."""
+
         async def handle(request: Request) -> Row:
             return await self._ask_who_knows(query, {**request.arguments, "client": request.path[0]})
 
@@ -429,11 +468,14 @@ class Admin:
         others = [worker for worker in self.backend.workers() if worker != answer["worker"]]
         if not others:
             return answer
-        told = await self._ask_all("why_passed", {**request.arguments, "worker": answer["worker"]}, others,
-                                   _left_s(began_s))
+        told = await self._ask_all(
+            "why_passed", {**request.arguments, "worker": answer["worker"]}, others, _left_s(began_s)
+        )
         known = {worker: row for worker, row in told.items() if not isinstance(row, QueryError)}
-        return {**merged_why(answer, known, request.arguments.get("last", LAST_DEFAULT)),
-                "unknown": [worker for worker in others if worker not in known]}
+        return {
+            **merged_why(answer, known, request.arguments.get("last", LAST_DEFAULT)),
+            "unknown": [worker for worker in others if worker not in known],
+        }
 
     async def _trace(self, request: Request) -> Streamed:
         return Streamed(self._look({"client": request.path[0]}))
@@ -445,7 +487,7 @@ class Admin:
         if home is None or isinstance(home, QueryError):
             raise home or QueryError(503, "worker_away", "The worker where this client lives is away.")
         looks = {worker: answer["look"] for worker, answer in answers.items() if not isinstance(answer, QueryError)}
-        known = [worker for worker in looks if answers[worker]["known"]]         # type: ignore[index]
+        known = [worker for worker in looks if answers[worker]["known"]]  # type: ignore[index]
         try:
             yield {"event": "tracing", **arguments, "session": bool(known)}
             while looks:
@@ -456,7 +498,8 @@ class Admin:
                     nonlocal missed
                     try:
                         answer = await self._ask(
-                            worker, "look_on", {"look": looks[worker], "wait_s": LOOK_WAIT_S}, LOOK_SILENCE_S)
+                            worker, "look_on", {"look": looks[worker], "wait_s": LOOK_WAIT_S}, LOOK_SILENCE_S
+                        )
                     except QueryError as error:
                         del looks[worker]
                         into.append({"event": "worker_lost", "worker": worker, "text": error.text})
@@ -472,13 +515,12 @@ class Admin:
                 if missed:
                     yield {"event": "missed", "count": missed}
                 if not found:
-                    yield {}             # nothing to say, and a chance to notice that nobody listens any more
+                    yield {}  # nothing to say, and a chance to notice that nobody listens any more
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
                 async with trio.open_nursery() as nursery:
                     for worker, look in looks.items():
                         nursery.start_soon(self._ask_all, "look_away", {"look": look}, [worker])
-
 
     async def _begin_look(self, arguments: Row) -> dict[int, Row | QueryError]:
         """Have all workers look at a client. Who is silent is left out soon: its home sees most of it."""
@@ -486,6 +528,7 @@ class Admin:
         answers: dict[int, Row | QueryError] = {}
         async with trio.open_nursery() as nursery:
             for worker in self.backend.workers():
+
                 async def ask(worker: int = worker) -> None:
                     within_s = WORKER_S if worker == home else LOOK_SILENCE_S
                     answers.update(await self._ask_all("look", arguments, [worker], within_s))

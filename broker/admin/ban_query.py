@@ -62,6 +62,7 @@ async def unban(queries: WorkerView, arguments: Row) -> Row:
 
 async def describe_bans(queries: WorkerView, arguments: Row) -> Row:
     """Return one page of the bans that are in force."""
+
     async def all_of_them() -> list[Ban]:
         return list(queries.worker.bans)
 

@@ -25,22 +25,20 @@ CONNECTIONS_MAX: Final = 64
 HEADER_BYTES_MAX: Final = 65_536
 BODY_BYTES_MAX: Final = 16_777_216
 RECEIVE_BYTES: Final = 65_536
-IDLE_S: Final = 60.0                 # that a connection may wait before its next request
-REQUEST_S: Final = 30.0              # that a request may take, to arrive and to be answered
+IDLE_S: Final = 60.0  # that a connection may wait before its next request
+REQUEST_S: Final = 30.0  # that a request may take, to arrive and to be answered
 HEALTH_PATHS: Final = (b"/live", b"/ready")
-SEND_S: Final = 30.0                 # that whoever reads an answer may take for a piece of it
+SEND_S: Final = 30.0  # that whoever reads an answer may take for a piece of it
 
 
-async def serve(
-    backend: Backend, listener: socket.socket, *, task_status: Any = trio.TASK_STATUS_IGNORED
-) -> None:
+async def serve(backend: Backend, listener: socket.socket, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
     """Answer on a listening socket until cancelled. No client can end it or make it wait for another one.
 
     Beyond CONNECTIONS_MAX, the connection is closed that has waited longest for a request. If all are busy, who comes
     may only ask for the broker's health.
     """
     admin = Admin(backend)
-    conversations: dict[_Conversation, None] = {}        # in the order in which they began to wait, busy ones anywhere
+    conversations: dict[_Conversation, None] = {}  # in the order in which they began to wait, busy ones anywhere
 
     async def handle(stream: trio.SocketStream) -> None:
         conversation = _Conversation(admin, stream, conversations)
@@ -56,7 +54,7 @@ async def serve(
             with conversation.scope:
                 await conversation.run()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass                         # whoever asked has gone
+            pass  # whoever asked has gone
         except Exception:
             log.exception("admin_failed")
         finally:
@@ -110,7 +108,7 @@ class _Conversation:
         self.idle = True
         if self in self._all:
             del self._all[self]
-            self._all[self] = None       # behind those that wait longer
+            self._all[self] = None  # behind those that wait longer
 
     async def _event(self) -> Any:
         while True:
@@ -155,7 +153,8 @@ class _Conversation:
 
     async def _send_error(self, error: QueryError, close: bool = False) -> None:
         await self._send_json(
-            error.status, {"error": {"reason": error.reason, "text": error.text}}, close=close or self.too_many)
+            error.status, {"error": {"reason": error.reason, "text": error.text}}, close=close or self.too_many
+        )
 
     async def _send_json(self, status: int, value: Row, *, with_body: bool = True, close: bool = False) -> None:
         text = msgspec.json.encode(value) + b"\n"
@@ -175,8 +174,12 @@ class _Conversation:
             try:
                 async for line in lines:
                     if not begun:
-                        await self._send(h11.Response(status_code=200, headers=[
-                            ("Content-Type", "application/x-ndjson"), ("Connection", "close")]))
+                        await self._send(
+                            h11.Response(
+                                status_code=200,
+                                headers=[("Content-Type", "application/x-ndjson"), ("Connection", "close")],
+                            )
+                        )
                         begun = True
                     if line:
                         await self._send(h11.Data(data=msgspec.json.encode(line) + b"\n"))
@@ -185,7 +188,7 @@ class _Conversation:
                 assert not begun, error  # only the beginning can be refused
                 await self._send_error(error, True)
             except (trio.BrokenResourceError, trio.TooSlowError):
-                pass                     # whoever asked has gone, or does not read
+                pass  # whoever asked has gone, or does not read
             nursery.cancel_scope.cancel()
 
     async def _until_gone(self, scope: trio.CancelScope) -> None:
@@ -215,4 +218,4 @@ class _Closing:
 
     async def __aexit__(self, *ignored: object) -> None:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 2.0):
-            await self.lines.aclose()    # type: ignore[attr-defined]
+            await self.lines.aclose()  # type: ignore[attr-defined]

@@ -18,24 +18,35 @@ def listeners_of(worker: AskedWorker) -> list[Row]:
     reload = worker.reload
     for entrance, rules in zip(worker.entrances, worker.controller.handshake.rules, strict=True):
         found = [str(address) for address in worker.addresses_of(entrance.number)]
-        rows.append({
-            "listener": entrance.number + 1, "address": entrance.settings.address, "listening": found,
-            "clients": rules.open_connections, "clients_max": rules.connections_max or None,
-            "mount_point": entrance.settings.mount_point or None,
-            "handshakes": None if entrance.context is None else dict(entrance.handshakes),
-            "certificates": [certificate_row(one) for one in entrance.certificates],
-            "reloads": reload.done, "reloads_failed": reload.failed,
-            "trouble": reload.error if reload.reads_files else None,
-        })
+        rows.append(
+            {
+                "listener": entrance.number + 1,
+                "address": entrance.settings.address,
+                "listening": found,
+                "clients": rules.open_connections,
+                "clients_max": rules.connections_max or None,
+                "mount_point": entrance.settings.mount_point or None,
+                "handshakes": None if entrance.context is None else dict(entrance.handshakes),
+                "certificates": [certificate_row(one) for one in entrance.certificates],
+                "reloads": reload.done,
+                "reloads_failed": reload.failed,
+                "trouble": reload.error if reload.reads_files else None,
+            }
+        )
     return rows
 
 
 def certificate_row(certificate: Certificate) -> Row:
     """Return what an operator asks for of one of our certificates."""
     return {
-        "subject": certificate.dn, "names": list(certificate.san_dns), "issuer": certificate.issuer,
-        "serial": certificate.serial, "sha256": certificate.sha256, "not_before_s": certificate.not_before_s,
-        "not_after_s": certificate.not_after_s, "days_left": certificate.days_left(),
+        "subject": certificate.dn,
+        "names": list(certificate.san_dns),
+        "issuer": certificate.issuer,
+        "serial": certificate.serial,
+        "sha256": certificate.sha256,
+        "not_before_s": certificate.not_before_s,
+        "not_after_s": certificate.not_after_s,
+        "days_left": certificate.days_left(),
     }
 
 
@@ -44,14 +55,24 @@ def facts_row(facts: Facts | None) -> Row:
     if facts is None:
         return {"listener": 1}
     row: Row = {"listener": facts.listener + 1}
-    row |= {name: value for name in ("proxy", "tls_version", "tls_cipher", "server_name", "psk_identity", "unique_id")
-            if (value := getattr(facts, name)) is not None}
+    row |= {
+        name: value
+        for name in ("proxy", "tls_version", "tls_cipher", "server_name", "psk_identity", "unique_id")
+        if (value := getattr(facts, name)) is not None
+    }
     certificate = facts.certificate
     if certificate is not None:
-        fields = {"cn": certificate.cn, "dn": certificate.dn, "san_dns": list(certificate.san_dns),
-                  "san_uri": list(certificate.san_uri), "san_email": list(certificate.san_email),
-                  "sha256": certificate.sha256, "serial": certificate.serial, "issuer": certificate.issuer,
-                  "not_after_s": certificate.not_after_s}
+        fields = {
+            "cn": certificate.cn,
+            "dn": certificate.dn,
+            "san_dns": list(certificate.san_dns),
+            "san_uri": list(certificate.san_uri),
+            "san_email": list(certificate.san_email),
+            "sha256": certificate.sha256,
+            "serial": certificate.serial,
+            "issuer": certificate.issuer,
+            "not_after_s": certificate.not_after_s,
+        }
         row["certificate"] = {name: value for name, value in fields.items() if value not in (None, [])}
     return row
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import trio
 
-LISTINGS_MAX = 32                # open at once; then the one that was used longest ago ends
-UNUSED_S = 60.0                  # after which a listing ends
+LISTINGS_MAX = 32  # open at once; then the one that was used longest ago ends
+UNUSED_S = 60.0  # after which a listing ends
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 1000
-COST_PER_STEP = 2000             # between two checkpoints: some 2 to 3 ms
-COST_OF_ROW = 20                 # looking at an item costs 1
+COST_PER_STEP = 2000  # between two checkpoints: some 2 to 3 ms
+COST_OF_ROW = 20  # looking at an item costs 1
 
 Row = dict[str, Any]
 
@@ -90,8 +90,13 @@ def limit_of(arguments: Row) -> int:
 
 
 async def page(
-    listings: Listings, kind: str, arguments: Row, items: Callable[[], Awaitable[Sequence[Any]]],
-    describe: Callable[[Any], Row | None], row_cost: int = COST_OF_ROW, head: Callable[[], Row] | None = None,
+    listings: Listings,
+    kind: str,
+    arguments: Row,
+    items: Callable[[], Awaitable[Sequence[Any]]],
+    describe: Callable[[Any], Row | None],
+    row_cost: int = COST_OF_ROW,
+    head: Callable[[], Row] | None = None,
 ) -> Row:
     """Return one page: `rows`, and `cursor`, None at the end; the first one also has what `head` returns.
 

@@ -43,7 +43,8 @@ class Route(NamedTuple):
 def fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
     """Return whether a path is one of a route."""
     return len(pattern) == len(parts) and all(
-        wanted in ("*", part) and part != "" for wanted, part in zip(pattern, parts, strict=True))
+        wanted in ("*", part) and part != "" for wanted, part in zip(pattern, parts, strict=True)
+    )
 
 
 def arguments_of(route: Route, query: str, body: bytes) -> Row:

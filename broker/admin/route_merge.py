@@ -25,13 +25,17 @@ def merged_heads(heads: dict[int, Row]) -> Row:
         for row in head["groups"]:
             known = groups.setdefault((row["group"], row["topic_filter"]), {**row, "members": 0, "shown": []})
             known["members"] += row["members"]
-            known["shown"] += row["shown"][:MEMBERS_SHOWN_MAX - len(known["shown"])]
+            known["shown"] += row["shown"][: MEMBERS_SHOWN_MAX - len(known["shown"])]
             # The publisher's worker picks a worker, and that one picks the member.
             if known["picked"] is not None and known["picked"].get("peer", "").rpartition("/")[2] == str(row["worker"]):
                 known |= row["here"]
     for row in groups.values():
         del row["here"]
-    return {**first, "filters": [{"topic_filter": topic_filter, "subscribers": count}
-                                 for topic_filter, count in filters.items() if count],
-            "groups": [row for row in groups.values() if row["members"] or row["picked"]],
-            "archived": any(head["archived"] for head in heads.values())}
+    return {
+        **first,
+        "filters": [
+            {"topic_filter": topic_filter, "subscribers": count} for topic_filter, count in filters.items() if count
+        ],
+        "groups": [row for row in groups.values() if row["members"] or row["picked"]],
+        "archived": any(head["archived"] for head in heads.values()),
+    }

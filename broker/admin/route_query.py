@@ -48,7 +48,7 @@ class Asked:
         self.topic = topic_of(arguments)
         self.message = make_message(self.topic, b"", arguments.get("qos", 0), arguments.get("retain", False))
         self.publisher: Session | None = None
-        if arguments.get("publisher") is not None:       # who may be at home on another worker
+        if arguments.get("publisher") is not None:  # who may be at home on another worker
             self.publisher = router.sessions.get(arguments["publisher"].encode())
         self.elsewhere = [peer.session for peer in router.peers.values() if peer.worker in arguments["present"]]
 
@@ -85,13 +85,17 @@ async def describe_route(queries: WorkerView, arguments: Row) -> Row:
     elsewhere = set(asked.elsewhere)
 
     async def receivers() -> Joined:
-        return Joined([(topic_filter, await subscribers(tree, topic_filter))
-                       for topic_filter, _ in introspection.filters_of(tree, topic)
-                       if not topic_filter.startswith(b"$share/")])
+        return Joined(
+            [
+                (topic_filter, await subscribers(tree, topic_filter))
+                for topic_filter, _ in introspection.filters_of(tree, topic)
+                if not topic_filter.startswith(b"$share/")
+            ]
+        )
 
     def describe(item: tuple[bytes, Any]) -> Row | None:
         if item[1] in elsewhere:
-            return None                  # its worker tells who is behind it
+            return None  # its worker tells who is behind it
         row = receiver_row(queries, item[1], topic, asked.message, asked.publisher)
         # Who matches by several filters is told of once.
         return row if row is not None and row["filters"][0]["topic_filter"] == text_of(item[0]) else None
@@ -136,7 +140,8 @@ def _publisher_verdict(queries: WorkerView, publisher: Session, asked: Asked) ->
     if asked.topic.startswith((b"$SYS", b"$replay/")):
         return {"connected": True, "allowed": False, "decided_by": "the broker's own topics"}
     decision = queries.worker.controller.acl.explain(
-        connection.principal, "publish", asked.topic, asked.message.quality_of_service, asked.message.retained)
+        connection.principal, "publish", asked.topic, asked.message.quality_of_service, asked.message.retained
+    )
     return {"connected": True, "allowed": decision.grant == Grant.WHOLE, "decided_by": decision.by}
 
 
@@ -146,9 +151,11 @@ def receiver_row(
     """Return what a publish would come to for one receiver, None if it does not receive the topic any more."""
     tree = queries.router.tree
     target = tree.receiver_for(topic, receiver)
-    matched = [(topic_filter, options, identifier)
-               for topic_filter, options, identifier in introspection.matching(tree, topic, receiver)
-               if not topic_filter.startswith(b"$share/")]
+    matched = [
+        (topic_filter, options, identifier)
+        for topic_filter, options, identifier in introspection.matching(tree, topic, receiver)
+        if not topic_filter.startswith(b"$share/")
+    ]
     if not matched:
         return None
     row: Row = {

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from router.log.read_cache import LogWindows
 
 WINDOW_BYTES: Final = 131_072
-RECORDS_PER_STEP: Final = 300        # some 2 ms
-DECISIONS_BEFORE: Final = 64         # records that may stand before a message's own and belong to it
+RECORDS_PER_STEP: Final = 300  # some 2 ms
+DECISIONS_BEFORE: Final = 64  # records that may stand before a message's own and belong to it
 PACKET_IDENTIFIERS: Final = 65_535
 PUBREC: Final = 5
 PUBCOMP: Final = 7
@@ -29,8 +29,10 @@ FAILED: Final = 0x80
 
 ACCEPTED, FORWARDED = BY_NAME["accepted"].number, BY_NAME["forwarded"].number
 ACKNOWLEDGED = BY_NAME["acknowledged"].number
-_TOLD = {BY_NAME[name].number: name for name in (
-    "skipped", "readers", "shared_pick", "dropped", "delivery", "subscribe", "unsubscribe", "ended")}
+_TOLD = {
+    BY_NAME[name].number: name
+    for name in ("skipped", "readers", "shared_pick", "dropped", "delivery", "subscribe", "unsubscribe", "ended")
+}
 
 
 async def records(windows: LogWindows, first: int, limit: int, scan: Scan | None = None) -> AsyncIterator[Cursor]:
@@ -59,7 +61,7 @@ async def records(windows: LogWindows, first: int, limit: int, scan: Scan | None
             try:
                 data = windows.read(header, offset, length)
             except FileNotFoundError:
-                break                    # removed meanwhile
+                break  # removed meanwhile
             cursor = Cursor(data, offset, header.mark, number)
             while cursor.step() if scan is None else scan.next(cursor):
                 if cursor.number > readable:
@@ -105,12 +107,12 @@ class History:
     shared: bool = False
     since: int = 0
     owed: list[Owed] = field(default_factory=list)
-    skipped: dict[int, str] = field(default_factory=dict)            # record -> reason
-    own: set[int] = field(default_factory=set)                       # published by the client, with No Local
-    left_out: set[int] = field(default_factory=set)                  # it may not read them
-    dropped: dict[int, str] = field(default_factory=dict)            # delivery number -> reason
+    skipped: dict[int, str] = field(default_factory=dict)  # record -> reason
+    own: set[int] = field(default_factory=set)  # published by the client, with No Local
+    left_out: set[int] = field(default_factory=set)  # it may not read them
+    dropped: dict[int, str] = field(default_factory=dict)  # delivery number -> reason
     answers: dict[int, list[tuple[int, int, int, int]]] = field(default_factory=dict)
-    picked_others: set[int] = field(default_factory=set)             # shared: somebody else got it
+    picked_others: set[int] = field(default_factory=set)  # shared: somebody else got it
     wants: dict[bytes, tuple[int, bool, bool]] = field(default_factory=dict)
     _reads: bool = False
     _pending: str = ""
@@ -124,7 +126,8 @@ class History:
             fields = cursor.fields()
             if fields["client_identifier"] == self.client_identifier:
                 self.answers.setdefault(fields["packet_identifier"], []).append(
-                    (cursor.number, cursor.time_us, fields["packet_type"], fields["reason"]))
+                    (cursor.number, cursor.time_us, fields["packet_type"], fields["reason"])
+                )
         elif kind in (ACCEPTED, FORWARDED):
             self._accept(cursor.number, cursor.fields())
         elif kind in _TOLD:
@@ -139,7 +142,7 @@ class History:
             self.own.add(number)
         elif min(granted, qos) > 0 and narrowed and not self._reads and not fields["picked"]:
             self.left_out.add(number)
-        elif min(granted, qos) > 0 and not fields["picked"]:     # else for members of shared subscriptions only
+        elif min(granted, qos) > 0 and not fields["picked"]:  # else for members of shared subscriptions only
             self.owed.append(Owed(number))
         self.owed += [Owed(number)] * self._picks
         if self._other_picks and not self._picks:
@@ -150,9 +153,11 @@ class History:
         known = self.wants.get(topic)
         if known is None:
             options = [option for topic_filter, option in self.filters.items() if matches(topic_filter, topic)]
-            known = (max((option & QOS_BITS for option in options), default=0),
-                     bool(options) and all(option & NO_LOCAL_BIT for option in options),
-                     all(option & NARROWED_OPTION for option in options))
+            known = (
+                max((option & QOS_BITS for option in options), default=0),
+                bool(options) and all(option & NO_LOCAL_BIT for option in options),
+                all(option & NARROWED_OPTION for option in options),
+            )
             if len(self.wants) < 10_000:
                 self.wants[topic] = known
         return known
@@ -223,8 +228,7 @@ class History:
         if not shifted:
             for answered, time_us, packet_type, reason in self.answers.get(identifier, ()):
                 if answered > record:
-                    told: Row = {"delivery": number, "packet_identifier": identifier,
-                                 "answered": timestamp(time_us)}
+                    told: Row = {"delivery": number, "packet_identifier": identifier, "answered": timestamp(time_us)}
                     if reason >= FAILED:
                         return {"fate": "refused", "reason": f"0x{reason:02x}", **told}
                     if packet_type != PUBREC:
@@ -247,5 +251,6 @@ async def read_history(
 
 def plain_filters(subscriptions: list[tuple[bytes, int, Any]]) -> dict[bytes, int]:
     """Return the options of subscriptions by topic filter, without those that are shared."""
-    return {topic_filter: options for topic_filter, options, _ in subscriptions
-            if not topic_filter.startswith(b"$share/")}
+    return {
+        topic_filter: options for topic_filter, options, _ in subscriptions if not topic_filter.startswith(b"$share/")
+    }

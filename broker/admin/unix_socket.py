@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.admin.api import Backend
 
 SOCKET_NAME: Final = "admin.sock"
-BACKLOG: Final = 512                 # who asks first waits while the server is loaded
+BACKLOG: Final = 512  # who asks first waits while the server is loaded
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def open_socket(folder: Path) -> socket.socket:
     try:
         with short_path(path) as short:
             listener.bind(short)
-            os.chmod(path, 0o600)        # before anybody can connect: nobody listens yet
+            os.chmod(path, 0o600)  # before anybody can connect: nobody listens yet
         listener.listen(BACKLOG)
     except OSError:
         listener.close()

@@ -45,8 +45,9 @@ async def explain_passing(queries: WorkerView, arguments: Row) -> Row:
     """
     topic, last = why_arguments(arguments)
     router = queries.router
-    peer = next((peer for peer in router.peers.values()
-                 if peer.shares_node and peer.worker == arguments["worker"]), None)
+    peer = next(
+        (peer for peer in router.peers.values() if peer.shares_node and peer.worker == arguments["worker"]), None
+    )
     if peer is None:
         return {"worker": queries.number, "link": None, "filters": [], "messages": [], "unlogged": []}
     session = peer.session
@@ -62,10 +63,14 @@ async def explain_passing(queries: WorkerView, arguments: Row) -> Row:
         **introspection.queue_of(session),
     }  # fmt: skip
     async with reading_log(queries) as windows:
-        answer["messages"] = [] if windows is None else await _told_by_log(
-            queries, windows, peer, topic, last, owed, answer["link"])
-    answer["unlogged"] = [{"fate": "waits_for_worker" if delivery[2] == "queued" else "on_its_way", "qos_granted": 1}
-                          for record, delivery in owed.items() if record <= 0][:last]
+        answer["messages"] = (
+            [] if windows is None else await _told_by_log(queries, windows, peer, topic, last, owed, answer["link"])
+        )
+    answer["unlogged"] = [
+        {"fate": "waits_for_worker" if delivery[2] == "queued" else "on_its_way", "qos_granted": 1}
+        for record, delivery in owed.items()
+        if record <= 0
+    ][:last]
     return answer
 
 
@@ -86,7 +91,7 @@ class Passed:
     client_identifier: bytes
     sent: dict[int, list[int]] = field(default_factory=dict)
     wished: int = 0
-    _acknowledged: list[tuple[int, bool]] = field(default_factory=list)     # up to which record, and by the peer itself
+    _acknowledged: list[tuple[int, bool]] = field(default_factory=list)  # up to which record, and by the peer itself
     _copy: int = 0
     _picked: list[int] = field(default_factory=list)
 
@@ -126,8 +131,15 @@ class Passed:
             yield owed_as, {"fate": "passed_on"} if by_peer else {"fate": "dropped", "reason": "peer_gone"}
 
 
-async def _told_by_log(queries: WorkerView, windows: LogWindows, peer: Peer, topic: bytes, last: int,
-                       owed: dict[int, Any], link: str | None) -> list[Row]:
+async def _told_by_log(
+    queries: WorkerView,
+    windows: LogWindows,
+    peer: Peer,
+    topic: bytes,
+    last: int,
+    owed: dict[int, Any],
+    link: str | None,
+) -> list[Row]:
     found = await last_messages(queries, windows, topic, last, accepted_only=True)
     if not found:
         return []
@@ -142,8 +154,13 @@ async def _told_by_log(queries: WorkerView, windows: LogWindows, peer: Peer, top
     wanted = any(options & 0x03 and not options & introspection.PASSING_INTEREST for _, options, _ in matched)
     rows = []
     for record, time_us, message, _ in found:
-        row: Row = {"record": record, "time": timestamp(time_us), "qos": message.quality_of_service,
-                    "retain": message.retained, **payload_fields(message.body, PAYLOAD_SHOWN)}
+        row: Row = {
+            "record": record,
+            "time": timestamp(time_us),
+            "qos": message.quality_of_service,
+            "retain": message.retained,
+            **payload_fields(message.body, PAYLOAD_SHOWN),
+        }
         if message.quality_of_service == 0:
             rows.append({**row, "owed_as": 0, "fate": "qos0_not_recorded" if matched else "not_subscribed"})
         elif record < first:

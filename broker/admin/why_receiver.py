@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from router.sessions.session import Session
 
 LAST_MAX: Final = 100
-RECORDS_FIRST: Final = 2_000          # looked at from the end of the log; then four times as many, and so on
-SPAN_MAX: Final = 1_000_000           # records: no further back
-LOOKED_AT_MAX: Final = 100_000        # messages on the topic among them
+RECORDS_FIRST: Final = 2_000  # looked at from the end of the log; then four times as many, and so on
+SPAN_MAX: Final = 1_000_000  # records: no further back
+LOOKED_AT_MAX: Final = 100_000  # messages on the topic among them
 DELIVERIES_MAX: Final = 200_000
 DELIVERIES_PER_STEP: Final = 2_000
-HISTORY_MAX: Final = 50_000           # records that are looked at for what became of messages
-FILTERS_MAX: Final = 1_000            # subscriptions of the client that count for it
+HISTORY_MAX: Final = 50_000  # records that are looked at for what became of messages
+FILTERS_MAX: Final = 1_000  # subscriptions of the client that count for it
 PAYLOAD_SHOWN: Final = 64
 
 
@@ -67,8 +67,7 @@ async def explain(queries: WorkerView, arguments: Row) -> Row:
     owed = await owed_by_record(session, topic)
     async with reading_log(queries) as windows:
         answer["log"] = windows is not None
-        answer["messages"] = [] if windows is None else await _told_by_log(
-            queries, windows, session, topic, last, owed)
+        answer["messages"] = [] if windows is None else await _told_by_log(queries, windows, session, topic, last, owed)
     answer["unlogged"] = [_state(delivery) for (record, delivery) in owed.items() if record <= 0][:last]
     return answer
 
@@ -126,8 +125,12 @@ async def owed_by_record(session: Session, topic: bytes) -> dict[int, Any]:
 def _state(delivery: tuple[Any, ...]) -> Row:
     number, identifier, state, qos = delivery[:4]
     words = {"queued": "queued", "sent": "sent_not_acknowledged", "released": "received_not_complete"}
-    return {"fate": words[state], "delivery": number, "qos_granted": qos,
-            **({} if state == "queued" else {"packet_identifier": identifier})}
+    return {
+        "fate": words[state],
+        "delivery": number,
+        "qos_granted": qos,
+        **({} if state == "queued" else {"packet_identifier": identifier}),
+    }
 
 
 async def last_messages(
@@ -147,8 +150,14 @@ async def last_messages(
         found: deque[Any] = deque(maxlen=last)
         async for cursor in records(windows, first, LOOKED_AT_MAX, Scan(topic, accepted_only=accepted_only)):
             if cursor.kind in (ACCEPTED, FORWARDED):
-                found.append((cursor.number, cursor.time_us, cursor.message(ledger.now_us, ledger.now_ms),
-                              _origin(cursor) if cursor.kind == FORWARDED else (0, 0)))
+                found.append(
+                    (
+                        cursor.number,
+                        cursor.time_us,
+                        cursor.message(ledger.now_us, ledger.now_ms),
+                        _origin(cursor) if cursor.kind == FORWARDED else (0, 0),
+                    )
+                )
         if len(found) == last or first == 1 or span >= SPAN_MAX:
             return list(found)
         span *= 4
@@ -167,22 +176,27 @@ async def _told_by_log(
     if not found:
         return []
     subscriptions, _ = introspection.subscriptions_below(
-        queries.router.tree, session, session.subscription_count, FILTERS_MAX)
+        queries.router.tree, session, session.subscription_count, FILTERS_MAX
+    )
     filters = plain_filters(subscriptions)
     first = max(found[0][0], windows.readable - HISTORY_MAX)
     history = await read_history(
-        windows, session.client_identifier, filters, len(filters) < len(subscriptions), first,
-        HISTORY_MAX + FILTERS_MAX)
+        windows, session.client_identifier, filters, len(filters) < len(subscriptions), first, HISTORY_MAX + FILTERS_MAX
+    )
     deliveries = session.owed
     end_number = deliveries.numbers[1] if deliveries is not None else 0
-    numbers = history.numbers(
-        end_number, {record: delivery[0] for record, delivery in owed.items() if record > 0})
+    numbers = history.numbers(end_number, {record: delivery[0] for record, delivery in owed.items() if record > 0})
     peers = {peer.number: peer for peer in queries.router.peers.values()}
     rows = []
     for record, time_us, message, (origin, record_there) in found:
-        row: Row = {"record": record, "time": timestamp(time_us), "qos": message.quality_of_service,
-                    "retain": message.retained, **_published_at(queries, peers.get(origin), record_there),
-                    **payload_fields(message.body, PAYLOAD_SHOWN)}
+        row: Row = {
+            "record": record,
+            "time": timestamp(time_us),
+            "qos": message.quality_of_service,
+            "retain": message.retained,
+            **_published_at(queries, peers.get(origin), record_there),
+            **payload_fields(message.body, PAYLOAD_SHOWN),
+        }
         if record in owed:
             row |= _state(owed.pop(record))
         elif message.quality_of_service == 0 or not history.wants_qos(topic):
@@ -197,5 +211,7 @@ def _published_at(queries: WorkerView, peer: Peer | None, record_there: int) -> 
     """Return the worker where a message was accepted, by its number or, of another node, its router's name."""
     if peer is None:
         return {"worker": queries.number}
-    return {"worker": peer.worker if peer.shares_node else text_of(peer.router_identifier),
-            **({"record_there": record_there} if record_there else {})}
+    return {
+        "worker": peer.worker if peer.shares_node else text_of(peer.router_identifier),
+        **({"record_there": record_there} if record_there else {}),
+    }

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from broker.reactor.connection import Connection
     from router.core.message import Message
 
-SHOWN_MAX = 20                   # deliveries and subscriptions that the description of one client has
+SHOWN_MAX = 20  # deliveries and subscriptions that the description of one client has
 DESCRIPTORS_PER_STEP = 20_000
 SLOWEST_MAX = 100
 PUBLISH_WAIT_S = 10.0
-EVENTS_MAX = 500                 # of a look, in one answer
+EVENTS_MAX = 500  # of a look, in one answer
 LOOK_WAIT_MAX_S = 5.0
 LOOKS_MAX = 16
-ROW_COST = 40                    # of a client or session, as broker.admin.pagination counts
+ROW_COST = 40  # of a client or session, as broker.admin.pagination counts
 
 log = logs.get("admin")
 
@@ -162,10 +162,13 @@ class Queries:
         """Read the files of listeners, authenticators and authorizers again."""
         reload = self.worker.reload
         await reload.reload()
-        return {"error_text": reload.error, "listeners": listeners_of(self.worker),
-                "authenticators": [one.describe() for one in reload.authenticators],
-                "authorizers": [] if reload.authorizers is None else reload.authorizers.describe(),
-                "rules": reload.rules_changed}
+        return {
+            "error_text": reload.error,
+            "listeners": listeners_of(self.worker),
+            "authenticators": [one.describe() for one in reload.authenticators],
+            "authorizers": [] if reload.authorizers is None else reload.authorizers.describe(),
+            "rules": reload.rules_changed,
+        }
 
     # Clients and sessions -------------------------------------------------------------------------------------------
 
@@ -261,15 +264,26 @@ class Queries:
                 "came_by": facts_row(connection.facts),
             }  # fmt: skip
         will = session.will
-        row["will"] = None if will is None else {
-            "topic": text_of(will.topic), "qos": will.qos, "retain": will.retain,
-            "delay_interval_s": will.delay_interval_s, **payload_fields(will.payload)}
+        row["will"] = (
+            None
+            if will is None
+            else {
+                "topic": text_of(will.topic),
+                "qos": will.qos,
+                "retain": will.retain,
+                "delay_interval_s": will.delay_interval_s,
+                **payload_fields(will.payload),
+            }
+        )
         row["incoming"] = session.incoming_identifiers[:SHOWN_MAX]
         row["replays"] = [text_of(replay) for replay in list(session.replays or ())[:SHOWN_MAX]]
         subscriptions, _ = introspection.subscriptions_below(
-            self.router.tree, session, session.subscription_count, SHOWN_MAX)
-        row["topic_filters"] = [{"topic_filter": text_of(topic_filter), **options_fields(options, identifier)}
-                                for topic_filter, options, identifier in subscriptions]
+            self.router.tree, session, session.subscription_count, SHOWN_MAX
+        )
+        row["topic_filters"] = [
+            {"topic_filter": text_of(topic_filter), **options_fields(options, identifier)}
+            for topic_filter, options, identifier in subscriptions
+        ]
         await trio.lowlevel.checkpoint()
         owed, _ = introspection.deliveries(session, 0, SHOWN_MAX)
         row["deliveries"] = [self._delivery_row(delivery) for delivery in owed]
@@ -291,9 +305,17 @@ class Queries:
             except (LookupError, OSError):
                 message = None
             topic = message.topic_name if message is not None else None
-        return {"number": number, "packet_identifier": identifier, "state": state, "qos": qos, "retain": retain,
-                "record": record or None, "bytes": size, "topic": None if topic is None else text_of(topic),
-                **({"group": text_of(group)} if group else {})}
+        return {
+            "number": number,
+            "packet_identifier": identifier,
+            "state": state,
+            "qos": qos,
+            "retain": retain,
+            "record": record or None,
+            "bytes": size,
+            "topic": None if topic is None else text_of(topic),
+            **({"group": text_of(group)} if group else {}),
+        }
 
     async def _slowest(self, arguments: Row) -> Row:
         """The clients with the most bytes unsent or queued."""
@@ -306,8 +328,13 @@ class Queries:
             await trio.lowlevel.checkpoint()
             if not position:
                 break
-        return {"rows": [{**self._client_row(connection.session), "behind_bytes": behind}
-                         for behind, connection in found if connection.is_open]}
+        return {
+            "rows": [
+                {**self._client_row(connection.session), "behind_bytes": behind}
+                for behind, connection in found
+                if connection.is_open
+            ]
+        }
 
     async def _kick(self, arguments: Row) -> Row:
         session = self.session_of(arguments)
@@ -317,8 +344,12 @@ class Queries:
         log.warning("kicked", client=arguments["client"], session=with_session)
         disconnected = self.worker.controller.send_away(session, with_session)
         self.worker.in_process.after()
-        return {"client": arguments["client"], "worker": self.number, "disconnected": disconnected,
-                "session_ended": with_session}
+        return {
+            "client": arguments["client"],
+            "worker": self.number,
+            "disconnected": disconnected,
+            "session_ended": with_session,
+        }
 
     # Subscriptions, routes, retained messages -----------------------------------------------------------------------
 
@@ -326,7 +357,7 @@ class Queries:
         """Return what a receiver is, and its name: a client, an in-process client or a peer."""
         identifier: bytes = receiver.client_identifier
         if identifier.startswith(PEER_PREFIX):
-            return {"peer": text_of(identifier[len(PEER_PREFIX):])}
+            return {"peer": text_of(identifier[len(PEER_PREFIX) :])}
         if isinstance(receiver, Session):
             return {"client": text_of(identifier)}
         return {"client": text_of(identifier), "in_process": True}
@@ -341,8 +372,12 @@ class Queries:
                 found = introspection.subscription_to(tree, receiver, encoded)
                 if found is None or (client is not None and text_of(receiver.client_identifier) != client):
                     return None
-                return {**self.name_of(receiver), "worker": self.number, "topic_filter": topic_filter,
-                        **options_fields(*found)}
+                return {
+                    **self.name_of(receiver),
+                    "worker": self.number,
+                    "topic_filter": topic_filter,
+                    **options_fields(*found),
+                }
 
             async def receivers() -> list[Any]:
                 return await subscribers(tree, encoded)
@@ -357,8 +392,11 @@ class Queries:
         cursor = arguments.get("cursor")
         below = 0
         if cursor is None:
-            receivers: Sequence[Any] = [self.session_of(arguments)] if client is not None else [
-                *self.router.sessions.values(), *(one.local for one in self.worker.in_process.clients.values())]
+            receivers: Sequence[Any] = (
+                [self.session_of(arguments)]
+                if client is not None
+                else [*self.router.sessions.values(), *(one.local for one in self.worker.in_process.clients.values())]
+            )
             number, position = self.listings.begin("subscriptions", receivers), 0
             await trio.lowlevel.checkpoint()
         else:
@@ -371,9 +409,17 @@ class Queries:
         while position < len(receivers) and len(rows) < limit:
             receiver = receivers[position]
             found, below = introspection.subscriptions_below(
-                tree, receiver, below or receiver.subscription_count, min(limit - len(rows), 200))
-            rows += [{**self.name_of(receiver), "worker": self.number, "topic_filter": text_of(topic_filter),
-                      **options_fields(options, identifier)} for topic_filter, options, identifier in found]
+                tree, receiver, below or receiver.subscription_count, min(limit - len(rows), 200)
+            )
+            rows += [
+                {
+                    **self.name_of(receiver),
+                    "worker": self.number,
+                    "topic_filter": text_of(topic_filter),
+                    **options_fields(options, identifier),
+                }
+                for topic_filter, options, identifier in found
+            ]
             if below == 0:
                 position += 1
             looked_at += 1 + 10 * len(found)
@@ -415,15 +461,17 @@ class Queries:
         scan = listing.items[0]
         messages: list[Message] = []
         if isinstance(scan, list):
-            messages, done = scan[count:count + limit], count + limit >= len(scan)
+            messages, done = scan[count : count + limit], count + limit >= len(scan)
             following = count + limit
         else:
             while len(messages) < limit and not scan.done:
                 messages += scan.next_slice(min(limit - len(messages), 64), ledger.now_us, ledger.now_ms)
                 await trio.lowlevel.checkpoint()
             done, following = scan.done, count + 1
-        answer: Row = {"rows": [self._message_row(message) for message in messages],
-                       "cursor": None if done else f"{number}.{following}"}
+        answer: Row = {
+            "rows": [self._message_row(message) for message in messages],
+            "cursor": None if done else f"{number}.{following}",
+        }
         if done:
             self.listings.end(number)
         else:
@@ -433,8 +481,12 @@ class Queries:
     def _message_row(self, message: Message) -> Row:
         now_ms = self.router.ledger.now_ms
         expires_ms = message.expires_at_ms
-        return {"topic": text_of(message.topic_name), "qos": message.quality_of_service,
-                "expires_in_s": (expires_ms - now_ms) / 1000 if expires_ms else None, **payload_fields(message.body)}
+        return {
+            "topic": text_of(message.topic_name),
+            "qos": message.quality_of_service,
+            "expires_in_s": (expires_ms - now_ms) / 1000 if expires_ms else None,
+            **payload_fields(message.body),
+        }
 
     # Publishing -----------------------------------------------------------------------------------------------------
 
@@ -486,8 +538,11 @@ class Queries:
             raise QueryError(409, "too_many_traces", f"{LOOKS_MAX} traces run already.")
         topic = arguments.get("topic")
         look = taps.look(
-            arguments["client"].encode(), packets=True, decisions=topic is not None,
-            topic=None if topic is None else topic.encode())
+            arguments["client"].encode(),
+            packets=True,
+            decisions=topic is not None,
+            topic=None if topic is None else topic.encode(),
+        )
         self._last_look += 1
         self._looks[self._last_look] = look
         return {"look": self._last_look, "known": arguments["client"].encode() in self.router.sessions}

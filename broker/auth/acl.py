@@ -21,7 +21,7 @@ class Grant(IntEnum):
     """What a client is granted of a topic filter."""
 
     REFUSED = 0
-    NARROWED = 1                 # the topics among those that match that may_read() allows
+    NARROWED = 1  # the topics among those that match that may_read() allows
     WHOLE = 2
 
 
@@ -96,8 +96,8 @@ class FailClosed:
     def watch(self, changed: Callable[[], None]) -> None:
         """Have something called when the other's answers may be others than before."""
         if not self.allows_all:
-            with contextlib.suppress(AttributeError):        # it has no room for it, so its answers never change
-                self._acl.changed = changed                  # type: ignore[attr-defined]
+            with contextlib.suppress(AttributeError):  # it has no room for it, so its answers never change
+                self._acl.changed = changed  # type: ignore[attr-defined]
 
     def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return the other's answer."""
@@ -148,14 +148,15 @@ class FailClosed:
         if explain is None:
             if action == "subscribe":
                 return Decision(self.may_subscribe(principal, name, qos), type(self._acl).__name__)
-            allowed = self.may_read(principal, name) if action == "read" else self.may_publish(
-                principal, name, qos, retain)
+            allowed = (
+                self.may_read(principal, name) if action == "read" else self.may_publish(principal, name, qos, retain)
+            )
             return Decision(Grant.WHOLE if allowed else Grant.REFUSED, type(self._acl).__name__)
         try:
             if action == "subscribe":
                 inner = inner_filter(name)
                 if self._uses(principal, name, inner):
-                    name = inner             # else it is the use of it that is refused
+                    name = inner  # else it is the use of it that is refused
             grant, by = _answered(explain(principal, action, name, qos, retain))
             return Decision(Grant(grant), str(by))
         except Exception:

@@ -8,10 +8,9 @@ from broker.auth.rule import CLIENT_IDENTIFIER, EVERY_ACTION, PUBLISH, READ, REP
 from router.matching.topic_names import check_topic_filter
 
 BLANK: Final = b" \t\r\n\v\f"
-LEVELS_MAX: Final = 201          # mosquitto's
+LEVELS_MAX: Final = 201  # mosquitto's
 # What reads may be asked for by $share and $replay as well: mosquitto has no word for that.
-ACCESS: Final = {
-    b"read": READ | SHARE | REPLAY, b"write": PUBLISH, b"readwrite": EVERY_ACTION, b"deny": EVERY_ACTION}
+ACCESS: Final = {b"read": READ | SHARE | REPLAY, b"write": PUBLISH, b"readwrite": EVERY_ACTION, b"deny": EVERY_ACTION}
 MARKS: Final = {b"%c": CLIENT_IDENTIFIER, b"%u": USER_NAME}
 
 
@@ -84,8 +83,9 @@ class AclLines:
         text = rule.topic_filter
         for written, mark in MARKS.items():
             text = text.replace(mark, written)
-        access = next(word for word, actions in ACCESS.items()
-                      if actions == rule.actions and rule.allow == (word != b"deny"))
+        access = next(
+            word for word, actions in ACCESS.items() if actions == rule.actions and rule.allow == (word != b"deny")
+        )
         word = "pattern" if rule.holder is Holders.EVERYBODY else "topic"
         return f"{word} {access.decode()} {text.decode()}"
 
@@ -111,8 +111,9 @@ def _rule(rest: bytes, holder: str | Holders, number: int, *, is_pattern: bool) 
     if not topic_filter:
         raise ValueError("no topic filter")
     if word not in ACCESS:
-        raise ValueError(f"{_shown(word)}, expected read, write, readwrite or deny before a topic filter that has a "
-                         "blank in it")
+        raise ValueError(
+            f"{_shown(word)}, expected read, write, readwrite or deny before a topic filter that has a blank in it"
+        )
     wrong = check_topic_filter(topic_filter)
     if wrong is None and topic_filter.count(b"/") >= LEVELS_MAX:
         wrong = f"more than {LEVELS_MAX} levels"

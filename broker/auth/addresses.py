@@ -8,7 +8,7 @@ from typing import Final
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-SUBSCRIBER_BITS: Final = 64      # of an IPv6 address: one subscriber has at least all that begin alike so far
+SUBSCRIBER_BITS: Final = 64  # of an IPv6 address: one subscriber has at least all that begin alike so far
 
 
 def network_of(text: str) -> Network:

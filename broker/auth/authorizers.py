@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = get("acl_file")
 
-SHOWN_MAX: Final = 20            # lines of a difference that are told
+SHOWN_MAX: Final = 20  # lines of a difference that are told
 WORDS: Final = {"acl_file": "ACL file", "rules_file": "rules file"}
 
 
@@ -51,14 +51,16 @@ class RulesOf:
             data = Path(file).read_bytes()
             found = _taken_apart(self.kind, data, file, self._listeners)
         except OSError as error:
-            raise StartError(f"authorizer {self.number}: The {WORDS[self.kind]} {file} cannot be read: "
-                             f"{error.strerror}.") from error
+            raise StartError(
+                f"authorizer {self.number}: The {WORDS[self.kind]} {file} cannot be read: {error.strerror}."
+            ) from error
         except (AclLineError, RulesLineError) as error:
             raise StartError(
-                f"authorizer {self.number}: The {WORDS[self.kind]} {file} cannot be used: {error}.") from None
+                f"authorizer {self.number}: The {WORDS[self.kind]} {file} cannot be used: {error}."
+            ) from None
         for note in notes_on(found):
             log.warning("acl_note", file=file, what=note)
-        rules, found.rules = found.rules, []             # they are in the rule set, and it keeps the rest
+        rules, found.rules = found.rules, []  # they are in the rule set, and it keeps the rest
         return RuleSet(rules, found)
 
 
@@ -91,15 +93,17 @@ class Authorizers:
         chain: the ACL.
     """
 
-    def __init__(self, members: Sequence[RulesOf], *, rules_of_clients: bool = False,
-                 is_strict: bool = False) -> None:
+    def __init__(self, members: Sequence[RulesOf], *, rules_of_clients: bool = False, is_strict: bool = False) -> None:
         self._members = tuple(members)
         self.files = [file for member in members for file in member.files]
         rule_sets = self.read()
         _tell_time(rule_sets, time.time())
         # Their answers for publishing may depend on QoS and RETAIN, after a reload if not now.
-        self.chain = RuleChain(rule_sets, is_strict=is_strict, decides_by_qos=any(
-            member.kind == "rules_file" for member in members) or rules_of_clients)
+        self.chain = RuleChain(
+            rule_sets,
+            is_strict=is_strict,
+            decides_by_qos=any(member.kind == "rules_file" for member in members) or rules_of_clients,
+        )
 
     def read(self) -> list[RuleSet]:
         """Read all files, and return what they say. From any thread. Raises StartError."""
@@ -118,9 +122,16 @@ class Authorizers:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what an operator sees of each."""
-        return [{"authorizer": member.number, "type": member.kind, "file": member.files[0],
-                 "rules": rule_set.rule_count, "users": rule_set.users_known}
-                for member, rule_set in zip(self._members, self.chain.rule_sets, strict=True)]
+        return [
+            {
+                "authorizer": member.number,
+                "type": member.kind,
+                "file": member.files[0],
+                "rules": rule_set.rule_count,
+                "users": rule_set.users_known,
+            }
+            for member, rule_set in zip(self._members, self.chain.rule_sets, strict=True)
+        ]
 
 
 def difference(before: Sequence[RuleSet], after: Sequence[RuleSet]) -> dict[str, Any]:
@@ -169,12 +180,17 @@ def read_rules(file: Path, now_s: float = 0.0) -> tuple[RuleSet, list[str]]:
 def authorizers_of(config: Config) -> Authorizers:
     """Return the authorizers of the settings. Raises StartError: a file cannot be used."""
     listeners = [listener.address for listener in config.listeners]
-    members = [RulesOf(number, str(table.__struct_config__.tag), table.file, listeners)
-               for number, table in enumerate(config.authorizer, 1)]
+    members = [
+        RulesOf(number, str(table.__struct_config__.tag), table.file, listeners)
+        for number, table in enumerate(config.authorizer, 1)
+    ]
     # A password brings no rules, so publishers need not be asked about QoS by QoS.
     brings_rules = any(table.__struct_config__.tag != "password_file" for table in config.authenticator)
-    return Authorizers(members, rules_of_clients=brings_rules,
-                       is_strict=any(table.subscribe == "strict" for table in config.authorizer))
+    return Authorizers(
+        members,
+        rules_of_clients=brings_rules,
+        is_strict=any(table.subscribe == "strict" for table in config.authorizer),
+    )
 
 
 def check_authorizers(config: Config) -> None:

@@ -25,8 +25,8 @@ Kind = Literal["client", "user", "address"]
 KIND: Final = "bans"
 BANNED: Final = Refused(Reason.BANNED, "banned")
 TIDIED_FROM: Final = 1000
-LOOKED_AT_PER_STEP: Final = 500          # connections between two checkpoints: some milliseconds
-KEY_BYTES_MAX: Final = 10_000            # of a name in a ban: as part of a topic name each byte may take three
+LOOKED_AT_PER_STEP: Final = 500  # connections between two checkpoints: some milliseconds
+KEY_BYTES_MAX: Final = 10_000  # of a name in a ban: as part of a topic name each byte may take three
 
 
 class State(Protocol):
@@ -91,11 +91,11 @@ class Bans:
     """The bans that are in force on a worker; an Admission."""
 
     def __init__(self) -> None:
-        self._state: State | None = None                 # since keep_in()
+        self._state: State | None = None  # since keep_in()
         self._bans: dict[str, Ban] = {}
-        self._networks: dict[tuple[int, int], dict[int, str]] = {}   # by version and bits: keys, by network
-        self._tidied_at = TIDIED_FROM                    # so many, and those that have ended are forgotten
-        self._set: list[Ban] = []                        # whose clients have not been sent away yet
+        self._networks: dict[tuple[int, int], dict[int, str]] = {}  # by version and bits: keys, by network
+        self._tidied_at = TIDIED_FROM  # so many, and those that have ended are forgotten
+        self._set: list[Ban] = []  # whose clients have not been sent away yet
         self._is_set = trio.Event()
 
     def keep_in(self, state: State) -> None:
@@ -150,8 +150,9 @@ class Bans:
                 self._apply(ended.key, None)
             self._tidied_at = TIDIED_FROM + 2 * len(self._bans)
 
-    async def send_away(self, holders: Callable[[], Iterable[tuple[Any, Holder]]],
-                        send_away: Callable[[Any], object]) -> None:
+    async def send_away(
+        self, holders: Callable[[], Iterable[tuple[Any, Holder]]], send_away: Callable[[Any], object]
+    ) -> None:
         """Send clients away that are banned while they are connected. Runs until cancelled.
 
         Args:
@@ -170,11 +171,15 @@ class Bans:
                 if not looks_at_all and session.client_identifier not in names:
                     continue
                 principal = connection.principal
-                ban = self.find(session.client_identifier.decode(), principal.user_name if principal else None,
-                                connection.peer if self._networks else None)
+                ban = self.find(
+                    session.client_identifier.decode(),
+                    principal.user_name if principal else None,
+                    connection.peer if self._networks else None,
+                )
                 if ban is not None and not connection.is_closing:
-                    log.warning("banned_client_sent_away", client=session.client_identifier, ban=ban.key,
-                                reason=ban.reason)
+                    log.warning(
+                        "banned_client_sent_away", client=session.client_identifier, ban=ban.key, reason=ban.reason
+                    )
                     send_away(session)
 
     def find(self, client_identifier: str, user_name: str | None, peer: str | None) -> Ban | None:

@@ -66,8 +66,12 @@ class Chain:
     def __init__(self, config: Config, members: Sequence[Member]) -> None:
         named = {table.name: member for table, member in zip(config.authenticator, members, strict=False)}
         # By listener: those that it names, or all.
-        self._members = [tuple(members) if listener.authenticators is None else tuple(
-            named[name] for name in listener.authenticators) for listener in config.listeners]
+        self._members = [
+            tuple(members)
+            if listener.authenticators is None
+            else tuple(named[name] for name in listener.authenticators)
+            for listener in config.listeners
+        ]
         self._key = secrets.token_bytes(64)
         self._anonymous = [anonymous_allowed(config, listener) is True for listener in config.listeners]
         self._proved = [listener.username_from is not None for listener in config.listeners]
@@ -80,8 +84,9 @@ class Chain:
             return Accepted(connect.user_name)
         return self._ask(connect, exchange, listener, 0, [])
 
-    def _ask(self, connect: Connect, exchange: Exchange, listener: int, begin: int,
-             ignored: list[Ignored]) -> Outcome | Awaitable[Outcome]:
+    def _ask(
+        self, connect: Connect, exchange: Exchange, listener: int, begin: int, ignored: list[Ignored]
+    ) -> Outcome | Awaitable[Outcome]:
         """Ask from member `begin` on; `ignored` is what those before have said."""
         members = self._members[listener]
         for number in range(begin, len(members)):
@@ -106,8 +111,15 @@ class Chain:
             return _refuse_behind(hiding[int.from_bytes(chosen) % len(hiding)], refusal)
         return refusal
 
-    async def _ask_on(self, deciding: Awaitable[Answer], connect: Connect, exchange: Exchange, listener: int,
-                      number: int, ignored: list[Ignored]) -> Outcome:
+    async def _ask_on(
+        self,
+        deciding: Awaitable[Answer],
+        connect: Connect,
+        exchange: Exchange,
+        listener: int,
+        number: int,
+        ignored: list[Ignored],
+    ) -> Outcome:
         answer = await deciding
         if not isinstance(answer, Ignored):
             return answer

@@ -135,6 +135,7 @@ class Times:
             is_open = self._begin <= minute < self._end and day in self._days
         else:
             is_open = (minute >= self._begin and day in self._days) or (
-                minute < self._end and (day - 1) % 7 in self._days)
+                minute < self._end and (day - 1) % 7 in self._days
+            )
         was_open, self.is_open = self.is_open, is_open
         return was_open != is_open

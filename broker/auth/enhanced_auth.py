@@ -55,11 +55,28 @@ class Exchange:
         under_way: whether the authenticator has yet to decide.
     """
 
-    __slots__ = ("_answer", "_answer_timeout_s", "_answered", "_connection", "_pending", "_scope", "again", "data",
-                 "method", "under_way")
+    __slots__ = (
+        "_answer",
+        "_answer_timeout_s",
+        "_answered",
+        "_connection",
+        "_pending",
+        "_scope",
+        "again",
+        "data",
+        "method",
+        "under_way",
+    )
 
-    def __init__(self, connection: Connection, method: str | None, data: bytes | None, *, pending: Pending | None,
-                 answer_timeout_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        method: str | None,
+        data: bytes | None,
+        *,
+        pending: Pending | None,
+        answer_timeout_s: float = math.inf,
+    ) -> None:
         """Make one: of a CONNECT, which counts among `pending`; or without it of a client that is connected.
 
         Args:
@@ -113,11 +130,12 @@ class Exchange:
         assert self._answered is None or self._answered.is_set(), "one challenge at a time"
         connection = self._connection
         if connection.is_closing:
-            await trio.sleep_forever()               # until its end is dealt with, which cancels this
+            await trio.sleep_forever()  # until its end is dealt with, which cancels this
         frame = encode_fitting(
-            Auth(Reason.CONTINUE_AUTHENTICATION,
-                 {"authentication_method": self.method, "authentication_data": data}),
-            5, connection.packet_bytes_max)
+            Auth(Reason.CONTINUE_AUTHENTICATION, {"authentication_method": self.method, "authentication_data": data}),
+            5,
+            connection.packet_bytes_max,
+        )
         if not frame:
             raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no challenge fits the Maximum Packet Size")
         self._answered = trio.Event()
@@ -130,8 +148,12 @@ class Exchange:
         with trio.move_on_after(self._answer_timeout_s):
             await self._answered.wait()
         if self._answer is None:
-            raise ClientError(Reason.NOT_AUTHORIZED, "MQTT-4.12.1-2", "a challenge was not answered in time",
-                              CloseReason.BAD_AUTHENTICATION)
+            raise ClientError(
+                Reason.NOT_AUTHORIZED,
+                "MQTT-4.12.1-2",
+                "a challenge was not answered in time",
+                CloseReason.BAD_AUTHENTICATION,
+            )
         answer: bytes = self._answer.properties.get("authentication_data", b"")
         return answer
 

@@ -17,8 +17,8 @@ log = get("flapping")
 
 WINDOW_S: Final = 60.0
 PAUSE_MAX_S: Final = 3600.0
-FORGOTTEN_S: Final = 2 * PAUSE_MAX_S     # after its last CONNECT
-CLIENTS_MAX: Final = 100_000             # then the one that came longest ago is forgotten
+FORGOTTEN_S: Final = 2 * PAUSE_MAX_S  # after its last CONNECT
+CLIENTS_MAX: Final = 100_000  # then the one that came longest ago is forgotten
 TOO_OFTEN: Final = Refused(Reason.CONNECTION_RATE_EXCEEDED, "the client connects too often")
 
 
@@ -50,7 +50,7 @@ class Flapping:
         if now_s >= until_s:
             count += 1
             if count > self._per_minute_max:
-                pause_s = min(PAUSE_MAX_S, WINDOW_S * 2.0 ** times)
+                pause_s = min(PAUSE_MAX_S, WINDOW_S * 2.0**times)
                 count, times, until_s = 0, min(times + 1, 30), now_s + pause_s
                 log.warning("client_flaps", client=identifier, address=peer, pause_s=pause_s)
         self._clients[identifier] = count, begun_s, times, until_s

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 log = get("http_authenticator")
 
-ANSWERS_MAX: Final = 65_536              # that are remembered; 15 MiB
-FAILURES_MAX: Final = 5                  # one after the other, after which a server is left alone for a while
-LEFT_ALONE_S: Final = (1.0, 30.0)        # the first time and at most
+ANSWERS_MAX: Final = 65_536  # that are remembered; 15 MiB
+FAILURES_MAX: Final = 5  # one after the other, after which a server is left alone for a while
+LEFT_ALONE_S: Final = (1.0, 30.0)  # the first time and at most
 WRONG: Final = Refused(Reason.BAD_USER_NAME_OR_PASSWORD)
 UNAVAILABLE: Final = Refused(Reason.SERVER_UNAVAILABLE, "who decides on clients does not answer")
 
@@ -90,12 +90,23 @@ class HttpAuthenticator:
         self._answers: dict[bytes, Remembered] = {}
         self._authorization: tuple[tuple[str, str], ...] = ()
         try:
-            self._endpoints = [Endpoint(url, HttpClient(
-                url, timeout_s=table.timeout_s, connections_max=table.connections_max, answer_bytes_max=65_536,
-                cafile=table.cafile)) for url in table.urls]
+            self._endpoints = [
+                Endpoint(
+                    url,
+                    HttpClient(
+                        url,
+                        timeout_s=table.timeout_s,
+                        connections_max=table.connections_max,
+                        answer_bytes_max=65_536,
+                        cafile=table.cafile,
+                    ),
+                )
+                for url in table.urls
+            ]
         except (OSError, ssl.SSLError) as error:
             raise StartError(
-                f"authenticator {number}: The file {table.cafile} cannot be used: {error.strerror}.") from error
+                f"authenticator {number}: The file {table.cafile} cannot be used: {error.strerror}."
+            ) from error
         self.asked = self.remembered = self.failed = 0
         self.use(self.read())
 
@@ -113,12 +124,14 @@ class HttpAuthenticator:
             text = Path(file).read_text(encoding="ascii").strip()
         except OSError as error:
             raise StartError(
-                f"authenticator {self.number}: The file {file} cannot be read: {error.strerror}.") from error
+                f"authenticator {self.number}: The file {file} cannot be read: {error.strerror}."
+            ) from error
         except UnicodeDecodeError:
             text = ""
         if not text or not text.isprintable():
-            raise StartError(f"authenticator {self.number}: The file {file} cannot be used: expected one line such as "
-                             "Bearer TOKEN.")
+            raise StartError(
+                f"authenticator {self.number}: The file {file} cannot be used: expected one line such as Bearer TOKEN."
+            )
         return text
 
     def use(self, found: str | None) -> None:
@@ -136,9 +149,15 @@ class HttpAuthenticator:
 
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
-        return {"authenticator": self.number, "type": self.kind, "contract": self._table.contract,
-                "asked": self.asked, "verified": len(self._answers), "failed": self.failed,
-                "trouble": ", ".join(one.url for one in self._endpoints if one.failures) or None}
+        return {
+            "authenticator": self.number,
+            "type": self.kind,
+            "contract": self._table.contract,
+            "asked": self.asked,
+            "verified": len(self._answers),
+            "failed": self.failed,
+            "trouble": ", ".join(one.url for one in self._endpoints if one.failures) or None,
+        }
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Ignored | Awaitable[Outcome | Ignored]:
         """Decide on a CONNECT: at once, where the answer is remembered; else when it is there."""
@@ -147,7 +166,7 @@ class HttpAuthenticator:
         try:
             password = None if connect.password is None else connect.password.decode()
         except UnicodeDecodeError:
-            return Ignored()             # no contract can say it
+            return Ignored()  # no contract can say it
         question = CONTRACTS[self._table.contract][0](_login_of(connect, password, exchange))
         key = hashlib.blake2b(question.body, key=self._key, digest_size=32).digest()
         known = self._answers.get(key)
@@ -195,8 +214,12 @@ class HttpAuthenticator:
             return Ignored()
         if verdict.result != ALLOW or (verdict.expires_at_s is not None and verdict.expires_at_s <= time.time()):
             return WRONG
-        return Accepted(verdict.user_name or connect.user_name, groups=verdict.groups, superuser=verdict.superuser,
-                        expires_at_s=verdict.expires_at_s)
+        return Accepted(
+            verdict.user_name or connect.user_name,
+            groups=verdict.groups,
+            superuser=verdict.superuser,
+            expires_at_s=verdict.expires_at_s,
+        )
 
 
 def _login_of(connect: Connect, password: str | None, exchange: Exchange) -> Login:
@@ -204,6 +227,14 @@ def _login_of(connect: Connect, password: str | None, exchange: Exchange) -> Log
     facts = exchange.facts
     certificate = None if facts is None else facts.certificate
     return Login(
-        connect.client_identifier.decode(), connect.user_name, password, connect.version, connect.clean_start,
-        host or None, int(port) if port.isdigit() else None, 0 if facts is None else facts.listener,
-        None if certificate is None else certificate.cn, None if certificate is None else certificate.dn)
+        connect.client_identifier.decode(),
+        connect.user_name,
+        password,
+        connect.version,
+        connect.clean_start,
+        host or None,
+        int(port) if port.isdigit() else None,
+        0 if facts is None else facts.listener,
+        None if certificate is None else certificate.cn,
+        None if certificate is None else certificate.dn,
+    )

@@ -12,7 +12,7 @@ import h11
 import trio
 
 READ_BYTES: Final = 65_536
-KEPT_S: Final = 30.0             # for which a connection that nobody uses is kept: less than servers do
+KEPT_S: Final = 30.0  # for which a connection that nobody uses is kept: less than servers do
 
 
 class HttpError(Exception):
@@ -57,8 +57,15 @@ class HttpClient:
     Raises OSError, ssl.SSLError: the certificates cannot be read.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, connections_max: int = 8, answer_bytes_max: int = 1 << 20,
-                 cafile: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float,
+        connections_max: int = 8,
+        answer_bytes_max: int = 1 << 20,
+        cafile: str | None = None,
+    ) -> None:
         parts = urlsplit(url)
         assert parts.scheme in ("http", "https"), parts.scheme
         assert parts.hostname is not None
@@ -72,12 +79,20 @@ class HttpClient:
         self._kept: list[_Connection] = []
         self._context = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
 
-    async def ask(self, method: str = "GET", body: bytes = b"", headers: Sequence[tuple[str, str]] = (),
-                  target: str | None = None) -> HttpAnswer:
+    async def ask(
+        self, method: str = "GET", body: bytes = b"", headers: Sequence[tuple[str, str]] = (), target: str | None = None
+    ) -> HttpAnswer:
         """Ask, and return what is answered, whatever its status. Raises HttpError."""
-        request = h11.Request(method=method, target=target or self._target, headers=[
-            ("Host", self._name), ("User-Agent", "shoal"), *headers,
-            *([("Content-Length", str(len(body)))] if body or method != "GET" else [])])
+        request = h11.Request(
+            method=method,
+            target=target or self._target,
+            headers=[
+                ("Host", self._name),
+                ("User-Agent", "shoal"),
+                *headers,
+                *([("Content-Length", str(len(body)))] if body or method != "GET" else []),
+            ],
+        )
         with trio.move_on_after(self._timeout_s):
             async with self._places:
                 return await self._ask(request, body)
@@ -122,9 +137,13 @@ class HttpClient:
         parser, stream = connection.parser, connection.stream
         answered = False
         try:
-            await stream.send_all(b"".join(
-                data for event in (request, *((h11.Data(data=body),) if body else ()), h11.EndOfMessage())
-                if (data := parser.send(event)) is not None))
+            await stream.send_all(
+                b"".join(
+                    data
+                    for event in (request, *((h11.Data(data=body),) if body else ()), h11.EndOfMessage())
+                    if (data := parser.send(event)) is not None
+                )
+            )
             status, headers, parts, size = 0, {}, [], 0
             while True:
                 event = parser.next_event()

@@ -94,21 +94,39 @@ def _json(**fields: Any) -> Question:
 
 
 def _ask_ours(login: Login) -> Question:
-    return _json(client_identifier=login.client_identifier, user_name=login.user_name, password=login.password,
-                 version=login.version, address=login.host, listener=login.listener,
-                 certificate=None if login.subject is None else {"cn": login.common_name, "dn": login.subject})
+    return _json(
+        client_identifier=login.client_identifier,
+        user_name=login.user_name,
+        password=login.password,
+        version=login.version,
+        address=login.host,
+        listener=login.listener,
+        certificate=None if login.subject is None else {"cn": login.common_name, "dn": login.subject},
+    )
 
 
 def _ask_emqx(login: Login) -> Question:
-    return _json(clientid=login.client_identifier, username=login.user_name, password=login.password,
-                 peerhost=login.host, cert_common_name=login.common_name, cert_subject=login.subject)
+    return _json(
+        clientid=login.client_identifier,
+        username=login.user_name,
+        password=login.password,
+        peerhost=login.host,
+        cert_common_name=login.common_name,
+        cert_subject=login.subject,
+    )
 
 
 def _ask_vernemq(login: Login) -> Question:
     five = login.version == 5
-    asked = _json(peer_addr=login.host, peer_port=login.port, username=login.user_name, password=login.password,
-                  mountpoint="", client_id=login.client_identifier,
-                  **{"clean_start" if five else "clean_session": login.clean_start})
+    asked = _json(
+        peer_addr=login.host,
+        peer_port=login.port,
+        username=login.user_name,
+        password=login.password,
+        mountpoint="",
+        client_id=login.client_identifier,
+        **{"clean_start" if five else "clean_session": login.clean_start},
+    )
     hook = "auth_on_register_m5" if five else "auth_on_register"
     return Question((*asked.headers, ("vernemq-hook", hook)), asked.body)
 
@@ -118,9 +136,17 @@ def _ask_go_auth(login: Login) -> Question:
 
 
 def _ask_rabbitmq(login: Login) -> Question:
-    return Question((("Content-Type", "application/x-www-form-urlencoded"),), urlencode({
-        "username": login.user_name or "", "password": login.password or "", "vhost": "/",
-        "client_id": login.client_identifier}).encode())
+    return Question(
+        (("Content-Type", "application/x-www-form-urlencoded"),),
+        urlencode(
+            {
+                "username": login.user_name or "",
+                "password": login.password or "",
+                "vhost": "/",
+                "client_id": login.client_identifier,
+            }
+        ).encode(),
+    )
 
 
 def _read_ours(answer: HttpAnswer) -> Verdict:
@@ -132,7 +158,7 @@ def _read_emqx(answer: HttpAnswer) -> Verdict:
     if answer.status == 204:
         return Verdict(ALLOW)
     if answer.status != 200:
-        return Verdict(IGNORE)           # as EMQX has it; what is down has not come here
+        return Verdict(IGNORE)  # as EMQX has it; what is down has not come here
     said = _decoded(answer, _Emqx)
     return Verdict(_one_of(said.result), superuser=said.is_superuser, expires_at_s=said.expire_at)
 
@@ -171,8 +197,9 @@ def verdict_of(contract: str, answer: HttpAnswer) -> Verdict:
     if answer.status >= 500 or answer.status == 429:
         raise HttpError(f"answered {answer.status}")
     verdict = CONTRACTS[contract][1](answer)
-    if verdict.user_name is not None and not (0 < len(verdict.user_name.encode("utf-8", "replace")) <= 65_535
-                                              and "\0" not in verdict.user_name):
+    if verdict.user_name is not None and not (
+        0 < len(verdict.user_name.encode("utf-8", "replace")) <= 65_535 and "\0" not in verdict.user_name
+    ):
         raise HttpError("a user name that is none")
     if verdict.expires_at_s is not None and not 0 <= verdict.expires_at_s < 1 << 40:
         raise HttpError("an end that is no time")

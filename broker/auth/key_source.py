@@ -14,8 +14,8 @@ from broker.logs import get
 
 log = get("tokens")
 
-ASK_AGAIN_S: Final = 10.0        # between two looks for a key that is not known: clients can make up names of keys
-RETRY_S: Final = (1.0, 60.0)     # after a look in vain, the first time and at most
+ASK_AGAIN_S: Final = 10.0  # between two looks for a key that is not known: clients can make up names of keys
+RETRY_S: Final = (1.0, 60.0)  # after a look in vain, the first time and at most
 
 
 class KeySource:
@@ -37,8 +37,9 @@ class KeySource:
         has_found: whether keys were found ever.
     """
 
-    def __init__(self, number: int, client: HttpClient, allowed: Sequence[str], refresh_s: float,
-                 found: Callable[[], None]) -> None:
+    def __init__(
+        self, number: int, client: HttpClient, allowed: Sequence[str], refresh_s: float, found: Callable[[], None]
+    ) -> None:
         self.keys: list[Key] = []
         self.error: str | None = None
         self.has_found = False
@@ -48,7 +49,7 @@ class KeySource:
         self._refresh_s = refresh_s
         self._found = found
         self._seen = b""
-        self._looked_s = -float("inf")           # when the last look began, trio's clock
+        self._looked_s = -float("inf")  # when the last look began, trio's clock
         self._looking = trio.Lock()
         self._asked = trio.Event()
 

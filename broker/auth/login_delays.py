@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-FREE_OF_USER: Final = 3          # failures of one user from one network before the next attempt waits
-FREE_OF_NETWORK: Final = 10      # different users that failed from one network, likewise
-FORGOTTEN_S: Final = 900.0       # after the last failure
-ENTRIES_MAX: Final = 20_000      # then the one that failed longest ago is forgotten
+FREE_OF_USER: Final = 3  # failures of one user from one network before the next attempt waits
+FREE_OF_NETWORK: Final = 10  # different users that failed from one network, likewise
+FORGOTTEN_S: Final = 900.0  # after the last failure
+ENTRIES_MAX: Final = 20_000  # then the one that failed longest ago is forgotten
 
 
 class LoginDelays:
@@ -23,7 +23,7 @@ class LoginDelays:
 
     def __init__(self, delay_max_s: float) -> None:
         self._delay_max_s = delay_max_s
-        self._failed: OrderedDict[tuple[str, str | None], tuple[int, float]] = OrderedDict()     # count, last time
+        self._failed: OrderedDict[tuple[str, str | None], tuple[int, float]] = OrderedDict()  # count, last time
 
     def __len__(self) -> int:
         return len(self._failed)

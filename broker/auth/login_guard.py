@@ -63,16 +63,20 @@ class LoginGuard:
             return _not_asked(outcome)
         return self._decided_late(outcome, connect, exchange, (network, user))
 
-    async def _decided_late(self, deciding: Awaitable[Outcome], connect: Connect, exchange: Exchange,
-                            key: tuple[str, str] | None) -> Outcome:
+    async def _decided_late(
+        self, deciding: Awaitable[Outcome], connect: Connect, exchange: Exchange, key: tuple[str, str] | None
+    ) -> Outcome:
         return self._decided(await deciding, connect, exchange, key)
 
     def _decided(self, outcome: Outcome, connect: Connect, exchange: Exchange, key: tuple[str, str] | None) -> Outcome:
         if key is not None and self._delays is not None:
             if isinstance(outcome, Accepted):
                 self._delays.succeeded(*key)
-            elif (isinstance(outcome, Refused) and outcome.reason in FAILURES
-                  and self._delays.failed(*key, time.monotonic())):
+            elif (
+                isinstance(outcome, Refused)
+                and outcome.reason in FAILURES
+                and self._delays.failed(*key, time.monotonic())
+            ):
                 log.warning("logins_slowed", address=key[0] or "unknown", user=shown_name(key[1]))
         return self._unless_banned(outcome, connect, exchange)
 

@@ -12,7 +12,7 @@ from broker.wire.packets import may_carry
 from broker.wire.properties import PacketType
 from broker.wire.reasons import CloseReason, Reason
 
-STRING_BYTES_MAX = 65_535        # of any string or binary data in a packet (1.5.4, 1.5.6)
+STRING_BYTES_MAX = 65_535  # of any string or binary data in a packet (1.5.4, 1.5.6)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,11 +69,14 @@ class PasswordFile:
         try:
             lines = PasswordLines(Path(file).read_bytes())
         except OSError as error:
-            raise StartError(f"authenticator {self.number}: The password file {file} cannot be read: {error.strerror}. "
-                             f"`shoal passwd {file} USER` makes one.") from error
+            raise StartError(
+                f"authenticator {self.number}: The password file {file} cannot be read: {error.strerror}. "
+                f"`shoal passwd {file} USER` makes one."
+            ) from error
         except PasswordLineError as error:
             raise StartError(
-                f"authenticator {self.number}: The password file {file} cannot be used: {error}.") from None
+                f"authenticator {self.number}: The password file {file} cannot be used: {error}."
+            ) from None
         if any(PasswordHash(stored).kind == "argon2id" for stored in lines.hashes.values()):
             import argon2.low_level  # noqa: F401  (here, and not at the first login)
         return lines
@@ -81,8 +84,13 @@ class PasswordFile:
     def use(self, lines: PasswordLines) -> None:
         """From now on, let in who is in these lines. Clients that are connected stay."""
         if lines.skipped:
-            log.warning("password_lines_skipped", file=self.files[0], lines=lines.skipped[:20],
-                        count=len(lines.skipped), what="there is no colon in them, so they are no users")
+            log.warning(
+                "password_lines_skipped",
+                file=self.files[0],
+                lines=lines.skipped[:20],
+                count=len(lines.skipped),
+                what="there is no colon in them, so they are no users",
+            )
         self._hashes = lines.hashes
         self._stored = lines.stored
         self._scram_iterations = lines.scram_iterations
@@ -92,8 +100,13 @@ class PasswordFile:
 
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
-        return {"authenticator": self.number, "type": self.kind, "file": self.files[0], "users": len(self._hashes),
-                "verified": len(self.verified)}
+        return {
+            "authenticator": self.number,
+            "type": self.kind,
+            "file": self.files[0],
+            "users": len(self._hashes),
+            "verified": len(self.verified),
+        }
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Ignored | Awaitable[Outcome]:
         """Decide on a CONNECT: at once, where the login was verified before; else when its password has been hashed."""
@@ -137,7 +150,7 @@ class PasswordFile:
 
         outcome = await prove(exchange, method, credentials_of)
         if isinstance(outcome, Accepted) and self._hashes.get(outcome.identity or "") != asked[0]:
-            return SCRAM_FAILED      # the file was read again meanwhile
+            return SCRAM_FAILED  # the file was read again meanwhile
         return outcome
 
     def _scram_stored(self, user_name: str, method: str) -> bytes | None:
@@ -149,7 +162,7 @@ class PasswordFile:
         if not await self._fits(stored, password):
             return WRONG
         if self._hashes.get(user) != stored:
-            return WRONG             # the file was read again meanwhile, and the user has another password, or is gone
+            return WRONG  # the file was read again meanwhile, and the user has another password, or is gone
         self.verified.add(user, stored, password)
         return Accepted(user)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from broker.auth.scram import ScramCredentials
 
-KEY_BYTES: Final = 64                # of a hash: SHA-512's, and what mosquitto has argon2id make
-SALTS_BYTES: Final = (12, 64)        # of $6$ and $7$: mosquitto 2.0's and 2.1's; it takes no others
+KEY_BYTES: Final = 64  # of a hash: SHA-512's, and what mosquitto has argon2id make
+SALTS_BYTES: Final = (12, 64)  # of $6$ and $7$: mosquitto 2.0's and 2.1's; it takes no others
 ITERATIONS: Final = 210_000
 ITERATIONS_MAX: Final = 100_000_000
 # Those of mosquitto 2.1: 46 MiB for each login that is under way.
@@ -26,10 +26,12 @@ ARGON2_TIME_MAX: Final = 1000
 ARGON2_VERSION: Final = 19
 # That are written; the first by default.
 KINDS: Final = ("argon2id", "sha512-pbkdf2", "scram-sha-256", "scram-sha-512")
-SCRAM: Final = b"SCRAM-"         # with which SCRAM credentials begin (RFC 5803)
+SCRAM: Final = b"SCRAM-"  # with which SCRAM credentials begin (RFC 5803)
 
+# fmt: off
 _ARGON2ID: Final = re.compile(
     rb"\$argon2id\$v=19\$m=([1-9][0-9]{0,9}),t=([1-9][0-9]{0,9}),p=([1-9][0-9]{0,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)")
+# fmt: on
 _PBKDF2: Final = re.compile(rb"\$7\$([1-9][0-9]{0,9})\$([^$]+)\$([^$]+)")
 _SHA512: Final = re.compile(rb"\$6\$([^$]+)\$([^$]+)")
 
@@ -62,14 +64,18 @@ class PasswordHash:
             self._kind = "argon2id"
             memory_kib, time, lanes = (int(number) for number in found.groups()[:3])
             if lanes > 255 or not 8 * lanes <= memory_kib <= ARGON2_MEMORY_KIB_MAX or time > ARGON2_TIME_MAX:
-                raise HashError(f"an argon2id hash with m={memory_kib},t={time},p={lanes}, expected m from 8 times p "
-                                f"to {ARGON2_MEMORY_KIB_MAX}, t up to {ARGON2_TIME_MAX} and p up to 255")
+                raise HashError(
+                    f"an argon2id hash with m={memory_kib},t={time},p={lanes}, expected m from 8 times p "
+                    f"to {ARGON2_MEMORY_KIB_MAX}, t up to {ARGON2_TIME_MAX} and p up to 255"
+                )
             self._cost = memory_kib, time, lanes
             self._salt, self._wanted = (_base64(part + b"=" * (-len(part) % 4)) for part in found.groups()[3:])
             # mosquitto's are 64 bytes long; other programs write 16 and 32 under the same name.
             if not (8 <= len(self._salt) <= 64 and 16 <= len(self._wanted) <= KEY_BYTES):
-                raise HashError(f"an argon2id hash of {len(self._wanted)} bytes with a salt of {len(self._salt)}, "
-                                "expected 16 to 64 with 8 to 64")
+                raise HashError(
+                    f"an argon2id hash of {len(self._wanted)} bytes with a salt of {len(self._salt)}, "
+                    "expected 16 to 64 with 8 to 64"
+                )
             return
         if stored.startswith(b"$7$"):
             found = _matched(_PBKDF2, stored, "a $7$ hash", "$7$ITERATIONS$SALT$HASH")
@@ -84,8 +90,10 @@ class PasswordHash:
             raise HashError("no hash that is known, expected $6$, $7$, $argon2id$, or SCRAM credentials")
         self._salt, self._wanted = (_base64(part) for part in found.groups()[-2:])
         if len(self._salt) not in SALTS_BYTES or len(self._wanted) != KEY_BYTES:
-            raise HashError(f"a {stored[:3].decode()} hash of {len(self._wanted)} bytes with a salt of "
-                            f"{len(self._salt)}, expected {KEY_BYTES} with 12 or 64")
+            raise HashError(
+                f"a {stored[:3].decode()} hash of {len(self._wanted)} bytes with a salt of "
+                f"{len(self._salt)}, expected {KEY_BYTES} with 12 or 64"
+            )
 
     @property
     def kind(self) -> str:
@@ -121,10 +129,14 @@ def new_hash(password: bytes, kind: str = KINDS[0], iterations: int | None = Non
     if kind == "argon2id":
         salt = secrets.token_bytes(64)
         made = _argon2id(password, salt, ARGON2_MEMORY_KIB, ARGON2_TIME, ARGON2_LANES, KEY_BYTES)
-        return (f"$argon2id$v={ARGON2_VERSION}$m={ARGON2_MEMORY_KIB},t={ARGON2_TIME},p={ARGON2_LANES}$".encode()
-                + base64.b64encode(salt).rstrip(b"=") + b"$" + base64.b64encode(made).rstrip(b"="))
+        return (
+            f"$argon2id$v={ARGON2_VERSION}$m={ARGON2_MEMORY_KIB},t={ARGON2_TIME},p={ARGON2_LANES}$".encode()
+            + base64.b64encode(salt).rstrip(b"=")
+            + b"$"
+            + base64.b64encode(made).rstrip(b"=")
+        )
     assert kind == "sha512-pbkdf2", kind
-    salt = secrets.token_bytes(12)       # the only length that mosquitto 2.0 takes
+    salt = secrets.token_bytes(12)  # the only length that mosquitto 2.0 takes
     iterations = ITERATIONS if iterations is None else iterations
     made = hashlib.pbkdf2_hmac("sha512", password, salt, iterations, KEY_BYTES)
     return b"$7$%d$%b$%b" % (iterations, base64.b64encode(salt), base64.b64encode(made))
@@ -167,7 +179,8 @@ def _scram_key(method: str, password: bytes, salt: bytes, iterations: int) -> by
 
     try:
         return ScramCredentials.from_password(
-            password.decode(), salt=salt, iterations=iterations, method=method).stored_key
+            password.decode(), salt=salt, iterations=iterations, method=method
+        ).stored_key
     except (ScramError, UnicodeDecodeError):
         return b""
 
@@ -178,6 +191,7 @@ def _new_scram(password: bytes, method: str, iterations: int | None) -> bytes:
 
     try:
         return ScramCredentials.from_password(
-            password.decode(), iterations=iterations or SCRAM_ITERATIONS, method=method).to_stored()
+            password.decode(), iterations=iterations or SCRAM_ITERATIONS, method=method
+        ).to_stored()
     except (ScramError, UnicodeDecodeError):
         raise HashError("a password with characters that SCRAM does not allow (RFC 4013)") from None

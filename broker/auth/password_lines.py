@@ -57,11 +57,12 @@ class PasswordLines:
             try:
                 name = _name(found.strip(BLANK))
                 PasswordHash(stored.strip(BLANK))
-            except ValueError as error:          # a HashError is one
+            except ValueError as error:  # a HashError is one
                 raise PasswordLineError(number, str(error)) from None
             if name in self._line_of:
                 raise PasswordLineError(
-                    number, f"the user of line {self._line_of[name]} again, expected each user once")
+                    number, f"the user of line {self._line_of[name]} again, expected each user once"
+                )
             self._line_of[name] = number
             self.hashes[name] = stored.strip(BLANK)
         self.stored = tuple(self.hashes.values())
@@ -79,7 +80,7 @@ class PasswordLines:
         if name in self._line_of:
             lines[self._line_of[name] - 1] = new
         elif lines[-1]:
-            lines += [new, b""]              # its last line has no end
+            lines += [new, b""]  # its last line has no end
         else:
             lines[-1:] = [new, b""]
         return b"\n".join(lines)
@@ -87,7 +88,7 @@ class PasswordLines:
     def without_user(self, name: str) -> bytes:
         """Return the file without a user, who is in it."""
         at = self._line_of[name] - 1
-        return b"\n".join(self._lines[:at] + self._lines[at + 1:])
+        return b"\n".join(self._lines[:at] + self._lines[at + 1 :])
 
 
 def checked_name(name: bytes) -> str:

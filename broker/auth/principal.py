@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from broker.auth.outcome import Accepted
     from broker.transport.facts import Certificate, Facts
 
-IN_PROCESS: Final = -1           # "listener" of a client in this process
+IN_PROCESS: Final = -1  # "listener" of a client in this process
 
 
 class Principal(Struct, frozen=True):
@@ -41,9 +41,17 @@ class Principal(Struct, frozen=True):
 
     def encoded(self) -> bytes:
         """Return what the log keeps of it, beside the client identifier (docs/formats.md)."""
-        return msgspec.msgpack.encode((
-            self.user_name, self.address, self.listener, self.certificate, self.groups, self.superuser,
-            plain_rules(self.rules)))
+        return msgspec.msgpack.encode(
+            (
+                self.user_name,
+                self.address,
+                self.listener,
+                self.certificate,
+                self.groups,
+                self.superuser,
+                plain_rules(self.rules),
+            )
+        )
 
 
 def plain_rules(rules: Any) -> Any:
@@ -64,5 +72,12 @@ def principal_of(peer: str | None, facts: Facts | None, client_identifier: bytes
         facts: what its connection tells of it; None: nothing.
     """
     return Principal(
-        accepted.identity, client_identifier, host_of(peer), 0 if facts is None else facts.listener,
-        None if facts is None else facts.certificate, accepted.groups, accepted.superuser, accepted.rules)
+        accepted.identity,
+        client_identifier,
+        host_of(peer),
+        0 if facts is None else facts.listener,
+        None if facts is None else facts.certificate,
+        accepted.groups,
+        accepted.superuser,
+        accepted.rules,
+    )

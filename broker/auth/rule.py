@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from broker.auth.principal import Principal
 
 PUBLISH: Final = 1
-READ: Final = 2                  # subscribe, and be sent what matches
-SHARE: Final = 4                 # subscribe by $share, beside READ
-REPLAY: Final = 8                # subscribe by $replay, beside READ
+READ: Final = 2  # subscribe, and be sent what matches
+SHARE: Final = 4  # subscribe by $share, beside READ
+REPLAY: Final = 8  # subscribe by $replay, beside READ
 EVERY_ACTION: Final = PUBLISH | READ | SHARE | REPLAY
 
 # In a rule's topic filter they stand for what the client has; no UTF-8 has these bytes.

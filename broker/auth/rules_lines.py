@@ -9,16 +9,7 @@ import zoneinfo
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from broker.auth.conditions import (
-    DAYS,
-    All,
-    ByListener,
-    FromNetworks,
-    HasCertificate,
-    InGroups,
-    Named,
-    Times,
-)
+from broker.auth.conditions import DAYS, All, ByListener, FromNetworks, HasCertificate, InGroups, Named, Times
 from broker.auth.rule import (
     CLIENT_IDENTIFIER,
     EVERY_ACTION,
@@ -38,8 +29,23 @@ ACTIONS: Final = {"publish": PUBLISH, "subscribe": READ, "share": SHARE, "replay
 PLACEHOLDERS: Final = {"${clientid}": CLIENT_IDENTIFIER, "${username}": USER_NAME}
 CERTIFICATE_FIELDS: Final = ("cn", "dn", "san_dns", "san_uri", "san_email", "sha256", "issuer")
 HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|24:00)")
-KEYS: Final = ("allow", "deny", "topics", "users", "anonymous", "client_ids", "groups", "networks", "listeners",
-               "certificate", "qos", "retain", "hours", "days", "name")
+KEYS: Final = (
+    "allow",
+    "deny",
+    "topics",
+    "users",
+    "anonymous",
+    "client_ids",
+    "groups",
+    "networks",
+    "listeners",
+    "certificate",
+    "qos",
+    "retain",
+    "hours",
+    "days",
+    "name",
+)
 RULES_MAX: Final = 1_000_000
 
 
@@ -69,7 +75,7 @@ class RulesLines:
         try:
             text = data.decode()
             tables = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:        # of UTF-8 and of TOML
+        except (ValueError, RecursionError) as error:  # of UTF-8 and of TOML
             raise RulesLineError(str(error)) from None
         found = tables.pop("rule", [])
         self._zone = _zone(tables.pop("time_zone", None))
@@ -104,8 +110,11 @@ class RulesLines:
         text = rule.topic_filter
         for written, mark in PLACEHOLDERS.items():
             text = text.replace(mark, written.encode())
-        actions = "all" if rule.actions == EVERY_ACTION else ",".join(
-            word for word, action in ACTIONS.items() if action != EVERY_ACTION and rule.actions & action)
+        actions = (
+            "all"
+            if rule.actions == EVERY_ACTION
+            else ",".join(word for word, action in ACTIONS.items() if action != EVERY_ACTION and rule.actions & action)
+        )
         return f"{'allow' if rule.allow else 'deny'} {actions} {text.decode()}"
 
     def _place(self, number: int) -> str:
@@ -135,8 +144,16 @@ class RulesLines:
         for text in _texts(table, "topics"):
             topic_filter = _topic_filter(text)
             for holder in _holders(table):
-                yield Rule("allow" in table, actions, topic_filter, holder, number, tuple(sorted(set(qos))), retain,
-                           condition=condition)
+                yield Rule(
+                    "allow" in table,
+                    actions,
+                    topic_filter,
+                    holder,
+                    number,
+                    tuple(sorted(set(qos))),
+                    retain,
+                    condition=condition,
+                )
 
     def _condition(self, table: Mapping[str, Any]) -> Condition | None:
         """Return what a rule asks for beside user name and topic."""
@@ -157,8 +174,10 @@ class RulesLines:
 
     def _listener(self, text: str) -> int:
         if text not in self._listeners:
-            raise ValueError(f"listeners: found {text!r}, expected addresses of the settings: "
-                             + (", ".join(self._listeners) or "there are none"))
+            raise ValueError(
+                f"listeners: found {text!r}, expected addresses of the settings: "
+                + (", ".join(self._listeners) or "there are none")
+            )
         return self._listeners.index(text)
 
     def _times(self, table: Mapping[str, Any]) -> Times:
@@ -227,8 +246,9 @@ def _zone(found: object) -> zoneinfo.ZoneInfo | None:
     try:
         return zoneinfo.ZoneInfo(_text(found, "time_zone"))
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
-        raise RulesLineError(f"time_zone: found {found!r}, expected a name that this machine knows, such as "
-                             "Europe/Berlin") from None
+        raise RulesLineError(
+            f"time_zone: found {found!r}, expected a name that this machine knows, such as Europe/Berlin"
+        ) from None
 
 
 def _texts(table: Mapping[str, Any], key: str) -> list[str]:

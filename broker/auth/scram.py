@@ -24,26 +24,37 @@ if TYPE_CHECKING:
 
 METHOD = "SCRAM-SHA-256"
 METHOD_512 = "SCRAM-SHA-512"
-HASHES = {METHOD: "sha256", METHOD_512: "sha512"}        # by method
-METHOD_OF_KEY = {32: METHOD, 64: METHOD_512}             # by bytes of a key
+HASHES = {METHOD: "sha256", METHOD_512: "sha512"}  # by method
+METHOD_OF_KEY = {32: METHOD, 64: METHOD_512}  # by bytes of a key
 SALT_BYTES = 16
-NONCE_BYTES = 18                 # of randomness in our half of the nonce
-MESSAGE_BYTES_MAX = 4096         # of one message of the client's; real ones have about a hundred
+NONCE_BYTES = 18  # of randomness in our half of the nonce
+MESSAGE_BYTES_MAX = 4096  # of one message of the client's; real ones have about a hundred
 
 # As RFC 5803 has it: method, iterations, salt, stored key and server key.
 _STORED = re.compile(
-    rb"(SCRAM-SHA-256|SCRAM-SHA-512)\$([1-9][0-9]{0,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
+    rb"(SCRAM-SHA-256|SCRAM-SHA-512)\$([1-9][0-9]{0,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)"
+)
 _CLIENT_FIRST = re.compile(
     r"(?P<header>(?:n|y|p=[A-Za-z0-9.-]+),(?:a=(?P<authorization>[^,]+))?,)"
-    r"(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[!-+\--~]+)(?:,[A-Za-z]=[^,]+)*)")
+    r"(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[!-+\--~]+)(?:,[A-Za-z]=[^,]+)*)"
+)
 _CLIENT_FINAL = re.compile(
     r"(?P<without_proof>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)(?:,[A-Za-z]=[^,]+)*?)"
-    r",p=(?P<proof>[A-Za-z0-9+/=]+)")
+    r",p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
 _ESCAPE = re.compile("=(2C|3D)?")
 _PROHIBITED = (
-    stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3, stringprep.in_table_c4,
-    stringprep.in_table_c5, stringprep.in_table_c6, stringprep.in_table_c7, stringprep.in_table_c8,
-    stringprep.in_table_c9, stringprep.in_table_a1)
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+    stringprep.in_table_a1,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +78,9 @@ class ScramCredentials:
         return METHOD_OF_KEY[len(self.stored_key)]
 
     @classmethod
-    def from_password(cls, password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS,
-                      method: str = METHOD) -> ScramCredentials:
+    def from_password(
+        cls, password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS, method: str = METHOD
+    ) -> ScramCredentials:
         """Derive credentials from a password.
 
         Args:
@@ -107,17 +119,21 @@ class ScramCredentials:
         iterations = int(found[2])
         size = hashlib.new(HASHES[found[1].decode()]).digest_size
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-            raise ScramError(f"SCRAM credentials of {iterations} iterations, expected {ITERATIONS_MIN} to "
-                             f"{ITERATIONS_MAX}")
+            raise ScramError(
+                f"SCRAM credentials of {iterations} iterations, expected {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+            )
         if (len(stored_key), len(server_key)) != (size, size) or not 8 <= len(salt) <= 64:
-            raise ScramError(f"SCRAM credentials with keys of {len(stored_key)} and {len(server_key)} bytes and a salt "
-                             f"of {len(salt)}, expected {size}, {size} and 8 to 64")
+            raise ScramError(
+                f"SCRAM credentials with keys of {len(stored_key)} and {len(server_key)} bytes and a salt "
+                f"of {len(salt)}, expected {size}, {size} and 8 to 64"
+            )
         return cls(salt, iterations, stored_key, server_key)
 
     def to_stored(self) -> bytes:
         """Return them as a file has them."""
-        salt, stored_key, server_key = (base64.b64encode(part) for part in (
-            self.salt, self.stored_key, self.server_key))
+        salt, stored_key, server_key = (
+            base64.b64encode(part) for part in (self.salt, self.stored_key, self.server_key)
+        )
         return b"%b$%d:%b$%b:%b" % (self.method.encode(), self.iterations, salt, stored_key, server_key)
 
 
@@ -140,8 +156,9 @@ class ScramSha256:
         iterations: told for names that do not exist: what real users have.
     """
 
-    def __init__(self, users: Mapping[str, ScramCredentials], *, secret: bytes | None = None,
-                 iterations: int = ITERATIONS) -> None:
+    def __init__(
+        self, users: Mapping[str, ScramCredentials], *, secret: bytes | None = None, iterations: int = ITERATIONS
+    ) -> None:
         assert iterations >= ITERATIONS_MIN, iterations
         self._users = users
         self._secret = secrets.token_bytes(32) if secret is None else secret
@@ -185,7 +202,7 @@ async def prove(exchange: Exchange, method: str, credentials_of: Callable[[str],
 def unknown_credentials(user_name: str, secret: bytes, iterations: int, method: str = METHOD) -> ScramCredentials:
     """Return credentials that fit no password, for a name that does not exist: always the same for one name."""
     digest = hmac.digest(secret, user_name.encode(), "sha512")
-    key = digest[:hashlib.new(HASHES[method]).digest_size]
+    key = digest[: hashlib.new(HASHES[method]).digest_size]
     return ScramCredentials(digest[:SALT_BYTES], iterations, key, key)
 
 
@@ -214,8 +231,9 @@ class Login:
         ScramError: the message is not one of SCRAM, or asks for what is not offered.
     """
 
-    def __init__(self, client_first: bytes, credentials_of: Callable[[str], ScramCredentials], nonce: str,
-                 method: str = METHOD) -> None:
+    def __init__(
+        self, client_first: bytes, credentials_of: Callable[[str], ScramCredentials], nonce: str, method: str = METHOD
+    ) -> None:
         first = _match(_CLIENT_FIRST, client_first)
         if first["header"].startswith("p"):
             raise ScramError("channel binding is not offered")
@@ -254,14 +272,18 @@ class Login:
 
 def saslprep(text: str) -> str:
     """Return a user name or password in the one form in which it is compared (RFC 4013). Raises ScramError."""
-    mapped = "".join(" " if stringprep.in_table_c12(character) else character
-                     for character in text if not stringprep.in_table_b1(character))
+    mapped = "".join(
+        " " if stringprep.in_table_c12(character) else character
+        for character in text
+        if not stringprep.in_table_b1(character)
+    )
     prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
     if not prepared or any(prohibited(character) for character in prepared for prohibited in _PROHIBITED):
         raise ScramError("an empty name or password, or a character that it may not have")
     if any(map(stringprep.in_table_d1, prepared)) and (
-            any(map(stringprep.in_table_d2, prepared))
-            or not (stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1]))):
+        any(map(stringprep.in_table_d2, prepared))
+        or not (stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1]))
+    ):
         raise ScramError("a name or password of mixed direction")
     return prepared
 

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
 from broker.auth.token_keys import Key, Keys, UnusableKeyError, keys_in, secret_in
-from broker.auth.web_token import (
-    Believed,
-    ClaimRules,
-    NoTokenError,
-    RefusedTokenError,
-    UnknownKeyError,
-    claims_of,
-)
+from broker.auth.web_token import Believed, ClaimRules, NoTokenError, RefusedTokenError, UnknownKeyError, claims_of
 from broker.config.start_error import StartError
 from broker.logs import get
 from broker.wire.reasons import Reason
@@ -58,10 +51,15 @@ class TokenAuthenticator:
         self._table = table
         self._now_s = now_s
         self._rules = ClaimRules(
-            issuers=table.issuers, audience=table.audience, leeway_s=table.leeway_s,
-            user_claim=table.user_claim or None, equal=table.claims, end_required=table.exp_required)
+            issuers=table.issuers,
+            audience=table.audience,
+            leeway_s=table.leeway_s,
+            user_claim=table.user_claim or None,
+            equal=table.claims,
+            end_required=table.exp_required,
+        )
         self._keys = Keys()
-        self._own: list[Key] = []                # those of files
+        self._own: list[Key] = []  # those of files
         self._source = None if table.jwks_url is None else self._source_of(table, table.jwks_url)
         self.use(self.read())
 
@@ -90,8 +88,9 @@ class TokenAuthenticator:
         try:
             return keys_of(file.read_bytes())
         except OSError as error:
-            raise StartError(f"authenticator {self.number}: The keys in {file} cannot be read: "
-                             f"{error.strerror}.") from error
+            raise StartError(
+                f"authenticator {self.number}: The keys in {file} cannot be read: {error.strerror}."
+            ) from error
         except UnusableKeyError as error:
             raise StartError(f"authenticator {self.number}: The file {file} cannot be used: found {error}.") from None
 
@@ -113,8 +112,9 @@ class TokenAuthenticator:
         try:
             client = HttpClient(url, timeout_s=JWKS_TIMEOUT_S, cafile=table.jwks_cafile)
         except OSError as error:
-            raise StartError(f"authenticator {self.number}: The file {table.jwks_cafile} cannot be used: "
-                             f"{error.strerror}.") from error
+            raise StartError(
+                f"authenticator {self.number}: The file {table.jwks_cafile} cannot be used: {error.strerror}."
+            ) from error
         return KeySource(self.number, client, table.algorithms, table.jwks_refresh_s, self._use_all)
 
     async def run(self) -> None:
@@ -127,14 +127,17 @@ class TokenAuthenticator:
 
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
-        return {"authenticator": self.number, "type": self.kind, "keys": self._keys.count,
-                "algorithms": list(self._table.algorithms),
-                "trouble": None if self._source is None else self._source.error}
+        return {
+            "authenticator": self.number,
+            "type": self.kind,
+            "keys": self._keys.count,
+            "algorithms": list(self._table.algorithms),
+            "trouble": None if self._source is None else self._source.error,
+        }
 
     # Clients ----------------------------------------------------------------------------------------------------------
 
-    def authenticate(self, connect: Connect, exchange: Exchange) -> (
-            Outcome | Ignored | Awaitable[Outcome | Ignored]):
+    def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Ignored | Awaitable[Outcome | Ignored]:
         """Decide on a CONNECT, or on a token that takes the place of the one before."""
         method = exchange.method
         if method is not None and method not in self._table.methods:
@@ -158,8 +161,9 @@ class TokenAuthenticator:
             return Ignored(refusal=None if method is None and isinstance(error, NoTokenError) else NOT_BELIEVED)
         return self._decide(claims, connect, exchange)
 
-    async def _decide_later(self, token: bytes, source: KeySource, connect: Connect,
-                            exchange: Exchange) -> Outcome | Ignored:
+    async def _decide_later(
+        self, token: bytes, source: KeySource, connect: Connect, exchange: Exchange
+    ) -> Outcome | Ignored:
         """Look for new keys first."""
         await source.look()
         try:

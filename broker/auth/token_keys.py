@@ -22,21 +22,36 @@ from jwt.exceptions import PyJWTError
 
 from broker.config.authenticator import SECRET_ALGORITHMS
 
-RSA_BITS_MIN: Final = 2048           # RFC 7518, sections 3.3 and 3.5
-TRIED_MAX: Final = 8                 # keys for one token: each costs a signature
-KEYS_MAX: Final = 1000               # of one set
+RSA_BITS_MIN: Final = 2048  # RFC 7518, sections 3.3 and 3.5
+TRIED_MAX: Final = 8  # keys for one token: each costs a signature
+KEYS_MAX: Final = 1000  # of one set
 # RFC 7518, section 3.2: a secret is at least as long as the hash.
 _SECRET_BYTES_MIN: Final = {f"HS{bits}": bits // 8 for bits in (256, 384, 512)}
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _OF_CURVE: Final[dict[str, tuple[str, ...]]] = {
-    "secp256r1": ("ES256",), "secp384r1": ("ES384",), "secp521r1": ("ES512",), "secp256k1": ("ES256K",)}
+    "secp256r1": ("ES256",),
+    "secp384r1": ("ES384",),
+    "secp521r1": ("ES512",),
+    "secp256k1": ("ES256K",),
+}
 # Bytes of each half of a signature (RFC 7518, section 3.4), and how it is verified.
-_ELLIPTIC: Final = {"ES256": (32, ECDSA(SHA256())), "ES384": (48, ECDSA(SHA384())), "ES512": (66, ECDSA(SHA512())),
-                    "ES256K": (32, ECDSA(SHA256()))}
+_ELLIPTIC: Final = {
+    "ES256": (32, ECDSA(SHA256())),
+    "ES384": (48, ECDSA(SHA384())),
+    "ES512": (66, ECDSA(SHA512())),
+    "ES256K": (32, ECDSA(SHA256())),
+}
 _PEM: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 # What from_jwk() raises for members that are missing, or of another type, or no point of the curve.
-BROKEN_JWK: Final = (PyJWTError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
-                     UnsupportedAlgorithm)
+BROKEN_JWK: Final = (
+    PyJWTError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    UnsupportedAlgorithm,
+)
 _ALGORITHMS: Final[dict[str, Algorithm]] = get_default_algorithms()
 
 
@@ -68,9 +83,10 @@ class Key:
             size, how = elliptic
             if len(signature) != 2 * size:
                 return False
-            self.prepared.verify(encode_dss_signature(
-                int.from_bytes(signature[:size]), int.from_bytes(signature[size:])), signed, how)
-        except (InvalidSignature, ValueError):               # ValueError: it is none, in OpenSSL's eyes
+            self.prepared.verify(
+                encode_dss_signature(int.from_bytes(signature[:size]), int.from_bytes(signature[size:])), signed, how
+            )
+        except (InvalidSignature, ValueError):  # ValueError: it is none, in OpenSSL's eyes
             return False
         return True
 
@@ -86,7 +102,7 @@ class Keys:
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
         self._by_identifier: dict[tuple[str, str], list[Key]] = {}
-        self._any: dict[str, list[Key]] = {}         # by algorithm: what is tried for a token that names no key
+        self._any: dict[str, list[Key]] = {}  # by algorithm: what is tried for a token that names no key
         self.count = 0
         for key in keys:
             self.count += 1
@@ -155,8 +171,10 @@ def secret_in(data: bytes, allowed: Sequence[str]) -> Key:
     secret = data.removesuffix(b"\n").removesuffix(b"\r")
     wanted = max(_SECRET_BYTES_MIN[name] for name in allowed)
     if len(secret) < wanted:
-        raise UnusableKeyError(f"a secret of {len(secret)} bytes, expected {wanted} or more for {', '.join(allowed)}: "
-                        "whoever has one token can try short ones")
+        raise UnusableKeyError(
+            f"a secret of {len(secret)} bytes, expected {wanted} or more for {', '.join(allowed)}: "
+            "whoever has one token can try short ones"
+        )
     return Key(None, tuple(allowed), secret)
 
 
@@ -166,8 +184,9 @@ def _of_pem(label: str, block: bytes, allowed: Sequence[str]) -> list[Key]:
     if label.endswith("PARAMETERS"):
         return []
     try:
-        public = (x509.load_pem_x509_certificate(block).public_key() if label == "CERTIFICATE"
-                  else load_pem_public_key(block))
+        public = (
+            x509.load_pem_x509_certificate(block).public_key() if label == "CERTIFICATE" else load_pem_public_key(block)
+        )
     except (ValueError, UnsupportedAlgorithm):
         raise UnusableKeyError(f"a {label.lower()} that cannot be read") from None
     return [_public_key(None, public, allowed)]
@@ -188,8 +207,9 @@ def _of_jwk(jwk: dict[str, Any], allowed: Sequence[str]) -> Key:
         return _shared_key(identifier, jwk, allowed)
     if "d" in jwk:
         raise UnusableKeyError("a private key, expected the public one")
-    of_kind: Any = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}.get(kind) if isinstance(
-        kind, str) else None
+    of_kind: Any = (
+        {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}.get(kind) if isinstance(kind, str) else None
+    )
     if of_kind is None:
         raise UnusableKeyError("of a kind that is not known")
     try:

@@ -14,14 +14,22 @@ from broker.auth.rule import CLIENT_IDENTIFIER, EVERY_ACTION, PUBLISH, READ, REP
 from broker.auth.rule_set import RuleSet
 from router.matching.topic_names import check_topic_filter
 
-RULES_MAX: Final = 1000          # of one client
+RULES_MAX: Final = 1000  # of one client
 LEVELS_MAX: Final = 201
 EXACT: Final = "eq "
 PLACEHOLDERS: Final = {"${clientid}": CLIENT_IDENTIFIER, "${username}": USER_NAME}
 READING: Final = READ | SHARE | REPLAY
 ACTIONS: Final = {"publish": PUBLISH, "pub": PUBLISH, "subscribe": READING, "sub": READING, "all": EVERY_ACTION}
 RETAIN: Final[Mapping[Any, bool | None]] = {
-    "all": None, None: None, True: True, False: False, "true": True, "false": False, "1": True, "0": False}
+    "all": None,
+    None: None,
+    True: True,
+    False: False,
+    "true": True,
+    "false": False,
+    "1": True,
+    "0": False,
+}
 # EMQX has them. A rule about others than it was meant for is worse than none.
 UNKNOWN: Final = ("clientid_re", "username_re", "zone", "zone_re", "listener", "listener_re")
 
@@ -109,8 +117,9 @@ def _rules_of(table: object, number: int) -> Iterator[Rule]:
         raise TokenRulesError(f"acl, rule {number}: expected a topic")
     for topic in topics:
         text, exact = _topic_filter(topic, f"rule {number}")
-        yield Rule(permission, actions, text, line=number, qos=qos, retain=RETAIN[retain], exact=exact,
-                   condition=condition)
+        yield Rule(
+            permission, actions, text, line=number, qos=qos, retain=RETAIN[retain], exact=exact, condition=condition
+        )
 
 
 def _one_of(known: Mapping[str, Any], table: Mapping[str, Any], name: str, number: int) -> Any:
@@ -134,8 +143,9 @@ def _networks(found: object, number: int) -> FromNetworks:
     try:
         return FromNetworks((ipaddress.ip_network(str(found), strict=False),))
     except ValueError:
-        raise TokenRulesError(f"acl, rule {number}: ipaddr: expected an address, or a network such as 10.0.0.0/8"
-                              ) from None
+        raise TokenRulesError(
+            f"acl, rule {number}: ipaddr: expected an address, or a network such as 10.0.0.0/8"
+        ) from None
 
 
 def _listed(claim: Mapping[str, Any]) -> Iterator[Rule]:

@@ -7,7 +7,7 @@ import hmac
 import secrets
 from typing import Final
 
-LOGINS_MAX: Final = 65_536           # 10 MiB
+LOGINS_MAX: Final = 65_536  # 10 MiB
 
 
 class VerifiedLogins:

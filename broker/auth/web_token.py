@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEADER_BYTES_MAX: Final = 8192
 NAME_BYTES_MAX: Final = 65_535
 PLACEHOLDER: Final = re.compile(r"\$\{(username|clientid)\}")
-FOREVER_S: Final = float(1 << 40)        # 36,000 years: what ends later has no end
+FOREVER_S: Final = float(1 << 40)  # 36,000 years: what ends later has no end
 
 # Three parts of base64url without padding (RFC 7515, section 3.1): header, claims, signature.
 _COMPACT: Final = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
@@ -125,8 +125,9 @@ class ClaimRules:
             return
         listed = audience if isinstance(audience, list) else [audience]
         if not any(one in self.audience for one in listed if isinstance(one, str)):
-            raise RefusedTokenError("it is for another audience" if self.audience else
-                                    "it is for an audience, and the settings name none")
+            raise RefusedTokenError(
+                "it is for another audience" if self.audience else "it is for an audience, and the settings name none"
+            )
 
 
 def claims_of(token: bytes, keys: Keys) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def claims_of(token: bytes, keys: Keys) -> dict[str, Any]:
     if header.crit is not None:
         raise NoTokenError("a token with extensions that are not known (crit)")
     signature = _decoded(parts[3])
-    signed = token[:parts.end(2)]
+    signed = token[: parts.end(2)]
     for key in keys.of(header.alg, header.kid):
         if key.fits(header.alg, signed, signature):
             break

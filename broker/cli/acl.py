@@ -53,8 +53,17 @@ def check(files: tuple[Path, ...]) -> None:
 @click.option("--group", "groups", multiple=True, help="A group that it is in; may be given more than once.")
 @click.option("-q", "--qos", type=click.IntRange(0, 2), default=0, show_default=True)
 @click.option("-r", "--retain", is_flag=True)
-def ask(file: Path, action: str, topic: str, user: str | None, identifier: str, address: str | None,
-        groups: tuple[str, ...], qos: int, retain: bool) -> None:
+def ask(
+    file: Path,
+    action: str,
+    topic: str,
+    user: str | None,
+    identifier: str,
+    address: str | None,
+    groups: tuple[str, ...],
+    qos: int,
+    retain: bool,
+) -> None:
     """Say whether a file allows a client to publish to a topic, to subscribe to a topic filter, or to be sent a topic.
 
     Exit code 0: it does, or does in part; 1: it does not.
@@ -81,8 +90,9 @@ def ask(file: Path, action: str, topic: str, user: str | None, identifier: str, 
         click.echo(str(error), err=True)
         sys.exit(EXIT_NO)
     chain = RuleChain([rule_set], decides_by_qos=True)
-    decision = chain.explain(Principal(user, identifier.encode(), address, 0, groups=groups), action, encoded, qos,
-                             retain)
+    decision = chain.explain(
+        Principal(user, identifier.encode(), address, 0, groups=groups), action, encoded, qos, retain
+    )
     words = {Grant.WHOLE: "yes", Grant.NARROWED: "in part", Grant.REFUSED: "no"}
     click.echo(f"{words[decision.grant]}: {decision.by}")
     if decision.grant == Grant.REFUSED:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED = 1
 EXIT_NO_BROKER = 2
-ROWS_SHOWN = 1000                    # of a listing in a table, unless --limit says otherwise
+ROWS_SHOWN = 1000  # of a listing in a table, unless --limit says otherwise
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
@@ -84,7 +84,7 @@ def _list(context: click.Context, path: str, arguments: Row, limit: int | None, 
                 continue
             for row in page["rows"]:
                 _print_json(row)
-        if not as_json and (rows or not unanswered):     # "nobody" would be said of those that were not asked, too
+        if not as_json and (rows or not unanswered):  # "nobody" would be said of those that were not asked, too
             admin_text.show(name, {**(first or {}), "rows": rows, "more": more and limit is None})
         for missing in unanswered:
             click.echo(f"shoal: {missing['text']} What it has is not listed.", err=True)
@@ -150,8 +150,9 @@ def drain(context: click.Context, as_json: bool) -> None:
 def log_level(context: click.Context, level: str | None, as_json: bool) -> None:
     """Show the least severe level that is logged, or set it until the broker ends."""
     with _asking(context) as client:
-        answer = client.ask("GET", "/log-level") if level is None else client.ask(
-            "PUT", "/log-level", body={"level": level})
+        answer = (
+            client.ask("GET", "/log-level") if level is None else client.ask("PUT", "/log-level", body={"level": level})
+        )
         _print(answer, as_json, "log_level")
 
 
@@ -233,9 +234,10 @@ def kick(context: click.Context, client_identifier: str, session: bool, as_json:
 def _of_ban(command: Any) -> Any:
     """Add the options that say what a ban names."""
     for option in (
-            click.option("--address", metavar="ADDRESS[/BITS]", help="An address, or a network."),
-            click.option("--user", metavar="NAME", help="A user name."),
-            click.option("--client", metavar="ID", help="A client identifier.")):
+        click.option("--address", metavar="ADDRESS[/BITS]", help="An address, or a network."),
+        click.option("--user", metavar="NAME", help="A user name."),
+        click.option("--client", metavar="ID", help="A client identifier."),
+    ):
         command = option(command)
     return command
 
@@ -321,15 +323,20 @@ def subscriptions(
 @_JSON_LINES
 @click.pass_context
 def routes(
-    context: click.Context, topic: str, qos: int, retain: bool, publisher: str | None, limit: int | None,
-    as_json: bool,
+    context: click.Context, topic: str, qos: int, retain: bool, publisher: str | None, limit: int | None, as_json: bool
 ) -> None:
     """Show which clients a publish on TOPIC would reach now: matching topic filters, and what would become of it there.
 
     Nothing is published, and nobody's turn in a shared subscription is used up.
     """
-    _list(context, "/routes", {"topic": topic, "qos": qos, "retain": retain or None, "publisher": publisher},
-          limit, as_json, "routes")
+    _list(
+        context,
+        "/routes",
+        {"topic": topic, "qos": qos, "retain": retain or None, "publisher": publisher},
+        limit,
+        as_json,
+        "routes",
+    )
 
 
 @admin.command(short_help="What a client may do, and which rule says so.")
@@ -345,16 +352,34 @@ def routes(
 @_JSON
 @click.pass_context
 def acl(
-    context: click.Context, client: str, action: str, topic: str, user: str | None, address: str | None,
-    listener: int | None, groups: tuple[str, ...], qos: int, retain: bool, as_json: bool,
+    context: click.Context,
+    client: str,
+    action: str,
+    topic: str,
+    user: str | None,
+    address: str | None,
+    listener: int | None,
+    groups: tuple[str, ...],
+    qos: int,
+    retain: bool,
+    as_json: bool,
 ) -> None:
     """Ask whether CLIENT may publish to TOPIC, subscribe to it (a topic filter), or be sent what comes on it (read).
 
     CLIENT is a client identifier. A client that is connected is known to the broker; another one, or one that is asked
     about with --user, --address, --listener or --group, is what these say.
     """
-    asked = {"client": client, "action": action, "topic": topic, "user": user, "address": address, "listener": listener,
-             "groups": ",".join(groups) or None, "qos": qos, "retain": retain or None}
+    asked = {
+        "client": client,
+        "action": action,
+        "topic": topic,
+        "user": user,
+        "address": address,
+        "listener": listener,
+        "groups": ",".join(groups) or None,
+        "qos": qos,
+        "retain": retain or None,
+    }
     with _asking(context) as broker:
         given = {name: value for name, value in asked.items() if value is not None}
         _print(broker.ask("GET", "/acl", given), as_json, "acl")
@@ -410,9 +435,7 @@ def trace(context: click.Context, client_identifier: str, count: int | None, as_
 @click.option("--watch", is_flag=True, help="Say what happens from now on, until Ctrl-C.")
 @_JSON
 @click.pass_context
-def why(
-    context: click.Context, client_identifier: str, topic: str, last: int, watch: bool, as_json: bool
-) -> None:
+def why(context: click.Context, client_identifier: str, topic: str, last: int, watch: bool, as_json: bool) -> None:
     """Say what happened to the last messages on TOPIC for a client: matching filters, queue, acknowledgement, drop.
 
     The past is read from the log and the session's queue. QoS 0, and what only clients without a kept session wanted,

@@ -14,7 +14,7 @@ from broker.admin.unix_socket import SOCKET_NAME, short_path
 
 Row = dict[str, Any]
 
-TIMEOUT_S: Final = 35.0              # that the broker may take for an answer
+TIMEOUT_S: Final = 35.0  # that the broker may take for an answer
 PAGE_ROWS: Final = 1000
 
 
@@ -121,7 +121,7 @@ class AdminClient:
         try:
             return response.readline()
         except (OSError, http.client.HTTPException):
-            return b""                   # the broker has gone
+            return b""  # the broker has gone
 
 
 def client_path(client: str, what: str = "") -> str:
@@ -131,4 +131,3 @@ def client_path(client: str, what: str = "") -> str:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-

@@ -13,10 +13,10 @@ from rich.text import Text
 
 Row = dict[str, Any]
 
-WIDE: Final = 10_000                 # columns where no terminal sets a width: nothing is cut
+WIDE: Final = 10_000  # columns where no terminal sets a width: nothing is cut
 VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0", None: "-"}
 NEVER_S: Final = 0xFFFFFFFF
-MIN_WIDTH: Final = 10                # of a column that may be cut
+MIN_WIDTH: Final = 10  # of a column that may be cut
 
 
 class Column(NamedTuple):
@@ -51,8 +51,11 @@ def duration(seconds: float | None) -> str:
     if seconds >= NEVER_S:
         return "for ever"
     whole = int(seconds)
-    for unit, length, smaller, smaller_length in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60),
-                                                  ("min", 60, "s", 1)):
+    for unit, length, smaller, smaller_length in (
+        ("d", 86_400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
         if whole >= length:
             return f"{whole // length} {unit} {whole % length // smaller_length} {smaller}"
     return f"{whole} s" if whole >= 10 else f"{seconds:.1f} s"
@@ -121,8 +124,10 @@ def came_by(row: Row) -> str:
 
 def filters(row: Row) -> str:
     """Return the topic filters that matched, with their QoS."""
-    return ", ".join(f"{found['topic_filter']} (QoS {found['qos']}"
-                     + (f", {options(found)}" if options(found) else "") + ")" for found in row["filters"])
+    return ", ".join(
+        f"{found['topic_filter']} (QoS {found['qos']}" + (f", {options(found)}" if options(found) else "") + ")"
+        for found in row["filters"]
+    )
 
 
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
@@ -150,8 +155,14 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "listeners": (
         Column("listener", lambda row: row["listener"]),
         Column("address", lambda row: row["address"], False),
-        Column("clients", lambda row: f"{count(row['clients'])} of {count(row['clients_max'])}"
-               if row["clients_max"] else count(row["clients"])),
+        Column(
+            "clients",
+            lambda row: (
+                f"{count(row['clients'])} of {count(row['clients_max'])}"
+                if row["clients_max"]
+                else count(row["clients"])
+            ),
+        ),
         Column("handshakes", lambda row: handshakes(row["handshakes"]), False),
         Column("certificate", lambda row: ", ".join(certificate(one) for one in row["certificates"]) or "-", False),
         Column("trouble", lambda row: row["trouble"] or "-", False, True),
@@ -297,8 +308,12 @@ def columns_of(columns: tuple[Column, ...], rows: list[Row]) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         made.add_column(
-            Text(column.heading, no_wrap=True), justify="right" if column.right else "left", no_wrap=not column.cut,
-            overflow="ellipsis", min_width=MIN_WIDTH if column.cut else None)
+            Text(column.heading, no_wrap=True),
+            justify="right" if column.right else "left",
+            no_wrap=not column.cut,
+            overflow="ellipsis",
+            min_width=MIN_WIDTH if column.cut else None,
+        )
     for row in rows:
         made.add_row(*(Text(str(column.text(row)), no_wrap=True, overflow="ellipsis") for column in columns))
     return made
@@ -342,22 +357,29 @@ def put(shown: RenderableType) -> None:
 
 def _status(value: Row) -> list[RenderableType]:
     state = "ready" if value["ready"] else "not ready"
-    return [described([
-        ("Shoal", f"{value['version']}, {state}, process {value['pid']}, up {duration(value['uptime_s'])}"),
-        ("listening", ", ".join(value["listening"])),
-        ("data folder", value["data_folder"]),
-        ("durability", value["durability"]),
-        ("workers", f"{value['workers']} of {value['workers_wanted']}"),
-        ("clients", f"{count(value['clients'])} connected, {count(value['sessions'])} sessions"),
-        ("subscriptions", count(value["subscriptions"])),
-        ("messages", f"{count(value['messages_in'])} in, {count(value['messages_out'])} out, "
-                     f"{count(value['dropped'])} dropped"),
-        ("waiting", f"{count(value['queued'])} queued"),
-        ("retained", count(value["retained"])),
-        ("memory", size(value["memory_bytes"])),
-        ("log level", value["log_level"]),
-        ("trouble", "; ".join(value["troubles"])),
-    ])]
+    return [
+        described(
+            [
+                ("Shoal", f"{value['version']}, {state}, process {value['pid']}, up {duration(value['uptime_s'])}"),
+                ("listening", ", ".join(value["listening"])),
+                ("data folder", value["data_folder"]),
+                ("durability", value["durability"]),
+                ("workers", f"{value['workers']} of {value['workers_wanted']}"),
+                ("clients", f"{count(value['clients'])} connected, {count(value['sessions'])} sessions"),
+                ("subscriptions", count(value["subscriptions"])),
+                (
+                    "messages",
+                    f"{count(value['messages_in'])} in, {count(value['messages_out'])} out, "
+                    f"{count(value['dropped'])} dropped",
+                ),
+                ("waiting", f"{count(value['queued'])} queued"),
+                ("retained", count(value["retained"])),
+                ("memory", size(value["memory_bytes"])),
+                ("log level", value["log_level"]),
+                ("trouble", "; ".join(value["troubles"])),
+            ]
+        )
+    ]
 
 
 def _client(value: Row) -> list[RenderableType]:
@@ -392,7 +414,7 @@ def _client(value: Row) -> list[RenderableType]:
                  f"{duration(will['delay_interval_s'])}: {payload(will)}" if will else None),
         ("replays", ", ".join(value["replays"])),
         ("subscriptions", count(value["subscriptions"])),
-    ])]
+    ])]  # fmt: skip
     if value["topic_filters"]:
         parts += [Text(), columns_of(TABLES["subscriptions"][1:], value["topic_filters"])]
         if value["subscriptions"] > len(value["topic_filters"]):
@@ -403,23 +425,38 @@ def _client(value: Row) -> list[RenderableType]:
 
 
 def _routes(value: Row) -> list[RenderableType]:
-    parts: list[RenderableType] = [described([
-        ("topic", value["topic"]),
-        ("publish", f"QoS {value['qos']}{', retain' if value['retain'] else ''}"),
-        ("publisher", _publisher(value["publisher"])),
-        ("filters", "\n".join(f"{row['topic_filter']}  ({count(row['subscribers'])})" for row in value["filters"])),
-        ("archived", "yes, it is kept for $replay" if value["archived"] else None),
-    ])]
+    parts: list[RenderableType] = [
+        described(
+            [
+                ("topic", value["topic"]),
+                ("publish", f"QoS {value['qos']}{', retain' if value['retain'] else ''}"),
+                ("publisher", _publisher(value["publisher"])),
+                (
+                    "filters",
+                    "\n".join(f"{row['topic_filter']}  ({count(row['subscribers'])})" for row in value["filters"]),
+                ),
+                ("archived", "yes, it is kept for $replay" if value["archived"] else None),
+            ]
+        )
+    ]
     if value["rows"]:
         parts += [Text(), table("routes", value["rows"])]
     elif not value["groups"]:
         parts += [Text(), Text("Nobody would receive it.")]
     for group in value["groups"]:
-        picked = f"{who(group['picked'])} would get it at QoS {group['qos']}: {group['outcome']}" if (
-            group["picked"]) else "nobody would get it: no_member"
-        parts += [Text(), Text(f"shared subscription {group['group']} on {group['topic_filter']}, "
-                               f"{group['strategy'].replace('_', ' ')}, {count(group['members'])} members: {picked}"),
-                  Text("  " + ", ".join(map(who, group["shown"])), overflow="fold")]
+        picked = (
+            f"{who(group['picked'])} would get it at QoS {group['qos']}: {group['outcome']}"
+            if (group["picked"])
+            else "nobody would get it: no_member"
+        )
+        parts += [
+            Text(),
+            Text(
+                f"shared subscription {group['group']} on {group['topic_filter']}, "
+                f"{group['strategy'].replace('_', ' ')}, {count(group['members'])} members: {picked}"
+            ),
+            Text("  " + ", ".join(map(who, group["shown"])), overflow="fold"),
+        ]
     return parts
 
 
@@ -453,8 +490,11 @@ WOULD_BE: Final = {
 def _passed_on(row: Row) -> str:
     """Return in words how a worker passes on what is published with it to the client's worker."""
     wanted = ", ".join(f"{each['topic_filter']} (QoS {each['qos']})" for each in row["filters"])
-    waits = "".join(f", {count(row[name])} {words} in all" for name, words in (
-        ("queued", "waiting"), ("in_flight", "on their way")) if row[name])
+    waits = "".join(
+        f", {count(row[name])} {words} in all"
+        for name, words in (("queued", "waiting"), ("in_flight", "on their way"))
+        if row[name]
+    )
     return f"link {row['link']}, {f'wanted by {wanted}' if wanted else 'nothing wanted'}{waits}"
 
 
@@ -471,7 +511,7 @@ def _why(value: Row) -> list[RenderableType]:
         ("dropped in all", ", ".join(f"{name} {count(number)}" for name, number in value["dropped"].items())),
         *((f"from worker {row['worker']}", _passed_on(row)) for row in value.get("passed_on_by", ())),
         *((f"from worker {worker}", "unknown: it gave no answer") for worker in value.get("unknown", ())),
-    ]), Text()]
+    ]), Text()]  # fmt: skip
     if value["messages"] and "passed_on_by" in value:
         time, *others = TABLES["messages"]
         parts.append(columns_of((time, PUBLISHED_AT, *others), value["messages"]))
@@ -502,7 +542,7 @@ def rules_changed(rules: Row | None) -> list[RenderableType]:
     beyond = rules["come"] + rules["gone"] - len(rules["shown"])
     when = f", {duration(rules['seconds_ago'])} ago" if rules["seconds_ago"] >= 1 else ""
     return [Text("\n".join([f"Rules: {count(rules['come'])} new, {count(rules['gone'])} gone{when}.", *rules["shown"],
-                            *([f"... and {count(beyond)} more"] if beyond > 0 else [])]))]
+                            *([f"... and {count(beyond)} more"] if beyond > 0 else [])]))]  # fmt: skip
 
 
 DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
@@ -525,7 +565,7 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "unban": lambda value: [Text(f"The {value['kind']} {value['name']} is banned no more.")],
     "publish": lambda value: [Text(f"{value['topic']}: {_receivers(value)}"
                                    + (", in the log" if value["recorded"] else ""))],
-}
+}  # fmt: skip
 
 _LEFT_OUT: Final = frozenset({"time", "direction", "packet", "event", "payload", "payload_base64", "payload_bytes"})
 

@@ -41,15 +41,30 @@ U32_FROM_1 = click.IntRange(1, 0xFFFFFFFF)
 
 _CONNECTION_OPTIONS = (
     *WAY_OPTIONS,
-    click.option("-V", "--mqtt-version", "version", type=click.Choice(list(VERSIONS)), default="5", show_default=True,
-                 help="The version of MQTT to speak."),
+    click.option(
+        "-V",
+        "--mqtt-version",
+        "version",
+        type=click.Choice(list(VERSIONS)),
+        default="5",
+        show_default=True,
+        help="The version of MQTT to speak.",
+    ),
     click.option("-i", "--client-identifier", default="", help="Default: the broker chooses one."),
     click.option("-u", "--user", help="User name."),
-    click.option("-P", "--password", help="Password; the environment variable MQTT_PASSWORD keeps it out of sight.",
-                 envvar="MQTT_PASSWORD"),
+    click.option(
+        "-P",
+        "--password",
+        help="Password; the environment variable MQTT_PASSWORD keeps it out of sight.",
+        envvar="MQTT_PASSWORD",
+    ),
     click.option("-k", "--keep-alive", type=U16, default=60, show_default=True, help="Seconds; 0: none."),
-    click.option("--clean-start/--no-clean-start", default=True, show_default=True,
-                 help="Begin a new session, or go on with the one of this client identifier."),
+    click.option(
+        "--clean-start/--no-clean-start",
+        default=True,
+        show_default=True,
+        help="Begin a new session, or go on with the one of this client identifier.",
+    ),
     click.option("--session-expiry-interval", type=U32, help="Seconds that the session outlives us. [5]"),
     click.option("--receive-maximum", type=U16_FROM_1, help="QoS 1 and 2 messages unfinished towards us. [5]"),
     click.option("--maximum-packet-size", type=U32_FROM_1, help="Bytes of the largest packet we take. [5]"),
@@ -59,10 +74,20 @@ _CONNECTION_OPTIONS = (
     click.option("--will-qos", type=QOS, default=0, help="Its QoS."),
     click.option("--will-retain", is_flag=True, help="It is to be retained."),
     click.option("--will-delay", type=U32, help="Seconds before it is published. [5]"),
-    click.option("--user-property", nargs=2, multiple=True, metavar="NAME VALUE",
-                 help="May be given several times; sent with PUBLISH or SUBSCRIBE. [5]"),
-    click.option("--timeout", type=Seconds(), default=30.0, show_default=True,
-                 help="Seconds to wait for each answer that the broker owes us."),
+    click.option(
+        "--user-property",
+        nargs=2,
+        multiple=True,
+        metavar="NAME VALUE",
+        help="May be given several times; sent with PUBLISH or SUBSCRIBE. [5]",
+    ),
+    click.option(
+        "--timeout",
+        type=Seconds(),
+        default=30.0,
+        show_default=True,
+        help="Seconds to wait for each answer that the broker owes us.",
+    ),
     click.option("-d", "--debug", is_flag=True, help="Say on standard error how far we are."),
 )
 _CONNECT_PROPERTIES = ("session_expiry_interval", "receive_maximum", "maximum_packet_size", "topic_alias_maximum")
@@ -84,15 +109,21 @@ def client_of(options: dict[str, Any]) -> tuple[Client, str | None]:
         if not options["clean_start"]:
             raise click.UsageError("--no-clean-start needs a client identifier (-i)")
         if version == 3:
-            client_identifier = b"shoal" + os.urandom(6).hex().encode()         # 3.1 knows no empty one
+            client_identifier = b"shoal" + os.urandom(6).hex().encode()  # 3.1 knows no empty one
     user = options["user"] if url.user is None else url.user
     password = check_password(options, url)
     if password is not None and user is None and version != 5:
         raise click.UsageError("a password without a user name needs MQTT 5.0 (-V 5)")
     connect = packets.Connect(
-        version, client_identifier, options["clean_start"], options["keep_alive"], _will(options),
-        None if user is None else utf8("--user", user).decode(), password,
-        properties_of(options, _CONNECT_PROPERTIES, with_user_properties=False))
+        version,
+        client_identifier,
+        options["clean_start"],
+        options["keep_alive"],
+        _will(options),
+        None if user is None else utf8("--user", user).decode(),
+        password,
+        properties_of(options, _CONNECT_PROPERTIES, with_user_properties=False),
+    )
     return Client(url.way, connect, options["timeout"], tls_context(options, url.way)), url.topic or None
 
 
@@ -107,8 +138,13 @@ def _will(options: dict[str, Any]) -> packets.Will | None:
     if len(payload) > 0xFFFF:
         raise click.BadParameter("is longer than 65,535 bytes", param_hint="--will-payload")
     return packets.Will(
-        topic_name_of("--will-topic", options["will_topic"]), payload, options["will_qos"], options["will_retain"], {},
-        options["will_delay"] or 0)
+        topic_name_of("--will-topic", options["will_topic"]),
+        payload,
+        options["will_qos"],
+        options["will_retain"],
+        {},
+        options["will_delay"] or 0,
+    )
 
 
 def properties_of(options: dict[str, Any], names: tuple[str, ...], with_user_properties: bool = True) -> dict[str, Any]:

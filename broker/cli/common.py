@@ -22,8 +22,8 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "--host": ("--listen",), "--bind": ("--listen",), "-v": ("--log-level",), "--verbose": ("--log-level",),
     "-d": ("--log-level",), "--debug": ("--log-level",), "-w": ("--workers",), "--threads": ("--workers",),
 }  # fmt: skip
-WEBSOCKET_PATH: Final = "/mqtt"      # where our commands look for one
-LIKENESS: Final = 0.7                # of an option to what was typed, from which on it is worth naming
+WEBSOCKET_PATH: Final = "/mqtt"  # where our commands look for one
+LIKENESS: Final = 0.7  # of an option to what was typed, from which on it is worth naming
 
 _FOLDER_OPTIONS: Final = {
     "data_dir": ("--data-dir", "DIR", None, "The broker's data folder."),
@@ -57,15 +57,18 @@ def _prepared(command: click.Command, of_folder: bool) -> click.Command:
         try:
             rest = parse(context, args)
         except click.NoSuchOption as error:
-            error.possibilities = suggestions(error.option_name, command)        # type: ignore[misc]
+            error.possibilities = suggestions(error.option_name, command)  # type: ignore[misc]
             raise
         for name, value in said(context).items():
-            if value is not None and not isinstance(command, click.Group) and not any(
-                    _is_folder_option(option) and option.name == name for option in command.params):
+            if (
+                value is not None
+                and not isinstance(command, click.Group)
+                and not any(_is_folder_option(option) and option.name == name for option in command.params)
+            ):
                 raise click.UsageError(f"{context.info_name} takes no {_FOLDER_OPTIONS[name][0]}", context)
         return rest
 
-    command.parse_args = parse_args      # type: ignore[method-assign, assignment]
+    command.parse_args = parse_args  # type: ignore[method-assign, assignment]
     if isinstance(command, click.Group):
         find = command.get_command
         below: dict[str, click.Command | None] = {}
@@ -74,16 +77,20 @@ def _prepared(command: click.Command, of_folder: bool) -> click.Command:
             if name not in below:
                 found = find(context, name)
                 below[name] = found and _prepared(
-                    found, of_folder or any(_is_folder_option(option) for option in found.params))
+                    found, of_folder or any(_is_folder_option(option) for option in found.params)
+                )
             return below[name]
 
-        command.get_command = get_command        # type: ignore[method-assign, assignment]
+        command.get_command = get_command  # type: ignore[method-assign, assignment]
     return command
 
 
 def _is_folder_option(option: click.Parameter) -> bool:
-    return isinstance(option, click.Option) and option.name in _FOLDER_OPTIONS and (
-        _FOLDER_OPTIONS[option.name][0] in option.opts)
+    return (
+        isinstance(option, click.Option)
+        and option.name in _FOLDER_OPTIONS
+        and (_FOLDER_OPTIONS[option.name][0] in option.opts)
+    )
 
 
 def _folder_option(name: str) -> click.Option:
@@ -102,8 +109,12 @@ def suggestions(typed: str, command: click.Command) -> list[str]:
     """Return the options of a command that may have been meant, the likeliest first; few or none."""
     import difflib
 
-    options = [flag for option in command.params if isinstance(option, click.Option)
-               for flag in (*option.opts, *option.secondary_opts)]
+    options = [
+        flag
+        for option in command.params
+        if isinstance(option, click.Option)
+        for flag in (*option.opts, *option.secondary_opts)
+    ]
     meant = [flag for flag in KNOWN_ELSEWHERE.get(typed, ()) if flag in options]
     if meant or not typed.startswith("--"):
         return meant[:1]

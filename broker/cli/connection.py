@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from broker.cli.websocket_client import WebSocketClient
     from broker.transport.tls_client import ClientContext, TlsClient
 
-RECEIVE_BYTES = 1 << 16              # at most so much is read at once
-TLS_ALERT = b"\x15"                  # the first byte of what a port with TLS says to a client without
+RECEIVE_BYTES = 1 << 16  # at most so much is read at once
+TLS_ALERT = b"\x15"  # the first byte of what a port with TLS says to a client without
 USUALLY_TLS = (8883, 8084)
 
 
@@ -25,13 +25,17 @@ class Layer(Protocol):
     @property
     def opened(self) -> bool:
         """Whether MQTT's bytes can go through."""
+
     @property
     def ended(self) -> bool:
         """Whether nothing more comes."""
+
     def receive(self, data: bytes, /) -> bytes:
         """Take what comes from the socket's side; return what that is on MQTT's."""
+
     def send(self, data: bytes, /) -> None:
         """Take what goes to the socket's side."""
+
     def take(self) -> bytes:
         """Return what is to go there, and forget it."""
 
@@ -68,10 +72,10 @@ class Connection:
 
             self._websocket = WebSocketClient(str(way).encode("idna").decode("ascii"), way.path or WEBSOCKET_PATH)
             self._layers.append(self._websocket)
-        self._pending = bytearray()                  # what MQTT sent before all layers were open
-        self._output = bytearray()                   # for the socket
-        self._begun = False                          # something has come
-        self._answered = False                       # ... that was MQTT's
+        self._pending = bytearray()  # what MQTT sent before all layers were open
+        self._output = bytearray()  # for the socket
+        self._begun = False  # something has come
+        self._answered = False  # ... that was MQTT's
         self._move_out()
 
     def fileno(self) -> int:
@@ -144,7 +148,7 @@ class Connection:
             for layer in self._layers:
                 data = layer.receive(data)
         except (TlsError, WebSocketError) as error:
-            self._move_out(only_layers=True)         # the broker is told why, for its log
+            self._move_out(only_layers=True)  # the broker is told why, for its log
             raise self._failed(error) from None
         self._move_out()
         if data and not self._answered:
@@ -165,15 +169,19 @@ class Connection:
                 hint = f"; port {self.way.port} is one of TLS mostly: mqtts:// or wss://"
             return ConnectionLostError(f"the broker closed the connection before it answered CONNECT{with_why}{hint}")
         if self._tls is not None and not self._tls.opened:
-            how = "closed the connection in the handshake" if self._begun else (
-                "closed the connection at once, as one without TLS does")
+            how = (
+                "closed the connection in the handshake"
+                if self._begun
+                else ("closed the connection at once, as one without TLS does")
+            )
             return ConnectionLostError(f"TLS with {self.way} failed: what answers there {how}{with_why}")
         refusal = self._websocket.refusal if self._websocket is not None else None
         if refusal is not None:
             return self._failed(refusal)
         how = "" if self._begun and self._tls is None else ", as one without WebSocket does"
         return ConnectionLostError(
-            f"there is no WebSocket at {self.way}: what answers there closed the connection{how}{with_why}")
+            f"there is no WebSocket at {self.way}: what answers there closed the connection{how}{with_why}"
+        )
 
     def finish(self) -> None:
         """Say goodbye behind what is unsent."""
@@ -232,8 +240,11 @@ def _connected(way: Way, timeout_s: float) -> socket.socket:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, UnicodeError) as error:
         # UnicodeError: the name has a label that no name of DNS can have.
-        text = "no such name" if isinstance(error, UnicodeError) else (
-            error.strerror or str(error) or "no answer in time").lower()
+        text = (
+            "no such name"
+            if isinstance(error, UnicodeError)
+            else (error.strerror or str(error) or "no answer in time").lower()
+        )
         raise ConnectionLostError(f"no broker answers at {way} ({text})") from None
     connected.setblocking(False)
     return connected

@@ -186,10 +186,16 @@ def compact(data_dir: str | None, file: Path | None) -> None:
                 complete(folder, copy)
                 for worker, path in folders.items():
                     made = make_snapshot(
-                        Disk(str(path)), worker, lambda: secrets.randbits(32), copy, owner=owner_in(folder),
-                        now_us=time.time_ns() // 1000)
+                        Disk(str(path)),
+                        worker,
+                        lambda: secrets.randbits(32),
+                        copy,
+                        owner=owner_in(folder),
+                        now_us=time.time_ns() // 1000,
+                    )
                     click.echo(
-                        f"{path}: nothing to do, no segment has been finished since the last snapshot." if made is None
+                        f"{path}: nothing to do, no segment has been finished since the last snapshot."
+                        if made is None
                         else f"{path}: {made.name} has {made.sessions} sessions and {made.messages} messages that "
                         f"wait, {made.size:,} bytes."
                     )
@@ -302,9 +308,7 @@ def follow(
 
     with reading():
         folders = worker_folders(data_folder(data_dir, file), worker)
-        followers = [
-            Follower(Disk(str(path)), number, _scan(topic_filter, kind)) for number, path in folders.items()
-        ]
+        followers = [Follower(Disk(str(path)), number, _scan(topic_filter, kind)) for number, path in folders.items()]
         left = limit
         while left is None or left > 0:
             for follower in followers:

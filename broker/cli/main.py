@@ -73,7 +73,11 @@ prepared(main)
 @click.option("--accept-loss", is_flag=True, help="Start although files of the log are missing, foreign or newer.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 def serve(
-    workers: int | None, listen: tuple[str, ...], data_dir: str | None, file: Path | None, accept_loss: bool,
+    workers: int | None,
+    listen: tuple[str, ...],
+    data_dir: str | None,
+    file: Path | None,
+    accept_loss: bool,
     log_level: str | None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
@@ -221,7 +225,7 @@ def _supervise(
         try:
             supervisor = Supervisor(config, folder, lock, node, run_dir, accept_loss, ready)
         except OSError as error:
-            check_addresses(config)      # somebody took one since they were checked first
+            check_addresses(config)  # somebody took one since they were checked first
             raise StartError(f"An address cannot be bound: {error}") from error
         try:
             return trio.run(supervisor.run)

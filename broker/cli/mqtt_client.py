@@ -20,8 +20,8 @@ from broker.wire.reasons import ClientError, ConnectReturn, Reason
 if TYPE_CHECKING:
     from broker.transport.tls_client import ClientContext
 
-OUTPUT_BYTES_MAX = 1 << 20          # publish() waits while more than this is unsent
-GOODBYE_TIMEOUT_S = 2.0             # how long disconnect() tries to get rid of what is unsent
+OUTPUT_BYTES_MAX = 1 << 20  # publish() waits while more than this is unsent
+GOODBYE_TIMEOUT_S = 2.0  # how long disconnect() tries to get rid of what is unsent
 
 
 class RefusedError(MqttError):
@@ -75,24 +75,25 @@ class Client:
         self.connack = packets.Connack()
         self._connection: Connection | None = None
         self._input = bytearray()
-        self._received: deque[packets.Publish] = deque()            # handed out by receive(), acknowledged then
+        self._received: deque[packets.Publish] = deque()  # handed out by receive(), acknowledged then
         self._answers: dict[int, packets.Suback | packets.Unsuback] = {}
         self._connected = False
-        self._aliases: dict[int, bytes] = {}                        # of the broker's, alias -> topic name
-        self._incoming: set[int] = set()                            # QoS 2 identifiers between PUBLISH and PUBREL
-        self._outgoing: dict[int, PacketType] = {}                  # packet identifier -> the answer it waits for
+        self._aliases: dict[int, bytes] = {}  # of the broker's, alias -> topic name
+        self._incoming: set[int] = set()  # QoS 2 identifiers between PUBLISH and PUBREL
+        self._outgoing: dict[int, PacketType] = {}  # packet identifier -> the answer it waits for
         self._refusals: list[packets.Ack] = []
         self._last_packet_identifier = 0
         self._keep_alive_s = float(connect.keep_alive_s)
-        self._last_sent = 0.0                                       # monotonic seconds
-        self._ping_sent: float | None = None                        # monotonic seconds, while PINGRESP is owed
+        self._last_sent = 0.0  # monotonic seconds
+        self._ping_sent: float | None = None  # monotonic seconds, while PINGRESP is owed
 
     def __enter__(self) -> Self:
         self.open()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if kind is None:
             self.disconnect()
         else:
@@ -141,8 +142,8 @@ class Client:
         return connack
 
     def publish(
-        self, topic: bytes, payload: bytes, qos: int = 0, retain: bool = False,
-        properties: dict[str, Any] | None = None) -> None:
+        self, topic: bytes, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         """Send a message; return when it is on its way. `flush` waits until it has arrived.
 
         Waits while the broker's Receive Maximum is used up or too much is unsent.
@@ -153,7 +154,8 @@ class Client:
         if retain and not allowed.get("retain_available", 1):
             raise MqttError("the broker has no retained messages")
         self._until(
-            lambda: self._unsent <= OUTPUT_BYTES_MAX and (not qos or len(self._outgoing) < self.window), "PUBLISH")
+            lambda: self._unsent <= OUTPUT_BYTES_MAX and (not qos or len(self._outgoing) < self.window), "PUBLISH"
+        )
         packet_identifier = self._next_packet_identifier() if qos else 0
         self._send(packets.Publish(topic, payload, qos, retain, False, packet_identifier, properties or {}))
         if qos:
@@ -167,7 +169,7 @@ class Client:
             raise RefusedError("the broker refused the message", ack.reason, ack.properties)
 
     def subscribe(
-        self, subscriptions: Sequence[packets.Subscription], properties: dict[str, Any] | None = None,
+        self, subscriptions: Sequence[packets.Subscription], properties: dict[str, Any] | None = None
     ) -> packets.Suback:
         """Subscribe, and return the broker's SUBACK, whose reasons may be refusals."""
         identifier = self._next_packet_identifier()
@@ -199,7 +201,7 @@ class Client:
             self.turn(remaining)
         message = self._received.popleft()
         if self._connection is None:
-            return message               # it had come before the connection was lost
+            return message  # it had come before the connection was lost
         if message.qos == 1:
             self._send(packets.Ack(PacketType.PUBACK, message.packet_identifier))
         elif message.qos == 2:
@@ -207,7 +209,8 @@ class Client:
         return message
 
     def disconnect(
-        self, reason: Reason = Reason.NORMAL_DISCONNECTION, properties: dict[str, Any] | None = None) -> None:
+        self, reason: Reason = Reason.NORMAL_DISCONNECTION, properties: dict[str, Any] | None = None
+    ) -> None:
         """Send DISCONNECT behind what is unsent, and close. A broker that is gone already is no error."""
         connection = self._connection
         if connection is None:
@@ -244,7 +247,8 @@ class Client:
         waits = [wait for wait in (timeout_s, self._keep_alive_wait_s()) if wait is not None]
         readers: list[Any] = [connection] if also is None else [connection, also]
         readable, writable, _ = select.select(
-            readers, [connection] if connection.has_output else [], [], max(0.0, min(waits)) if waits else None)
+            readers, [connection] if connection.has_output else [], [], max(0.0, min(waits)) if waits else None
+        )
         if writable:
             connection.flush()
         if connection in readable:
@@ -348,12 +352,14 @@ class Client:
         alias = message.properties.get("topic_alias")
         if alias is not None:
             if alias > self.connect.properties.get("topic_alias_maximum", 0) or not (
-                    message.topic or alias in self._aliases):
+                message.topic or alias in self._aliases
+            ):
                 raise ClientError(Reason.TOPIC_ALIAS_INVALID, "MQTT-3.1.2-26", f"topic alias {alias}")
             topic = self._aliases[alias] = message.topic or self._aliases[alias]
             properties = {name: value for name, value in message.properties.items() if name != "topic_alias"}
             message = packets.Publish(
-                topic, message.payload, message.qos, message.retain, message.dup, message.packet_identifier, properties)
+                topic, message.payload, message.qos, message.retain, message.dup, message.packet_identifier, properties
+            )
         if message.qos == 2:
             if message.packet_identifier in self._incoming:
                 self._send(packets.Ack(PacketType.PUBREC, message.packet_identifier))

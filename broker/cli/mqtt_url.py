@@ -118,7 +118,7 @@ def _host_and_port(place: str, usual_port: int) -> tuple[str, int]:
         host, colon, port = place.partition(":")
         if ":" in port and _is_ipv6(place):
             raise ValueError(f"expected brackets around the IPv6 address {place!r}")
-    bare = host.partition("%")[0] if place.startswith("[") else host          # an IPv6 address may have a zone
+    bare = host.partition("%")[0] if place.startswith("[") else host  # an IPv6 address may have a zone
     if not bare or any(character.isspace() or character in "/@[]?#%\\" for character in bare):
         raise ValueError(f"expected a host name or an IP address, found {host!r}")
     if not colon:

@@ -20,7 +20,7 @@ from broker.auth.scram_cost import ITERATIONS as SCRAM_ITERATIONS
 from broker.auth.scram_cost import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
 from broker.auth.scram_cost import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
 
-PASSWORD_BYTES_MAX = 65_535          # what a CONNECT can carry (1.5.6)
+PASSWORD_BYTES_MAX = 65_535  # what a CONNECT can carry (1.5.6)
 NEW_MODE = 0o600
 
 
@@ -30,14 +30,24 @@ NEW_MODE = 0o600
 @click.option("--delete", is_flag=True, help="Take the user out of the file.")
 @click.option("--list", "as_list", is_flag=True, help="Print the users, one in a line.")
 @click.option("--stdin", is_flag=True, help="Read the password from standard input, one line, and ask nobody.")
-@click.option("--hash", "kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True,
-              help="How the password is hashed; mosquitto 2.0 knows sha512-pbkdf2 only. By SCRAM, which no mosquitto "
-              "knows, a client of MQTT 5.0 can prove it without sending it.")
-@click.option("--iterations", type=click.IntRange(1, ITERATIONS_MAX),
-              help=f"Of sha512-pbkdf2, {ITERATIONS} if not given: some 130 ms for each login; of SCRAM, which cost "
-              f"the client: {SCRAM_ITERATIONS}, at least {SCRAM_ITERATIONS_MIN}.")
-def passwd(file: Path, user: str | None, delete: bool, as_list: bool, stdin: bool, kind: str,
-           iterations: int | None) -> None:
+@click.option(
+    "--hash",
+    "kind",
+    type=click.Choice(KINDS),
+    default=KINDS[0],
+    show_default=True,
+    help="How the password is hashed; mosquitto 2.0 knows sha512-pbkdf2 only. By SCRAM, which no mosquitto "
+    "knows, a client of MQTT 5.0 can prove it without sending it.",
+)
+@click.option(
+    "--iterations",
+    type=click.IntRange(1, ITERATIONS_MAX),
+    help=f"Of sha512-pbkdf2, {ITERATIONS} if not given: some 130 ms for each login; of SCRAM, which cost "
+    f"the client: {SCRAM_ITERATIONS}, at least {SCRAM_ITERATIONS_MIN}.",
+)
+def passwd(
+    file: Path, user: str | None, delete: bool, as_list: bool, stdin: bool, kind: str, iterations: int | None
+) -> None:
     """Add USER to a password file, or change the password.
 
     The password is asked for twice at the terminal. The file is made if it is not there; comments, order and mode stay.
@@ -49,8 +59,11 @@ def passwd(file: Path, user: str | None, delete: bool, as_list: bool, stdin: boo
         raise click.UsageError("--delete, --list and --stdin exclude one another")
     if iterations is not None and (kind == "argon2id" or delete or as_list):
         raise click.UsageError("--iterations is for --hash sha512-pbkdf2 and for SCRAM")
-    if iterations is not None and kind.startswith("scram-") and not (
-            SCRAM_ITERATIONS_MIN <= iterations <= SCRAM_ITERATIONS_MAX):
+    if (
+        iterations is not None
+        and kind.startswith("scram-")
+        and not (SCRAM_ITERATIONS_MIN <= iterations <= SCRAM_ITERATIONS_MAX)
+    ):
         raise click.UsageError(f"--iterations of SCRAM: expected {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
     try:
         if as_list:
@@ -70,7 +83,7 @@ def passwd(file: Path, user: str | None, delete: bool, as_list: bool, stdin: boo
             click.echo(f"{name}: deleted from {file}.")
             return
         if file.exists():
-            _lines(file, file.read_bytes())          # before anybody types anything
+            _lines(file, file.read_bytes())  # before anybody types anything
         try:
             stored = new_hash(_password(name, stdin), kind, iterations)
         except HashError as error:
@@ -84,8 +97,10 @@ def passwd(file: Path, user: str | None, delete: bool, as_list: bool, stdin: boo
         _fail(f"{file}: {error.strerror}")
     click.echo(f"{name}: {'changed in' if known else 'added to'} {file}.")
     if is_new:
-        click.echo('\nA broker that has these lines in its shoal.toml asks for it:\n\n[[authenticator]]\n'
-                   f'type = "password_file"\nfile = "{file.absolute()}"')
+        click.echo(
+            "\nA broker that has these lines in its shoal.toml asks for it:\n\n[[authenticator]]\n"
+            f'type = "password_file"\nfile = "{file.absolute()}"'
+        )
 
 
 def _lines(file: Path, data: bytes) -> PasswordLines:
@@ -104,10 +119,12 @@ def _password(user: str, stdin: bool) -> bytes:
     else:
         if not sys.stdin.isatty():
             _fail("standard input is no terminal: --stdin reads the password from it")
-        password = os.fsencode(click.prompt(f"Password of {user}", hide_input=True, default="", show_default=False,
-                                            err=True))
-        if password and password != os.fsencode(click.prompt("The same again", hide_input=True, default="",
-                                                             show_default=False, err=True)):
+        password = os.fsencode(
+            click.prompt(f"Password of {user}", hide_input=True, default="", show_default=False, err=True)
+        )
+        if password and password != os.fsencode(
+            click.prompt("The same again", hide_input=True, default="", show_default=False, err=True)
+        ):
             _fail("The two are not the same: nothing is changed.")
     if not password:
         _fail("An empty password: nothing is changed.")

@@ -83,8 +83,7 @@ def _protection(config: Config, places: Sequence[tuple[Address, Listener]]) -> l
         lines = [f"none. {reach.capitalize()} {may} without a password,"]
     elif open_to_all:
         reach = "anyone on this machine" if all(address.is_loopback for address in open_to_all) else "anyone"
-        lines = [f"{reach.capitalize()} {may} without a password at",
-                 f"{', '.join(map(str, open_to_all))},"]
+        lines = [f"{reach.capitalize()} {may} without a password at", f"{', '.join(map(str, open_to_all))},"]
     else:
         by = "a password, a certificate or a key" if config.authenticator else "a certificate or a key"
         lines = [f"clients prove who they are, by {by},"]
@@ -115,8 +114,11 @@ def _there(config: Config, places: Sequence[tuple[Address, Listener]]) -> str:
     # A listener behind a proxy takes nobody without one.
     address, listener = min(places, key=lambda place: (place[1].proxy_protocol, place[0].is_tls))
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-    user = " --user USER" if config.authenticator and not _is_open(config, listener) and (
-        listener.username_from is None) else ""
+    user = (
+        " --user USER"
+        if config.authenticator and not _is_open(config, listener) and (listener.username_from is None)
+        else ""
+    )
     if address.scheme == "tcp" and host in ("127.0.0.1", "localhost") and address.port == DEFAULT_PORT:
         return user
     path = ""

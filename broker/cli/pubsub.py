@@ -36,20 +36,30 @@ EXIT_TIME_OVER = 3
 EXIT_INTERRUPTED = 130
 
 STDIN_BYTES = 1 << 16
-RECONNECT_S = 1.0                   # between two attempts, as mosquitto_sub does
+RECONNECT_S = 1.0  # between two attempts, as mosquitto_sub does
 # The payload and the properties of a PUBLISH share its Remaining Length; this leaves room for the rest.
 PAYLOAD_BYTES_MAX = VARIABLE_BYTE_INTEGER_MAX - (1 << 20)
 
 _PUBLISH_PROPERTIES = (
-    "payload_format_indicator", "message_expiry_interval", "content_type", "response_topic", "correlation_data",
-    "topic_alias")
+    "payload_format_indicator",
+    "message_expiry_interval",
+    "content_type",
+    "response_topic",
+    "correlation_data",
+    "topic_alias",
+)
 
 
 @click.command(short_help="Publish messages.", epilog="[5] marks what needs MQTT 5.0.")
 @click.option("-t", "--topic", help="The topic name.")
 @click.option("-m", "--message", help="The message.")
-@click.option("-f", "--file", "path", type=click.Path(dir_okay=False, allow_dash=True),
-              help="Send a file as the message; '-' is standard input.")
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Send a file as the message; '-' is standard input.",
+)
 @click.option("-l", "--lines", is_flag=True, help="Send each line of standard input as a message.")
 @click.option("-n", "--null", is_flag=True, help="Send an empty message; with -r it clears what is retained.")
 @click.option("-q", "--qos", type=QOS, default=0, show_default=True, help="Quality of service.")
@@ -100,8 +110,7 @@ def pub(topic: str | None, qos: int, retain: bool, lines: bool, **options: Any) 
 
 
 @click.command(short_help="Subscribe and print what arrives.", epilog="[5] marks what needs MQTT 5.0.")
-@click.option("-t", "--topic", "topics", multiple=True,
-              help="A topic filter; may be given several times.")
+@click.option("-t", "--topic", "topics", multiple=True, help="A topic filter; may be given several times.")
 @click.option("-q", "--qos", type=QOS, default=0, show_default=True, help="The highest quality of service wanted.")
 @click.option("-C", "--count", type=click.IntRange(1), help="End after so many messages.")
 @click.option("-W", "--wait", type=Seconds(), help="End after so many seconds.")
@@ -109,14 +118,22 @@ def pub(topic: str | None, qos: int, retain: bool, lines: bool, **options: Any) 
 @click.option("--json", "as_json", is_flag=True, help="Print each message as one line of JSON, with all there is.")
 @click.option("--no-local", is_flag=True, help="Nothing that this client publishes itself. [5]")
 @click.option("--retain-as-published", is_flag=True, help="Keep the RETAIN flag of what is passed on. [5]")
-@click.option("--retain-handling", type=click.IntRange(0, 2), default=0, show_default=True,
-              help="Retained messages: 0 send them, 1 if the subscription is new, 2 never. [5]")
-@click.option("--subscription-identifier", type=click.IntRange(1, VARIABLE_BYTE_INTEGER_MAX),
-              help="A number that comes with each message. [5]")
+@click.option(
+    "--retain-handling",
+    type=click.IntRange(0, 2),
+    default=0,
+    show_default=True,
+    help="Retained messages: 0 send them, 1 if the subscription is new, 2 never. [5]",
+)
+@click.option(
+    "--subscription-identifier",
+    type=click.IntRange(1, VARIABLE_BYTE_INTEGER_MAX),
+    help="A number that comes with each message. [5]",
+)
 @connection_options
 def sub(
     topics: tuple[str, ...], qos: int, count: int | None, wait: float | None, verbose: bool, as_json: bool,
-    no_local: bool, retain_as_published: bool, retain_handling: int, **options: Any) -> None:
+    no_local: bool, retain_as_published: bool, retain_handling: int, **options: Any) -> None:  # fmt: skip
     """Subscribe, and print the messages that arrive, one a line, until Ctrl-C.
 
     When the connection is lost, it is made again, once a second until the broker is back.
@@ -137,13 +154,21 @@ def sub(
         raise click.BadParameter("a topic filter cannot be empty", param_hint="--topic")
     if no_local and any(topic_filter.startswith(b"$share/") for topic_filter in topic_filters):
         raise click.BadParameter("cannot go with a shared subscription", param_hint="--no-local")
-    only_5(options, {"--no-local": no_local, "--retain-as-published": retain_as_published,
-                      "--retain-handling": retain_handling})
+    only_5(
+        options,
+        {"--no-local": no_local, "--retain-as-published": retain_as_published, "--retain-handling": retain_handling},
+    )
     properties = properties_of(options, ("subscription_identifier",))
     subscriptions = [
-        packets.subscription(topic_filter, qos, no_local=no_local, retain_as_published=retain_as_published,
-                             retain_handling=retain_handling)
-        for topic_filter in topic_filters]
+        packets.subscription(
+            topic_filter,
+            qos,
+            no_local=no_local,
+            retain_as_published=retain_as_published,
+            retain_handling=retain_handling,
+        )
+        for topic_filter in topic_filters
+    ]
 
     def subscribe() -> None:
         suback = client.subscribe(subscriptions, properties)
@@ -259,7 +284,8 @@ def _report_refusals(topics: tuple[str, ...], suback: packets.Suback) -> None:
     refused = [(topic, reason) for topic, reason in zip(topics, suback.reasons, strict=True) if reason >= 0x80]
     sentences = [
         f"the broker refused the subscription to {topic!r}: {reason.name.lower().replace('_', ' ')} (0x{reason:02x})"
-        for topic, reason in refused]
+        for topic, reason in refused
+    ]
     if len(refused) == len(topics):
         raise MqttError("; ".join(sentences))
     for sentence in sentences:
@@ -288,7 +314,8 @@ def _json(message: packets.Publish) -> bytes:
     from datetime import UTC, datetime
 
     properties = {
-        name: _text(value) if isinstance(value, bytes) else value for name, value in message.properties.items()}
+        name: _text(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
+    }
     fields = {
         "time": _stored_at(message) or datetime.now(UTC).isoformat(timespec="milliseconds"),
         "topic": message.topic.decode(),

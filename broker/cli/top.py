@@ -21,13 +21,19 @@ Row = dict[str, Any]
 
 EXIT_NO_BROKER: Final = 2
 SLOWEST: Final = 50
-CUT: Final = ("furthest behind", "address")         # columns that may be cut where the terminal is narrow
+CUT: Final = ("furthest behind", "address")  # columns that may be cut where the terminal is narrow
 
 
 @click.command(short_help="Watch a running broker.")
 @folder_options
-@click.option("-i", "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True,
-              help="Seconds between two looks.")
+@click.option(
+    "-i",
+    "--interval",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 @click.option("--once", is_flag=True, help="Print one screen and end; that is so too where no terminal reads.")
 def top(data_dir: str | None, file: Path | None, interval: float, once: bool) -> None:
     """Show rates, workers, drops by reason, and the clients that are furthest behind, until q or Ctrl-C.
@@ -106,8 +112,11 @@ def _rate(before: Row, now: Row, value: Any) -> float:
     """Return by how much something grew each second, over the workers that have not been restarted."""
     seconds = now["at_s"] - before["at_s"]
     older = {row["worker"]: row for row in before["workers"] if "error" not in row}
-    grown = sum(max(0, value(row) - value(older[row["worker"]])) for row in now["workers"]
-                if "error" not in row and row["worker"] in older)
+    grown = sum(
+        max(0, value(row) - value(older[row["worker"]]))
+        for row in now["workers"]
+        if "error" not in row and row["worker"] in older
+    )
     return float(grown / seconds) if seconds > 0 else 0.0
 
 
@@ -127,16 +136,25 @@ def screen(before: Row, now: Row, height: int | None = None) -> Any:
     def rate(name: str) -> float:
         return _rate(before, now, lambda row: row[name])
 
-    head = Text(f"Shoal {status['version']}  {'ready' if status['ready'] else 'NOT READY'}  "
-                f"up {duration(status['uptime_s'])}  {', '.join(status['listening'])}", style="bold", no_wrap=True)
-    totals = described([
-        ("messages", f"{count(rate('messages_in'))}/s in, {count(rate('messages_out'))}/s out"),
-        ("bytes", f"{size(rate('bytes_in'))}/s in, {size(rate('bytes_out'))}/s out"),
-        ("clients", f"{count(status['clients'])} connected, {count(status['sessions'])} sessions, "
-                    f"{rate('connections'):.1f}/s new"),
-        ("waiting", f"{count(status['queued'])} messages queued, {count(status['retained'])} retained"),
-        ("trouble", "; ".join(status["troubles"])),
-    ])
+    head = Text(
+        f"Shoal {status['version']}  {'ready' if status['ready'] else 'NOT READY'}  "
+        f"up {duration(status['uptime_s'])}  {', '.join(status['listening'])}",
+        style="bold",
+        no_wrap=True,
+    )
+    totals = described(
+        [
+            ("messages", f"{count(rate('messages_in'))}/s in, {count(rate('messages_out'))}/s out"),
+            ("bytes", f"{size(rate('bytes_in'))}/s in, {size(rate('bytes_out'))}/s out"),
+            (
+                "clients",
+                f"{count(status['clients'])} connected, {count(status['sessions'])} sessions, "
+                f"{rate('connections'):.1f}/s new",
+            ),
+            ("waiting", f"{count(status['queued'])} messages queued, {count(status['retained'])} retained"),
+            ("trouble", "; ".join(status["troubles"])),
+        ]
+    )
     parts: list[Any] = [head, totals, Text(), _workers(before, now), Text(), _drops(before, now)]
     used = 9 + len(now["workers"]) + 4 + len(_dropped(now))
     left = len(now["slowest"]) if height is None else max(0, height - used)
@@ -152,16 +170,30 @@ def _made(*headings: tuple[str, bool]) -> Any:
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading, right in headings:
-        made.add_column(heading, justify="right" if right else "left", no_wrap=heading not in CUT, overflow="ellipsis",
-                        min_width=10 if heading in CUT else None)
+        made.add_column(
+            heading,
+            justify="right" if right else "left",
+            no_wrap=heading not in CUT,
+            overflow="ellipsis",
+            min_width=10 if heading in CUT else None,
+        )
     return made
 
 
 def _workers(before: Row, now: Row) -> Any:
     from broker.cli.admin_text import count, size
 
-    made = _made(("worker", True), ("clients", True), ("in/s", True), ("out/s", True), ("busy", True),
-                 ("turn p99", True), ("turn max", True), ("queued", True), ("memory", True))
+    made = _made(
+        ("worker", True),
+        ("clients", True),
+        ("in/s", True),
+        ("out/s", True),
+        ("busy", True),
+        ("turn p99", True),
+        ("turn max", True),
+        ("queued", True),
+        ("memory", True),
+    )
     for row in now["workers"]:
         if "error" in row:
             made.add_row(str(row["worker"]), row["error"])
@@ -169,11 +201,16 @@ def _workers(before: Row, now: Row) -> Any:
         one = {**now, "workers": [row]}
         busy = _rate(before, one, lambda counted: counted["turns"]["total_us"]) / 10_000
         made.add_row(
-            str(row["worker"]), count(row["sessions_connected"]),
+            str(row["worker"]),
+            count(row["sessions_connected"]),
             count(_rate(before, one, lambda counted: counted["messages_in"])),
-            count(_rate(before, one, lambda counted: counted["messages_out"])), f"{min(busy, 100):.0f} %",
-            f"{row['turns']['p99_us']:,} µs", f"{row['turns']['max_us']:,} µs", count(row["queued_messages"]),
-            size(row["resident_bytes"]))
+            count(_rate(before, one, lambda counted: counted["messages_out"])),
+            f"{min(busy, 100):.0f} %",
+            f"{row['turns']['p99_us']:,} µs",
+            f"{row['turns']['max_us']:,} µs",
+            count(row["queued_messages"]),
+            size(row["resident_bytes"]),
+        )
     return made
 
 
@@ -205,10 +242,23 @@ def _slowest(rows: list[Row]) -> Any:
 
     from broker.cli.admin_text import count, size
 
-    made = _made(("furthest behind", False), ("address", False), ("behind", True), ("unsent", True), ("queued", True),
-                 ("in flight", True), ("dropped", True))
+    made = _made(
+        ("furthest behind", False),
+        ("address", False),
+        ("behind", True),
+        ("unsent", True),
+        ("queued", True),
+        ("in flight", True),
+        ("dropped", True),
+    )
     for row in rows:
-        made.add_row(Text(row["client"], no_wrap=True), Text(row["address"] or "-", no_wrap=True),
-                     size(row["behind_bytes"]), size(row["output_bytes"]), count(row["queued"]),
-                     count(row["in_flight"]), count(row["messages_dropped"]))
+        made.add_row(
+            Text(row["client"], no_wrap=True),
+            Text(row["address"] or "-", no_wrap=True),
+            size(row["behind_bytes"]),
+            size(row["output_bytes"]),
+            count(row["queued"]),
+            count(row["in_flight"]),
+            count(row["messages_dropped"]),
+        )
     return made

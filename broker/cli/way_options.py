@@ -24,24 +24,43 @@ OF_CERTIFICATES = ("tls_use_os_certs", "cafile", "capath", "cert", "insecure")
 
 _FILE = click.Path(dir_okay=False)
 WAY_OPTIONS = (
-    click.option("--url", metavar="URL", help=f"Where the broker is, in place of -h and -p: {URLS}. USER:PASSWORD@ "
-                 "may stand before HOST. Without PORT it is 1883, 8883, 8083 or 8084, and without PATH /mqtt."),
-    click.option("-L", "url_with_topic", metavar="URL", help="The same with the topic in it, percent-encoded: "
-                 "mqtts://USER:PASSWORD@HOST:PORT/TOPIC, in place of -h, -p, -u, -P and -t."),
+    click.option(
+        "--url",
+        metavar="URL",
+        help=f"Where the broker is, in place of -h and -p: {URLS}. USER:PASSWORD@ "
+        "may stand before HOST. Without PORT it is 1883, 8883, 8083 or 8084, and without PATH /mqtt.",
+    ),
+    click.option(
+        "-L",
+        "url_with_topic",
+        metavar="URL",
+        help="The same with the topic in it, percent-encoded: "
+        "mqtts://USER:PASSWORD@HOST:PORT/TOPIC, in place of -h, -p, -u, -P and -t.",
+    ),
     click.option("-h", "--host", help="The broker's host.  [default: localhost]"),
-    click.option("-p", "--port", type=click.IntRange(1, 0xFFFF),
-                 help="The broker's port.  [default: 1883, with TLS 8883, with --ws 8083, with both 8084]"),
+    click.option(
+        "-p",
+        "--port",
+        type=click.IntRange(1, 0xFFFF),
+        help="The broker's port.  [default: 1883, with TLS 8883, with --ws 8083, with both 8084]",
+    ),
     click.option("--unix", metavar="PATH", help="The broker's Unix socket, in place of -h and -p."),
     click.option("--ws", is_flag=True, help="Speak WebSocket with HOST."),
     click.option("--ws-path", metavar="PATH", help=f"Where WebSocket is spoken.  [default: {WEBSOCKET_PATH}]"),
     click.option("--cafile", type=_FILE, help="TLS: who may have signed the broker's certificate, PEM."),
     click.option("--capath", type=click.Path(file_okay=False), help="TLS: a folder of them, of `openssl rehash`."),
-    click.option("--tls-use-os-certs", is_flag=True,
-                 help="TLS: trust whom the system trusts. So it is with port 8883 and mqtts:// or wss://, too."),
+    click.option(
+        "--tls-use-os-certs",
+        is_flag=True,
+        help="TLS: trust whom the system trusts. So it is with port 8883 and mqtts:// or wss://, too.",
+    ),
     click.option("--cert", type=_FILE, help="TLS: our own certificate with its chain, PEM."),
     click.option("--key", type=_FILE, help="TLS: its key, PEM. A password is asked for."),
-    click.option("--insecure", is_flag=True,
-                 help="TLS: the broker's certificate may be for another host. Whoever has one can pretend to be it."),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help="TLS: the broker's certificate may be for another host. Whoever has one can pretend to be it.",
+    ),
     click.option("--tls-version", type=click.Choice(["tlsv1.2", "tlsv1.3"]), help="TLS: the oldest version to speak."),
     click.option("--ciphers", metavar="NAMES", help="TLS: cipher suites, by OpenSSL's names, with colons between."),
     click.option("--tls-alpn", metavar="NAME", help="TLS: the protocol to offer by ALPN."),
@@ -107,10 +126,18 @@ def tls_context(options: dict[str, Any], way: Way) -> ClientContext | None:
         raise click.BadParameter("has 1 to 255 bytes", param_hint="--tls-alpn")
     try:
         return ClientContext(
-            cafile=options["cafile"], capath=options["capath"], certfile=options["cert"], keyfile=options["key"],
-            ask=lambda: _key_password(options["key"]), insecure=options["insecure"],
-            alpn=None if alpn is None else os.fsencode(alpn), only_1_3=options["tls_version"] == "tlsv1.3",
-            ciphers=options["ciphers"], psk=psk, psk_identity=psk_identity)
+            cafile=options["cafile"],
+            capath=options["capath"],
+            certfile=options["cert"],
+            keyfile=options["key"],
+            ask=lambda: _key_password(options["key"]),
+            insecure=options["insecure"],
+            alpn=None if alpn is None else os.fsencode(alpn),
+            only_1_3=options["tls_version"] == "tlsv1.3",
+            ciphers=options["ciphers"],
+            psk=psk,
+            psk_identity=psk_identity,
+        )
     except TlsOptionError as error:
         raise click.BadParameter(str(error), param_hint=f"--{error.option}") from None
 
@@ -164,5 +191,6 @@ def _key_password(keyfile: str) -> bytes:
             pass
     except OSError:
         raise click.BadParameter(
-            f"{keyfile} has a password, and there is no terminal to ask for it", param_hint="--key") from None
+            f"{keyfile} has a password, and there is no terminal to ask for it", param_hint="--key"
+        ) from None
     return os.fsencode(getpass.getpass(f"Password of {keyfile}: "))

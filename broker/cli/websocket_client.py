@@ -15,10 +15,10 @@ import h11
 
 from broker.cli.mqtt_errors import WebSocketError
 
-SUBPROTOCOL: Final = b"mqtt"                               # [MQTT-6.0.0-3]
-KEY_SUFFIX: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"       # RFC 6455, 1.3
-WORDS_MAX: Final = 200               # characters of an answer that are shown to a person
-ANSWER_BYTES_MAX: Final = 16384      # of the head, and of the body of a refusal
+SUBPROTOCOL: Final = b"mqtt"  # [MQTT-6.0.0-3]
+KEY_SUFFIX: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
+WORDS_MAX: Final = 200  # characters of an answer that are shown to a person
+ANSWER_BYTES_MAX: Final = 16384  # of the head, and of the body of a refusal
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 FIN, RESERVED_BITS, MASKED = 0x80, 0x70, 0x80
 NORMAL: Final = 1000
@@ -43,17 +43,25 @@ class WebSocketClient:
         self._path = path
         self._key = base64.b64encode(os.urandom(16))
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=ANSWER_BYTES_MAX)
-        request = h11.Request(method="GET", target=path, headers=[
-            (b"Host", host.encode("ascii")), (b"Upgrade", b"websocket"), (b"Connection", b"Upgrade"),
-            (b"Sec-WebSocket-Key", self._key), (b"Sec-WebSocket-Version", b"13"),
-            (b"Sec-WebSocket-Protocol", SUBPROTOCOL)])
+        request = h11.Request(
+            method="GET",
+            target=path,
+            headers=[
+                (b"Host", host.encode("ascii")),
+                (b"Upgrade", b"websocket"),
+                (b"Connection", b"Upgrade"),
+                (b"Sec-WebSocket-Key", self._key),
+                (b"Sec-WebSocket-Version", b"13"),
+                (b"Sec-WebSocket-Protocol", SUBPROTOCOL),
+            ],
+        )
         self._output = bytearray((self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
         self._refusal: h11.Response | None = None
-        self._body = bytearray()                     # of a refusal
+        self._body = bytearray()  # of a refusal
         self._begun = False
-        self._input = bytearray()                    # of a frame: its header, or a control frame, as far as it has come
-        self._opcode = BINARY                        # of the frame whose payload comes
-        self._left = 0                               # of its payload
+        self._input = bytearray()  # of a frame: its header, or a control frame, as far as it has come
+        self._opcode = BINARY  # of the frame whose payload comes
+        self._left = 0  # of its payload
         self._said_close = False
 
     def receive(self, data: bytes) -> bytes:
@@ -115,7 +123,8 @@ class WebSocketClient:
                 else:
                     assert event is not h11.PAUSED, event
                     if self._refusal is not None and (
-                            isinstance(event, h11.EndOfMessage) or len(self._body) >= ANSWER_BYTES_MAX):
+                        isinstance(event, h11.EndOfMessage) or len(self._body) >= ANSWER_BYTES_MAX
+                    ):
                         raise self._refused(self._refusal)
                     return b""
         except h11.RemoteProtocolError:
@@ -141,7 +150,8 @@ class WebSocketClient:
         elif fields.get(b"content-type", b"").startswith(b"text/plain") and self._body.strip():
             said += f": {_shown(bytes(self._body).strip().splitlines()[0]).rstrip('.')}"
         return WebSocketError(
-            f"at {self._path} it answers {said}", for_now=answer.status_code >= 500 or answer.status_code in (408, 429))
+            f"at {self._path} it answers {said}", for_now=answer.status_code >= 500 or answer.status_code in (408, 429)
+        )
 
     # Frames ---------------------------------------------------------------------------------------------------------
 
@@ -157,15 +167,15 @@ class WebSocketClient:
                 self._opcode, self._left, size = header
                 if self._opcode & 0x8 and len(self._input) - at < size + self._left:
                     self._left = 0
-                    break                            # a control frame is taken whole; it has 125 bytes at most
+                    break  # a control frame is taken whole; it has 125 bytes at most
                 at += size
                 if self._opcode & 0x8:
-                    payload = bytes(self._input[at:at + self._left])
+                    payload = bytes(self._input[at : at + self._left])
                     at += self._left
                     self._left = 0
                     self._take_control(payload)
                 continue
-            part = self._input[at:at + self._left]
+            part = self._input[at : at + self._left]
             if not part:
                 break
             received.append(part)
@@ -211,8 +221,12 @@ def _header(data: bytearray, at: int) -> tuple[int, int, int] | None:
         return None
     first, second = data[at], data[at + 1]
     opcode = first & 0x0F
-    if first & RESERVED_BITS or second & MASKED or opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG) or (
-            opcode & 0x8 and (second > 125 or not first & FIN)):
+    if (
+        first & RESERVED_BITS
+        or second & MASKED
+        or opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)
+        or (opcode & 0x8 and (second > 125 or not first & FIN))
+    ):
         raise WebSocketError("the server broke the protocol of WebSocket")
     if opcode == TEXT:
         raise WebSocketError("the server sent a text frame, and MQTT comes in binary ones")
@@ -221,7 +235,7 @@ def _header(data: bytearray, at: int) -> tuple[int, int, int] | None:
     size = 2 if second == 126 else 8
     if len(data) - at < 2 + size:
         return None
-    return opcode, int.from_bytes(data[at + 2:at + 2 + size], "big"), 2 + size
+    return opcode, int.from_bytes(data[at + 2 : at + 2 + size], "big"), 2 + size
 
 
 def _masked(payload: bytes, mask: bytes) -> bytes:

@@ -7,8 +7,19 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
-PUBLIC_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K",
-                            "EdDSA")
+PUBLIC_ALGORITHMS: Final = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "ES256K",
+    "EdDSA",
+)
 
 
 class AuthenticatorTable(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -40,8 +51,11 @@ class JwtTable(AuthenticatorTable, frozen=True, kw_only=True, tag="jwt"):
         tuple[str, ...],
         Meta(
             min_length=1,
-            description="Algorithms of signatures that count: " + " ".join(PUBLIC_ALGORITHMS) + ", or "
-            + " ".join(SECRET_ALGORITHMS) + " by themselves.",
+            description="Algorithms of signatures that count: "
+            + " ".join(PUBLIC_ALGORITHMS)
+            + ", or "
+            + " ".join(SECRET_ALGORITHMS)
+            + " by themselves.",
             examples=[["ES256"]],
         ),
     ]
@@ -60,9 +74,7 @@ class JwtTable(AuthenticatorTable, frozen=True, kw_only=True, tag="jwt"):
             examples=["https://id.example.org/.well-known/jwks.json"],
         ),
     ] = None
-    jwks_refresh_s: Annotated[
-        float, Meta(ge=1, le=86_400, description="Time between two looks at jwks_url.")
-    ] = 300.0
+    jwks_refresh_s: Annotated[float, Meta(ge=1, le=86_400, description="Time between two looks at jwks_url.")] = 300.0
     jwks_cafile: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         Meta(
@@ -76,7 +88,9 @@ class JwtTable(AuthenticatorTable, frozen=True, kw_only=True, tag="jwt"):
     ] = None
     issuers: Annotated[
         tuple[str, ...],
-        Meta(description="One of them is the token's `iss`; none given: anybody.", examples=[["https://id.example.org"]]),
+        Meta(
+            description="One of them is the token's `iss`; none given: anybody.", examples=[["https://id.example.org"]]
+        ),
     ] = ()
     audience: Annotated[
         tuple[str, ...],
@@ -113,7 +127,7 @@ class JwtTable(AuthenticatorTable, frozen=True, kw_only=True, tag="jwt"):
         tuple[str, ...],
         Meta(
             description="Authentication methods of MQTT 5.0 that bring a token, in the CONNECT and in each AUTH that "
-            "renews it.",
+            "renews it."
         ),
     ] = ("JWT", "CUSTOM-JWT", "OAUTH2-JWT", "K8S-SAT")
 
@@ -140,14 +154,16 @@ class HttpTable(AuthenticatorTable, frozen=True, kw_only=True, tag="http"):
     cache_s: Annotated[
         float,
         Meta(
-            ge=0, le=86_400,
+            ge=0,
+            le=86_400,
             description="Time for which an answer counts that does not say it itself, by Cache-Control: max-age.",
         ),
     ] = 0.0
     stale_s: Annotated[
         float,
         Meta(
-            ge=0, le=604_800,
+            ge=0,
+            le=604_800,
             description="Time after that for which it counts if no server answers, unless it says it itself, by "
             "stale-if-error.",
         ),
@@ -161,8 +177,10 @@ class HttpTable(AuthenticatorTable, frozen=True, kw_only=True, tag="http"):
     ] = None
     cafile: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
-        Meta(description="Certificates that sign those of the servers, PEM; unset: those of the system.",
-             examples=["auth-ca.crt"]),
+        Meta(
+            description="Certificates that sign those of the servers, PEM; unset: those of the system.",
+            examples=["auth-ca.crt"],
+        ),
     ] = None
 
 
@@ -170,4 +188,7 @@ Authenticator = PasswordFileTable | JwtTable | HttpTable
 """One [[authenticator]] table; `type` tells which."""
 
 AUTHENTICATOR_TYPES: Final[dict[str, type[PasswordFileTable] | type[JwtTable] | type[HttpTable]]] = {
-    "password_file": PasswordFileTable, "jwt": JwtTable, "http": HttpTable}
+    "password_file": PasswordFileTable,
+    "jwt": JwtTable,
+    "http": HttpTable,
+}

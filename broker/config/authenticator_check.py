@@ -21,9 +21,10 @@ from broker.config.authenticator import (
 from broker.config.setting import Problem, Setting, settings_of, shown, tables_of, values_of
 
 AUTHENTICATOR_SETTINGS: Final[dict[str, dict[str, Setting]]] = {
-    name: {setting.key: setting for setting in settings_of(struct)} for name, struct in AUTHENTICATOR_TYPES.items()}
+    name: {setting.key: setting for setting in settings_of(struct)} for name, struct in AUTHENTICATOR_TYPES.items()
+}
 
-LISTS: Final = ("algorithms", "urls")          # without a default, of which their type could be seen
+LISTS: Final = ("algorithms", "urls")  # without a default, of which their type could be seen
 
 
 def authenticators_read(tables: object, where: str, problems: list[Problem]) -> tuple[Authenticator, ...]:
@@ -33,18 +34,32 @@ def authenticators_read(tables: object, where: str, problems: list[Problem]) -> 
         key = f"authenticator {number}"
         kind = table.get("type")
         if not isinstance(kind, str) or kind not in AUTHENTICATOR_SETTINGS:
-            problems.append(Problem(where, f"{key}.type", shown(kind) if "type" in table else "nothing",
-                                    "one of " + ", ".join(AUTHENTICATOR_TYPES)))
+            problems.append(
+                Problem(
+                    where,
+                    f"{key}.type",
+                    shown(kind) if "type" in table else "nothing",
+                    "one of " + ", ".join(AUTHENTICATOR_TYPES),
+                )
+            )
             continue
         known = AUTHENTICATOR_SETTINGS[kind]
         # One of a list may stand without its brackets.
         lists = {name for name, setting in known.items() if isinstance(setting.default, tuple) or name in LISTS}
-        given = {name: [value] if isinstance(value, str) and name in lists else value
-                 for name, value in table.items() if name != "type"}
+        given = {
+            name: [value] if isinstance(value, str) and name in lists else value
+            for name, value in table.items()
+            if name != "type"
+        }
         values = values_of(
-            given, known,
+            given,
+            known,
             {name: setting.expected for name, setting in known.items() if setting.default is msgspec.NODEFAULT},
-            where, key, problems, partial(_instead, kind))
+            where,
+            key,
+            problems,
+            partial(_instead, kind),
+        )
         if values is not None:
             found.append(AUTHENTICATOR_TYPES[kind](**values))
     return tuple(found)
@@ -83,8 +98,16 @@ def is_url(text: str) -> bool:
         port = parts.port
     except ValueError:
         return False
-    return (parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and port != 0
-            and not parts.fragment and text.isascii() and text.isprintable() and " " not in text)
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and "@" not in parts.netloc
+        and port != 0
+        and not parts.fragment
+        and text.isascii()
+        and text.isprintable()
+        and " " not in text
+    )
 
 
 def _shown_url(text: str) -> str:
@@ -98,8 +121,12 @@ def _jwt_problems(table: JwtTable) -> Iterator[tuple[str, Any, str]]:
     if unknown:
         yield "algorithms", unknown[0], "some of " + ", ".join(PUBLIC_ALGORITHMS + SECRET_ALGORITHMS)
     elif secret and len(secret) != len(table.algorithms):
-        yield ("algorithms", list(table.algorithms), "either those with a secret, HS256, HS384, HS512, or those with a "
-               "public key: who has the public one must not be able to sign. Two tables may stand side by side")
+        yield (
+            "algorithms",
+            list(table.algorithms),
+            "either those with a secret, HS256, HS384, HS512, or those with a "
+            "public key: who has the public one must not be able to sign. Two tables may stand side by side",
+        )
     if table.secret_file is not None and not secret:
         yield "secret_file", table.secret_file, "algorithms with a secret: HS256, HS384, HS512"
     if not table.keys and table.secret_file is None and table.jwks_url is None:
@@ -110,11 +137,18 @@ def _jwt_problems(table: JwtTable) -> Iterator[tuple[str, Any, str]]:
         if re.search(r"\$\{(?!username\}|clientid\})", text):
             yield f"claims.{name}", text, "a text in which ${username} and ${clientid} stand for the client's"
         elif "${username}" in text and table.user_claim not in ("", name):
-            yield (f"claims.{name}", text, f"no ${{username}}: the user name is the claim {table.user_claim}. With "
-                   'user_claim = "" it is the CONNECT\'s')
+            yield (
+                f"claims.{name}",
+                text,
+                f"no ${{username}}: the user name is the claim {table.user_claim}. With "
+                'user_claim = "" it is the CONNECT\'s',
+            )
     if not table.user_claim and "${username}" not in table.claims.values():
-        yield ("user_claim", "", 'a claim, or a claim in `claims` that is "${username}": nobody would vouch for the '
-               "user name of a CONNECT")
+        yield (
+            "user_claim",
+            "",
+            'a claim, or a claim in `claims` that is "${username}": nobody would vouch for the user name of a CONNECT',
+        )
     if not table.user_claim and table.token_from == "user_name":
         yield "user_claim", "", "a claim: the CONNECT's user name is the token"
 

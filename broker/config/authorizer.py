@@ -10,7 +10,7 @@ Subscribe = Annotated[
     Literal["narrow", "strict"],
     Meta(
         description="A topic filter of which a client may read a part only: narrow: it is sent that part; strict: it "
-        "is refused, if one of these tables says so.",
+        "is refused, if one of these tables says so."
     ),
 ]
 
@@ -35,9 +35,7 @@ class RulesFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     file: Annotated[
         str,
         Meta(
-            min_length=1,
-            description="TOML, a table [[rule]] for each rule: docs/access.md.",
-            examples=["rules.toml"],
+            min_length=1, description="TOML, a table [[rule]] for each rule: docs/access.md.", examples=["rules.toml"]
         ),
     ]
     subscribe: Subscribe = "narrow"
@@ -47,4 +45,6 @@ Authorizer = AclFileTable | RulesFileTable
 """One [[authorizer]] table; `type` tells which."""
 
 AUTHORIZER_TYPES: Final[dict[str, type[AclFileTable] | type[RulesFileTable]]] = {
-    "acl_file": AclFileTable, "rules_file": RulesFileTable}
+    "acl_file": AclFileTable,
+    "rules_file": RulesFileTable,
+}

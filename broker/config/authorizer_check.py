@@ -11,7 +11,8 @@ from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer
 from broker.config.setting import Problem, Setting, settings_of, shown, tables_of, values_of
 
 AUTHORIZER_SETTINGS: Final[dict[str, dict[str, Setting]]] = {
-    name: {setting.key: setting for setting in settings_of(struct)} for name, struct in AUTHORIZER_TYPES.items()}
+    name: {setting.key: setting for setting in settings_of(struct)} for name, struct in AUTHORIZER_TYPES.items()
+}
 
 
 def authorizers_read(tables: object, where: str, problems: list[Problem]) -> tuple[Authorizer, ...]:
@@ -21,14 +22,25 @@ def authorizers_read(tables: object, where: str, problems: list[Problem]) -> tup
         key = f"authorizer {number}"
         kind = table.get("type")
         if not isinstance(kind, str) or kind not in AUTHORIZER_SETTINGS:
-            problems.append(Problem(where, f"{key}.type", shown(kind) if "type" in table else "nothing",
-                                    "one of " + ", ".join(AUTHORIZER_TYPES)))
+            problems.append(
+                Problem(
+                    where,
+                    f"{key}.type",
+                    shown(kind) if "type" in table else "nothing",
+                    "one of " + ", ".join(AUTHORIZER_TYPES),
+                )
+            )
             continue
         known = AUTHORIZER_SETTINGS[kind]
         values = values_of(
-            {name: value for name, value in table.items() if name != "type"}, known,
+            {name: value for name, value in table.items() if name != "type"},
+            known,
             {name: setting.expected for name, setting in known.items() if setting.default is msgspec.NODEFAULT},
-            where, key, problems, partial(_instead, kind))
+            where,
+            key,
+            problems,
+            partial(_instead, kind),
+        )
         if values is not None:
             found.append(AUTHORIZER_TYPES[kind](**values))
     return tuple(found)

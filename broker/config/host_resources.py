@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-WORKERS_BY_DEFAULT_MAX = 64      # each has a link to each other one
+WORKERS_BY_DEFAULT_MAX = 64  # each has a link to each other one
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 CONTROL_GROUP_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -22,11 +22,13 @@ def cores_available(control_group: Path = CONTROL_GROUP) -> int:
         quota, period = (control_group / "cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
         try:
-            quota, period = ((control_group / "cpu" / f"cpu.cfs_{name}_us").read_text(encoding="ascii").strip()
-                             for name in ("quota", "period"))
+            quota, period = (
+                (control_group / "cpu" / f"cpu.cfs_{name}_us").read_text(encoding="ascii").strip()
+                for name in ("quota", "period")
+            )
         except OSError:
             return cores
-    if quota.isdigit() and period.isdigit() and int(period):     # else "max", or -1
+    if quota.isdigit() and period.isdigit() and int(period):  # else "max", or -1
         cores = min(cores, -(-int(quota) // int(period)))
     return max(cores, 1)
 

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 CertificateField = Literal[
-    "cert.cn", "cert.dn", "cert.san.dns", "cert.san.uri", "cert.san.email", "cert.sha256", "psk.identity"]
+    "cert.cn", "cert.dn", "cert.san.dns", "cert.san.uri", "cert.san.email", "cert.sha256", "psk.identity"
+]
 SCHEMES = ("tcp", "tls", "ws", "wss", "unix")
 
 
@@ -124,16 +125,13 @@ class Listener(Struct, frozen=True, kw_only=True):
             examples=["plant-1/"],
         ),
     ] = ""
-    mode: Annotated[
-        str, Meta(min_length=1, max_length=4, description="Permissions of a Unix socket, octal.")
-    ] = "660"
+    mode: Annotated[str, Meta(min_length=1, max_length=4, description="Permissions of a Unix socket, octal.")] = "660"
     group: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="Group that a Unix socket belongs to; unset: the broker's.", examples=["mqtt"]),
     ] = None
     proxy_protocol: Annotated[
-        bool,
-        Meta(description="Whether each connection begins with a header of the PROXY protocol, version 1 or 2."),
+        bool, Meta(description="Whether each connection begins with a header of the PROXY protocol, version 1 or 2.")
     ] = False
     proxy_from: Annotated[
         tuple[str, ...],
@@ -208,8 +206,7 @@ class Listener(Struct, frozen=True, kw_only=True):
     client_id_from: Annotated[
         CertificateField | None,
         Meta(
-            description="Field of the certificate that is the client identifier, likewise.",
-            examples=["cert.san.uri"],
+            description="Field of the certificate that is the client identifier, likewise.", examples=["cert.san.uri"]
         ),
     ] = None
     tls_keylog: Annotated[

@@ -13,8 +13,19 @@ if TYPE_CHECKING:
     from broker.config.schema import Config
 
 LISTENER_SETTINGS: dict[str, Setting] = {setting.key: setting for setting in settings_of(Listener)}
-TLS_SETTINGS = ("certfile", "keyfile", "cafile", "capath", "crlfile", "require_certificate", "psk_file", "psk_hint",
-                "ciphers", "ciphersuites", "tls_keylog")
+TLS_SETTINGS = (
+    "certfile",
+    "keyfile",
+    "cafile",
+    "capath",
+    "crlfile",
+    "require_certificate",
+    "psk_file",
+    "psk_hint",
+    "ciphers",
+    "ciphersuites",
+    "tls_keylog",
+)
 CERTIFICATE_SETTINGS = ("username_from", "client_id_from")
 # With a $ in front of them, names that begin with these are no names of clients: see broker.reactor.mount_point.
 NO_MOUNT_POINTS = ("SYS", "replay", "share", "shoal")
@@ -26,10 +37,13 @@ def listeners_read(tables: object, where: str, problems: list[Problem]) -> tuple
     found = []
     for number, table in enumerate(tables_of(tables, "listener", where, problems), 1):
         # One file may stand without the brackets of a list.
-        given = {name: [value] if name in ("certfile", "keyfile") and isinstance(value, str) else value
-                 for name, value in table.items()}
+        given = {
+            name: [value] if name in ("certfile", "keyfile") and isinstance(value, str) else value
+            for name, value in table.items()
+        }
         values = values_of(
-            given, LISTENER_SETTINGS, {"address": "an address"}, where, f"listener {number}", problems, _suggestion)
+            given, LISTENER_SETTINGS, {"address": "an address"}, where, f"listener {number}", problems, _suggestion
+        )
         if values is not None:
             found.append(Listener(**values))
     return tuple(found)
@@ -72,15 +86,20 @@ def listener_problems(
         names = [table.name for table in config.authenticator]
         for name in listener.authenticators or ():
             if name not in names:
-                yield problem(f"{key}.authenticators", name, "names of [[authenticator]] tables: " + (
-                    ", ".join(one for one in names if one is not None) or "none of them has a name"))
+                yield problem(
+                    f"{key}.authenticators",
+                    name,
+                    "names of [[authenticator]] tables: "
+                    + (", ".join(one for one in names if one is not None) or "none of them has a name"),
+                )
         asked = config.authenticator if listener.authenticators is None else listener.authenticators
         if authenticator_given or asked or proves_clients(listener):
             continue
         anonymous = anonymous_allowed(config, listener)
         if anonymous is None:
             yield problem(
-                key if in_list else f"{key}.address", listener.address,
+                key if in_list else f"{key}.address",
+                listener.address,
                 "a loopback address, because there is no authentication. `shoal passwd FILE USER` makes a password "
                 'file, which a table [[authenticator]] with type = "password_file" and file = "FILE" asks for; what '
                 'clients may then do says a table [[authorizer]] with type = "acl_file" and file = "FILE"; or '
@@ -88,7 +107,8 @@ def listener_problems(
             )
         elif anonymous is False:
             yield problem(
-                "allow_anonymous" if listener.allow_anonymous is None else f"{key}.allow_anonymous", False,
+                "allow_anonymous" if listener.allow_anonymous is None else f"{key}.allow_anonymous",
+                False,
                 "true or unset, because there is no authentication and nobody could connect",
             )
 
@@ -106,7 +126,8 @@ def anonymous_allowed(config: Config, listener: Listener) -> bool | None:
 def proves_clients(listener: Listener) -> bool:
     """Return whether clients prove by TLS who they are."""
     return listener.where.is_tls and (
-        (listener.require_certificate and bool(listener.cafile or listener.capath)) or bool(listener.psk_file))
+        (listener.require_certificate and bool(listener.cafile or listener.capath)) or bool(listener.psk_file)
+    )
 
 
 def _alone(listener: Listener, address: Address, in_list: bool) -> Iterator[tuple[str, Any, str]]:
@@ -122,15 +143,20 @@ def _alone(listener: Listener, address: Address, in_list: bool) -> Iterator[tupl
                 if getattr(listener, name):
                     yield name, getattr(listener, name), "a listener with TLS, or proxy_protocol"
     if listener.proxy_protocol and not listener.proxy_from and address.scheme != "unix":
-        yield ("proxy_protocol", True, "proxy_from with the addresses of the proxies: without it, anybody who reaches "
-               "the port could say that he comes from anywhere")
+        yield (
+            "proxy_protocol",
+            True,
+            "proxy_from with the addresses of the proxies: without it, anybody who reaches "
+            "the port could say that he comes from anywhere",
+        )
     for text in listener.proxy_from:
         try:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
             yield "proxy_from", text, "IP addresses and networks such as 10.0.0.0/8"
-    if address.scheme == "unix" and (not listener.mode.isascii() or not listener.mode.isdigit() or any(
-            digit in "89" for digit in listener.mode)):
+    if address.scheme == "unix" and (
+        not listener.mode.isascii() or not listener.mode.isdigit() or any(digit in "89" for digit in listener.mode)
+    ):
         yield "mode", listener.mode, "octal digits such as 660"
     wrong = mount_point_problem(listener.mount_point)
     if wrong is not None:

@@ -257,15 +257,27 @@ def rendered(config: Config) -> str:
             lines.append(f"#{name} = {_toml(get_args(setting.kind)[1].examples[0])}")
         else:
             lines.append(f"{'#' if value == setting.default else ''}{name} = {_toml(value)}")
-    return "\n".join(
-        [*lines, *_rendered_listeners(config.listener), *_rendered_authenticators(config.authenticator),
-         *_rendered_authorizers(config.authorizer)]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                *_rendered_listeners(config.listener),
+                *_rendered_authenticators(config.authenticator),
+                *_rendered_authorizers(config.authorizer),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _rendered_listeners(listeners: Sequence[Listener]) -> Iterator[str]:
     """Yield the tables of listeners; without one, what such a table can have."""
-    yield from ("", "", f"# {(Listener.__doc__ or '').splitlines()[0]}",
-                "# There may be any number of these tables; where there is one, `listen` has no default.")
+    yield from (
+        "",
+        "",
+        f"# {(Listener.__doc__ or '').splitlines()[0]}",
+        "# There may be any number of these tables; where there is one, `listen` has no default.",
+    )
     for setting in LISTENER_SETTINGS.values():
         unit = f" {setting.unit}" if setting.unit else ""
         default = "" if setting.default is msgspec.NODEFAULT else f" Default: {_default(setting)}."
@@ -277,14 +289,23 @@ def _rendered_listeners(listeners: Sequence[Listener]) -> Iterator[str]:
             if value != setting.default:
                 yield f"{setting.key} = {_toml(value)}"
     if not listeners:
-        yield from ("", "# [[listener]]", '# address = "tls://0.0.0.0:8883"', '# certfile = "server.crt"',
-                    '# keyfile = "server.key"')
+        yield from (
+            "",
+            "# [[listener]]",
+            '# address = "tls://0.0.0.0:8883"',
+            '# certfile = "server.crt"',
+            '# keyfile = "server.key"',
+        )
 
 
 def _rendered_authenticators(authenticators: Sequence[Authenticator]) -> Iterator[str]:
     """Yield the tables of authenticators; without one, what such a table can have."""
-    yield from ("", "", "# Who is asked, in the order of the tables, who a client is; the first that knows it decides,",
-                "# and who is known to none is refused. There may be any number of these tables.")
+    yield from (
+        "",
+        "",
+        "# Who is asked, in the order of the tables, who a client is; the first that knows it decides,",
+        "# and who is known to none is refused. There may be any number of these tables.",
+    )
     for name, struct in AUTHENTICATOR_TYPES.items():
         yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
         for setting in AUTHENTICATOR_SETTINGS[name].values():
@@ -304,9 +325,13 @@ def _rendered_authenticators(authenticators: Sequence[Authenticator]) -> Iterato
 
 def _rendered_authorizers(authorizers: Sequence[Authorizer]) -> Iterator[str]:
     """Yield the tables of authorizers; without one, what such a table can have."""
-    yield from ("", "", "# Who is asked, in the order of the tables, what a client may do; the first that has a rule",
-                "# for it decides, and what none has a rule for is refused. There may be any number of these tables;",
-                "# without one, clients may do everything.")
+    yield from (
+        "",
+        "",
+        "# Who is asked, in the order of the tables, what a client may do; the first that has a rule",
+        "# for it decides, and what none has a rule for is refused. There may be any number of these tables;",
+        "# without one, clients may do everything.",
+    )
     for name, struct in AUTHORIZER_TYPES.items():
         yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
         for setting in AUTHORIZER_SETTINGS[name].values():

@@ -60,9 +60,11 @@ def recognised(file: Path) -> list[tuple[str, str, str, str]]:
     Returns:
         (where in the file, setting, what was found, what is expected) of the file, and of each of its lines.
     """
-    lines = [(number, line.split(maxsplit=1)[0])
-             for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-             if line.strip() and not line.lstrip().startswith("#")]
+    lines = [
+        (number, line.split(maxsplit=1)[0])
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
     known = sum(word in NEAREST or word in NOTHING_NEAR for _, word in lines)
     if not known or 2 * known < len(lines):
         return []

@@ -96,8 +96,7 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         ),
     ] = 65_535
     auto_id_prefix: Annotated[
-        str,
-        Meta(max_length=1024, description="What the client identifiers begin with that the broker assigns."),
+        str, Meta(max_length=1024, description="What the client identifiers begin with that the broker assigns.")
     ] = "auto-"
     response_information: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
@@ -156,16 +155,14 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     queue_push_back_s: Annotated[
-        float,
-        Meta(ge=0.25, le=3600, description="Time that a publisher is not read from at most, at push_back."),
+        float, Meta(ge=0.25, le=3600, description="Time that a publisher is not read from at most, at push_back.")
     ] = 5.0
     shared_subscription_strategy: Annotated[
         Literal["round_robin", "random", "sticky", "hash_client", "hash_topic"],
         Meta(description="How a shared subscription picks the member that gets a message."),
     ] = "round_robin"
     sys_interval_s: Annotated[
-        float,
-        Meta(ge=0, le=86_400, description="How often the topics under $SYS are renewed; 0 leaves them out."),
+        float, Meta(ge=0, le=86_400, description="How often the topics under $SYS are renewed; 0 leaves them out.")
     ] = 10.0
 
 
@@ -250,8 +247,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         ),
     ] = 60
     pending_connects_max: Annotated[
-        int,
-        Meta(ge=1, le=1_000_000, description="CONNECTs that the authenticator has at once; then accepting pauses."),
+        int, Meta(ge=1, le=1_000_000, description="CONNECTs that the authenticator has at once; then accepting pauses.")
     ] = 1000
     pending_handshakes_max: Annotated[
         int,
@@ -289,13 +285,14 @@ class Limits(Struct, frozen=True, kw_only=True):
             "looked for in up to 2 to the power of this plus one places, whoever subscribes to what.",
         ),
     ] = 14
-    topic_bytes_max: Annotated[
-        int, Meta(ge=16, le=65_535, description="Length of a topic name or a topic filter.")
-    ] = 65_535
+    topic_bytes_max: Annotated[int, Meta(ge=16, le=65_535, description="Length of a topic name or a topic filter.")] = (
+        65_535
+    )
     retained_messages_max: Annotated[
         int,
         Meta(
-            ge=0, le=1_000_000_000,
+            ge=0,
+            le=1_000_000_000,
             description="Topics that may have a retained message. Those that are there when it is lowered stay.",
         ),
     ] = 1_000_000
@@ -418,9 +415,9 @@ class Storage(Struct, frozen=True, kw_only=True):
             "so it survives a killed broker but not a loss of power; none: not even that."
         ),
     ] = "fsync"
-    segment_bytes_max: Annotated[
-        int, Meta(ge=1_048_576, le=1 << 32, description="Size of one file of the log.")
-    ] = 67_108_864
+    segment_bytes_max: Annotated[int, Meta(ge=1_048_576, le=1 << 32, description="Size of one file of the log.")] = (
+        67_108_864
+    )
     compact_bytes: Annotated[
         int,
         Meta(
@@ -452,8 +449,7 @@ class Mesh(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1_048_576, le=1 << 32, description="Bytes on their way to one other worker at most.")
     ] = 8_388_608
     owed_bytes_max: Annotated[
-        int,
-        Meta(ge=1_048_576, le=1 << 50, description="Bytes of messages that wait for one other worker at most."),
+        int, Meta(ge=1_048_576, le=1 << 50, description="Bytes of messages that wait for one other worker at most.")
     ] = 1 << 34
     absent_peer_age_s: Annotated[
         float,
@@ -486,8 +482,7 @@ class Processes(Struct, frozen=True, kw_only=True):
         ),
     ] = 5000
     stall_s: Annotated[
-        float,
-        Meta(ge=1, le=86_400, description="Time after which a worker that gives no sign of life is killed."),
+        float, Meta(ge=1, le=86_400, description="Time after which a worker that gives no sign of life is killed.")
     ] = 120.0
     restarts_max: Annotated[
         int,
@@ -512,7 +507,7 @@ class Config(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             description="Addresses to listen on: tcp://HOST:PORT, IPv6 in brackets, port 0 takes any free port; "
-            "ws:// likewise, unix://PATH. What has rules of its own, or TLS, is a [[listener]].",
+            "ws:// likewise, unix://PATH. What has rules of its own, or TLS, is a [[listener]]."
         ),
     ] = ("tcp://127.0.0.1:1883",)
     data_dir: Annotated[
@@ -563,6 +558,6 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 RENAMED: dict[str, str] = {
-    "mqtt.server_keep_alive_s": "mqtt.keep_alive_max_s, which changes only a keep alive that is longer, or none",
+    "mqtt.server_keep_alive_s": "mqtt.keep_alive_max_s, which changes only a keep alive that is longer, or none"
 }
 """Settings that earlier versions had, and what stands in their place."""

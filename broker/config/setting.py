@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 ENVIRONMENT_PREFIX = "SHOAL_"
-TABLES = ("listener", "authenticator", "authorizer")      # of which there may be any number
+TABLES = ("listener", "authenticator", "authorizer")  # of which there may be any number
 
 
 class Setting(Struct, frozen=True):
@@ -67,8 +67,13 @@ def tables_of(found: object, name: str, where: str, problems: list[Problem]) -> 
 
 
 def values_of(
-    table: Mapping[str, Any], settings: Mapping[str, Setting], required: Mapping[str, str], where: str, key: str,
-    problems: list[Problem], instead_of: Callable[[str], str],
+    table: Mapping[str, Any],
+    settings: Mapping[str, Setting],
+    required: Mapping[str, str],
+    where: str,
+    key: str,
+    problems: list[Problem],
+    instead_of: Callable[[str], str],
 ) -> dict[str, Any] | None:
     """Return what a table sets; None if something is wrong with it, which is added to the problems.
 
@@ -89,8 +94,9 @@ def values_of(
             values[name] = msgspec.convert(value, setting.kind)
         except msgspec.ValidationError:
             problems.append(Problem(where, f"{key}.{name}", shown(value), setting.expected))
-    problems.extend(Problem(where, f"{key}.{name}", "nothing", expected)
-                    for name, expected in required.items() if name not in table)
+    problems.extend(
+        Problem(where, f"{key}.{name}", "nothing", expected) for name, expected in required.items() if name not in table
+    )
     return values if len(problems) == wrong else None
 
 
@@ -99,7 +105,7 @@ def settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
     for field in msgspec.structs.fields(struct):
         kind, meta = get_args(field.type)
         if field.name in TABLES:
-            continue                     # they are read, and described, by themselves
+            continue  # they are read, and described, by themselves
         if isinstance(kind, type) and issubclass(kind, Struct):
             yield from settings_of(kind, f"{field.name}.")
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from broker.reactor.connection import Connection
 
-LOOK_S: Final = 60.0             # between two looks at the clock, which may be set meanwhile
+LOOK_S: Final = 60.0  # between two looks at the clock, which may be set meanwhile
 
 
 class AuthenticationExpiry:

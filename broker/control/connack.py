@@ -33,17 +33,22 @@ class ConnackProperties:
         if mqtt.maximum_qos < 2:
             self._all["maximum_qos"] = mqtt.maximum_qos
         for name, available in (
-                ("retain_available", mqtt.retain_available),
-                ("wildcard_subscription_available", mqtt.wildcard_subscriptions_available),
-                ("subscription_identifier_available", mqtt.subscription_identifiers_available),
-                ("shared_subscription_available", mqtt.shared_subscriptions_available)):
+            ("retain_available", mqtt.retain_available),
+            ("wildcard_subscription_available", mqtt.wildcard_subscriptions_available),
+            ("subscription_identifier_available", mqtt.subscription_identifiers_available),
+            ("shared_subscription_available", mqtt.shared_subscriptions_available),
+        ):
             if not available:
                 self._all[name] = 0
-        self._encoded = {(version, present): encode_connack(version, present, Reason.SUCCESS, self._all)
-                         for version in (3, 4, 5) for present in (False, True)}
+        self._encoded = {
+            (version, present): encode_connack(version, present, Reason.SUCCESS, self._all)
+            for version in (3, 4, 5)
+            for present in (False, True)
+        }
 
-    def of(self, connect: Connect, rules: ListenerRules, identifier: bytes, expiry_s: int,
-           keep_alive_s: int) -> dict[str, Any]:
+    def of(
+        self, connect: Connect, rules: ListenerRules, identifier: bytes, expiry_s: int, keep_alive_s: int
+    ) -> dict[str, Any]:
         """Return those for one client.
 
         Args:
@@ -63,7 +68,7 @@ class ConnackProperties:
             properties = {**properties, "server_keep_alive": keep_alive_s}
         if self._response_information and connect.properties.get("request_response_information"):
             information = self._response_information.replace("{client_identifier}", identifier.decode())
-            if len(information.encode()) <= STRING_BYTES_MAX:        # it grows by the client's own identifier
+            if len(information.encode()) <= STRING_BYTES_MAX:  # it grows by the client's own identifier
                 properties = {**properties, "response_information": information}
         return properties
 

@@ -22,16 +22,7 @@ from broker.control.session_limit import SessionLimit
 from broker.control.will import PendingWill, mounted_will
 from broker.logs import get
 from broker.reactor.peer_socket import watch_peer
-from broker.wire.packets import (
-    Auth,
-    Connack,
-    Connect,
-    Disconnect,
-    decode_connect,
-    encode,
-    encode_fitting,
-    may_carry,
-)
+from broker.wire.packets import Auth, Connack, Connect, Disconnect, decode_connect, encode, encode_fitting, may_carry
 from broker.wire.properties import PacketType
 from broker.wire.reasons import ClientError, CloseReason, Reason, reason_to_close
 from broker.wire.topic_limits import check_topic_size
@@ -51,7 +42,7 @@ if TYPE_CHECKING:
 
 log = get("handshake")
 
-Decide = Callable[["Connection", Connect, Exchange, Outcome], bool]      # returns whether it may be parsed on
+Decide = Callable[["Connection", Connect, Exchange, Outcome], bool]  # returns whether it may be parsed on
 
 _NO_SESSION = Refused(Reason.QUOTA_EXCEEDED, "the server has as many sessions as it may"), CloseReason.SESSIONS_MAX
 
@@ -79,7 +70,7 @@ class Handshake:
     def __init__(self, config: Config, router: Router, authenticator: Authenticator, admission: Admission | None,
                  acl: FailClosed, presence: Presence, end_now: Callable[[Connection], None],
                  fail: Callable[[Connection, ClientError], None], opened: Callable[[Opening], None],
-                 taps: Taps, on_room: Callable[[], None], review: RightsReview) -> None:
+                 taps: Taps, on_room: Callable[[], None], review: RightsReview) -> None:  # fmt: skip
         self.config = config
         self.router = router
         self.authenticator = authenticator
@@ -89,9 +80,9 @@ class Handshake:
         self.pending = Pending(config.limits.pending_connects_max, on_room)
         self.exchanges: dict[int, Exchange] = {}
         self.openings = Openings()
-        self.spawn: Callable[..., Any] | None = None        # since run_tasks_by()
+        self.spawn: Callable[..., Any] | None = None  # since run_tasks_by()
         self.expiry = AuthenticationExpiry()
-        self.handover: Handover | None = None               # since share(), where there are other workers
+        self.handover: Handover | None = None  # since share(), where there are other workers
         self._end_now = end_now
         self._fail = fail
         self._opened = opened
@@ -99,11 +90,11 @@ class Handshake:
         self._review = review
         self._salt = SystemRandom().getrandbits(64)
         self.rules = [ListenerRules(config, listener) for listener in config.listeners]
-        self._is_open_house = isinstance(authenticator, Anonymous)      # no authenticator asks anybody who he is
+        self._is_open_house = isinstance(authenticator, Anonymous)  # no authenticator asks anybody who he is
         self._connack = ConnackProperties(config)
-        self.open_connections = 0                   # with those that are let in and wait for their session's record
+        self.open_connections = 0  # with those that are let in and wait for their session's record
         self.connections_max = config.limits.connections_max
-        self._places: Places | None = None          # of all workers together, since share()
+        self._places: Places | None = None  # of all workers together, since share()
         self.session_limit = SessionLimit(router.sessions, config.limits.sessions_max)
         self._rate = Rate(config.limits.connects_per_second_max, 2 * config.limits.connects_per_second_max or 1)
 
@@ -150,8 +141,9 @@ class Handshake:
         if user_name is not None:
             connect = replace(connect, user_name=user_name)
         if not rules.anonymous and self._is_open_house and not proves_itself(connection.facts):
-            return self._refuse(connection, Refused(
-                Reason.NOT_AUTHORIZED, "this listener lets in nobody who does not prove who he is"))
+            return self._refuse(
+                connection, Refused(Reason.NOT_AUTHORIZED, "this listener lets in nobody who does not prove who he is")
+            )
         connection.bridge = connect.bridge
         no_room = self._no_room(connect, rules)
         if no_room is not None:
@@ -161,7 +153,7 @@ class Handshake:
             if refusal is not None:
                 return self._refuse(connection, refusal)
         exchange = Exchange(connection, connect.properties.get("authentication_method"),
-                            connect.properties.get("authentication_data"), pending=self.pending)
+                            connect.properties.get("authentication_data"), pending=self.pending)  # fmt: skip
         return self._authenticate(connection, connect, exchange, self._decide)
 
     def _rules_of(self, connection: Connection) -> ListenerRules:
@@ -181,8 +173,9 @@ class Handshake:
         except ClientError as error:
             self._fail(connection, error)
             return
-        self._refuse(connection, Refused(Reason.SERVER_UNAVAILABLE, "the client's worker is away"),
-                     CloseReason.HOME_UNAVAILABLE)
+        self._refuse(
+            connection, Refused(Reason.SERVER_UNAVAILABLE, "the client's worker is away"), CloseReason.HOME_UNAVAILABLE
+        )
 
     def on_auth(self, connection: Connection, packet: Auth) -> bool:
         """Deal with an AUTH: the answer to a challenge, or a re-authentication (4.12.1)."""
@@ -200,10 +193,10 @@ class Handshake:
         if exchange.under_way:
             raise ClientError(Reason.PROTOCOL_ERROR, "section 4.12.1", "a re-authentication during another")
         again = Exchange(connection, exchange.method, packet.properties.get("authentication_data"), pending=None,
-                         answer_timeout_s=self.config.limits.connect_timeout_s)
+                         answer_timeout_s=self.config.limits.connect_timeout_s)  # fmt: skip
         connect = Connect(5, connection.session.client_identifier)
         self._authenticate(connection, connect, again, self._decide_again)
-        return True                  # all else goes on under the previous authentication (4.12.1)
+        return True  # all else goes on under the previous authentication (4.12.1)
 
     def _admit(self, connect: Connect, peer: str | None) -> Refused | None:
         assert self.admission is not None
@@ -223,7 +216,7 @@ class Handshake:
             log.exception("authenticator_failed")
             outcome = FAILED
         if exchange.method is not None or not isinstance(outcome, (Accepted, Refused)):
-            self.exchanges[id(connection)] = exchange        # its method is that of every later AUTH
+            self.exchanges[id(connection)] = exchange  # its method is that of every later AUTH
         if isinstance(outcome, (Accepted, Refused)):
             exchange.under_way = False
             return decide(connection, connect, exchange, outcome)
@@ -233,8 +226,9 @@ class Handshake:
         self.spawn(self._decide_later, connection, connect, exchange, outcome, decide)
         return False
 
-    async def _decide_later(self, connection: Connection, connect: Connect, exchange: Exchange,
-                            deciding: Awaitable[Outcome], decide: Decide) -> None:
+    async def _decide_later(
+        self, connection: Connection, connect: Connect, exchange: Exchange, deciding: Awaitable[Outcome], decide: Decide
+    ) -> None:
         outcome = await exchange.outcome(deciding)
         if outcome is None or connection.is_closing:
             return
@@ -254,8 +248,9 @@ class Handshake:
         if isinstance(outcome, Refused):
             known = may_carry(PacketType.DISCONNECT, outcome.reason)
             reason = outcome.reason if known else Reason.NOT_AUTHORIZED
-            connection.write_packet(encode_fitting(
-                Disconnect(reason, outcome.properties()), 5, connection.packet_bytes_max))
+            connection.write_packet(
+                encode_fitting(Disconnect(reason, outcome.properties()), 5, connection.packet_bytes_max)
+            )
             connection.close(outcome.close or reason_to_close(outcome.reason))
             return False
         properties: dict[str, Any] = {"authentication_method": exchange.method}
@@ -299,8 +294,10 @@ class Handshake:
         """Return why a client cannot come in at all, and the close reason if it is not the code's own; None: it can."""
         mqtt = self.config.mqtt
         if mqtt.server_reference is not None and mqtt.server_reference_use != "full":
-            return Refused(Reason.SERVER_MOVED if mqtt.server_reference_use == "moved" else Reason.USE_ANOTHER_SERVER,
-                           server_reference=mqtt.server_reference), None
+            return Refused(
+                Reason.SERVER_MOVED if mqtt.server_reference_use == "moved" else Reason.USE_ANOTHER_SERVER,
+                server_reference=mqtt.server_reference,
+            ), None
         if not self._rate.take(self.router.ledger.now_ms):
             return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients connect at once; try again later"), None
         if self.router.ledger.memory_full and connect.client_identifier not in self.router.sessions:
@@ -317,9 +314,11 @@ class Handshake:
             return _NO_SESSION
         older = self._older(connect)
         if rules.is_full and (older is None or self._rules_of(older) is not rules):
-            return self._server_full()           # what it takes over has a place by another listener
-        if older is not None or (self.open_connections < self.connections_max and (
-                self._places is None or self._places.total() < self.config.limits.connections_max)):
+            return self._server_full()  # what it takes over has a place by another listener
+        if older is not None or (
+            self.open_connections < self.connections_max
+            and (self._places is None or self._places.total() < self.config.limits.connections_max)
+        ):
             return None
         return self._server_full()
 
@@ -333,8 +332,7 @@ class Handshake:
         beyond = older is not None
         if not beyond and self.open_connections >= self.connections_max:
             return False
-        if self._places is not None and not self._places.take(
-                2**63 if beyond else self.config.limits.connections_max):
+        if self._places is not None and not self._places.take(2**63 if beyond else self.config.limits.connections_max):
             return False
         if not rules.take(older is not None and self._rules_of(older) is rules):
             if self._places is not None:
@@ -357,8 +355,11 @@ class Handshake:
         return Refused(Reason.QUOTA_EXCEEDED, "the server is full"), CloseReason.CONNECTIONS_MAX
 
     def _refuse(self, connection: Connection, refused: Refused, close: CloseReason | None = None) -> bool:
-        connection.write_packet(encode_fitting(
-            Connack(False, refused.reason, refused.properties()), connection.version, connection.packet_bytes_max))
+        connection.write_packet(
+            encode_fitting(
+                Connack(False, refused.reason, refused.properties()), connection.version, connection.packet_bytes_max
+            )
+        )
         connection.close(close or refused.close or reason_to_close(refused.reason))
         return False
 
@@ -371,7 +372,7 @@ class Handshake:
         if isinstance(outcome, Refused):
             return self._refuse(connection, outcome)
         rules = self._rules_of(connection)
-        if exchange.has_waited:                  # others may have come meanwhile
+        if exchange.has_waited:  # others may have come meanwhile
             refusal = self._full(connect, rules)
             if refusal is not None:
                 return self._refuse(connection, *refusal)
@@ -381,7 +382,7 @@ class Handshake:
         expiry_s = self._expiry_interval(connect)
         if not self.router.accepting and (
                 expiry_s or connect.will is not None or identifier in self.router.sessions
-                or identifier in self.router.ending):
+                or identifier in self.router.ending):  # fmt: skip
             # Nothing that it asks for could be kept.
             return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
         keep_alive_s = self._keep_alive(connect)
@@ -404,9 +405,10 @@ class Handshake:
         older = self.router.sessions.get(identifier)
         mount_point = b"" if rules.mount_point is None else rules.mount_point.prefix
         if older is not None and (connect.clean_start or older.mount_point != mount_point):
-            self.router.end_session(older)           # [MQTT-3.1.2-4]; the names in it are not those of its client now
+            self.router.end_session(older)  # [MQTT-3.1.2-4]; the names in it are not those of its client now
         if self.router.ending.more and self.router.ending.call_after(
-                identifier, partial(self._decide_late, connection, connect, exchange, outcome)):
+            identifier, partial(self._decide_late, connection, connect, exchange, outcome)
+        ):
             self.give_place(connection)
             self.session_limit.tell()
             return False
@@ -414,7 +416,7 @@ class Handshake:
         session, present = self.router.open_session(
             identifier, connect.clean_start, expiry_s,
             PendingWill.of(connect.will, self.acl, principal) if connect.will is not None else None, mount_point,
-            principal)
+            principal)  # fmt: skip
         opening = Opening(connection, connect, session, present, keep_alive_s, properties, outcome.expires_at_s)
         if self._is_judged_later(opening, was):
             return False
@@ -429,9 +431,9 @@ class Handshake:
         """Judge a session whose client was another principal. Returns whether the CONNACK waits for that."""
         session, principal = opening.session, opening.connection.principal
         if not opening.present or was == principal or self.acl.allows_all or self._review.judge(
-                session, was, lambda: self.router.effects.call(lambda: self._settled(opening))):
+                session, was, lambda: self.router.effects.call(lambda: self._settled(opening))):  # fmt: skip
             return False
-        self.openings.begin(opening)                 # nothing is sent to it before its rights are known
+        self.openings.begin(opening)  # nothing is sent to it before its rights are known
         return True
 
     def _decide_late(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> None:
@@ -449,12 +451,18 @@ class Handshake:
         identifier = connect.client_identifier
         characters_max = self.config.mqtt.client_identifier_3_1_max
         if connect.version == 3 and len(identifier.decode()) > characters_max:
-            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "section 3.1 of 3.1",
-                              f"a client identifier of more than {characters_max} characters")
+            raise ClientError(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID,
+                "section 3.1 of 3.1",
+                f"a client identifier of more than {characters_max} characters",
+            )
         if identifier:
             return identifier
-        if (connect.version == 3 or (connect.version == 4 and not connect.clean_start)
-                or not self.config.mqtt.empty_client_identifier):
+        if (
+            connect.version == 3
+            or (connect.version == 4 and not connect.clean_start)
+            or not self.config.mqtt.empty_client_identifier
+        ):
             raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
         return self._assigned_identifier()
 
@@ -462,7 +470,7 @@ class Handshake:
         """What a CONNACK waited for is durable."""
         connection = opening.connection
         if connection.is_closing:
-            return                   # its end, which may not have been dealt with, is that of the opening
+            return  # its end, which may not have been dealt with, is that of the opening
         if not self.openings.holds(opening):
             # Its client has come again while the record was under way [MQTT-3.1.4-3].
             self._welcome(opening)
@@ -492,7 +500,7 @@ class Handshake:
         payload_max = mqtt.payload_bytes_max
         if payload_max and len(will.payload) > payload_max:
             raise ClientError(Reason.PACKET_TOO_LARGE, "section 4.13",
-                              f"a will of {len(will.payload)} bytes, {payload_max} are allowed")
+                              f"a will of {len(will.payload)} bytes, {payload_max} are allowed")  # fmt: skip
 
     def _keep_alive(self, connect: Connect) -> int:
         """Return the keep alive in force, seconds; 0 for none. Raises ClientError for a 3.x client's that is too long.
@@ -504,8 +512,12 @@ class Handshake:
             return asked
         if connect.version < 5:
             # Nothing tells it of another one, so it would be disconnected for a silence that it may keep.
-            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "section 3.1.2.10",
-                              f"a keep alive of {asked} s, {maximum} s are allowed", CloseReason.KEEP_ALIVE_TOO_LONG)
+            raise ClientError(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID,
+                "section 3.1.2.10",
+                f"a keep alive of {asked} s, {maximum} s are allowed",
+                CloseReason.KEEP_ALIVE_TOO_LONG,
+            )
         return maximum
 
     def holder_of(self, session: Session) -> Connection | None:
@@ -544,14 +556,13 @@ class Handshake:
         )
         self.expiry.begin(connection, opening.expires_at_s)
         if self.router.interest is not None and session.subscription_count:
-            self.router.interest.connection_changes(
-                True, self.router.tree.subscriptions_of(session, shared_only=True))
+            self.router.interest.connection_changes(True, self.router.tree.subscriptions_of(session, shared_only=True))
         if self._taps.looks:
             self._taps.opened(connection, connect)
         if keep_alive_s == 0:
             watch_peer(connection.fd, self.config.limits.tcp_keepalive_s)
         self._welcome(opening)
-        connection.resume_later()            # many may be let in at once
+        connection.resume_later()  # many may be let in at once
         self._opened(opening)
         if self.presence.watches:
             self.presence.opened(connection, self.router.ledger.now_ms)
@@ -575,7 +586,7 @@ def _check_size(connection: Connection, properties: dict[str, Any]) -> None:
     size = len(encode(Connack(True, Reason.SUCCESS, properties), connection.version))
     if size > connection.packet_bytes_max:
         raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
-                          f"a CONNACK of {size} bytes, the client takes {connection.packet_bytes_max}")
+                          f"a CONNACK of {size} bytes, the client takes {connection.packet_bytes_max}")  # fmt: skip
 
 
 def _dismiss(connection: Connection) -> None:

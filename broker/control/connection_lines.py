@@ -37,10 +37,16 @@ class ConnectionLines:
         if not self._says_all:
             return
         facts, principal = connection.facts, connection.principal
-        log.info("client_connected", client=Late(client_of, connection),
-                 address=Late(_address, connection), user=principal.user_name if principal is not None else None,
-                 version=VERSIONS[connection.version], transport=self._schemes[0 if facts is None else facts.listener],
-                 keep_alive_s=keep_alive_s, session="resumed" if present else "new")
+        log.info(
+            "client_connected",
+            client=Late(client_of, connection),
+            address=Late(_address, connection),
+            user=principal.user_name if principal is not None else None,
+            version=VERSIONS[connection.version],
+            transport=self._schemes[0 if facts is None else facts.listener],
+            keep_alive_s=keep_alive_s,
+            session="resumed" if present else "new",
+        )
 
     def ended(self, connection: Connection, error: ClientError | None, now_ms: int) -> None:
         """A connection's end was decided.
@@ -57,15 +63,19 @@ class ConnectionLines:
             # It has an address alone, which fail2ban looks for: a client identifier may look like one.
             who = {"client": Late(client_of, connection), "address": connection.peer or "unknown"}
             if error is None and reason in LOST and connection.is_silent:
-                log.debug("connection_ended", **who, **why)          # health checks come every second or two
+                log.debug("connection_ended", **who, **why)  # health checks come every second or two
             elif reason not in QUIET_ENDS:
                 log.info("connection_ended", **who, **why)
         elif error is not None or self._says_all or reason not in QUIET_ENDS:
             if connection.paused_by and reason not in BY_CLIENT:
                 why["paused_by"] = connection.paused_by
-            log.info("connection_ended", client=Late(client_of, connection), **why,
-                     duration_s=(now_ms - connection.opened_ms) / 1000,
-                     **{name: Late(count, connection) for name, count in COUNTED.items()})
+            log.info(
+                "connection_ended",
+                client=Late(client_of, connection),
+                **why,
+                duration_s=(now_ms - connection.opened_ms) / 1000,
+                **{name: Late(count, connection) for name, count in COUNTED.items()},
+            )
 
 
 def client_of(connection: Connection) -> str:
@@ -88,5 +98,6 @@ def _counter(name: str) -> Callable[[Connection], int]:
     return count
 
 
-COUNTED: Final = {name: _counter(name) for name in (
-    "messages_in", "messages_out", "bytes_in", "bytes_out", "messages_dropped")}
+COUNTED: Final = {
+    name: _counter(name) for name in ("messages_in", "messages_out", "bytes_in", "bytes_out", "messages_dropped")
+}

@@ -16,23 +16,9 @@ from broker.control.slow_turns import SlowTurns
 from broker.control.subscribe import Slices, Subscribing, Unsubscribing
 from broker.control.tracing import Taps
 from broker.logs import get
-from broker.wire.packets import (
-    Connack,
-    Disconnect,
-    decode,
-    decode_auth,
-    decode_disconnect,
-    encode_fitting,
-)
+from broker.wire.packets import Connack, Disconnect, decode, decode_auth, decode_disconnect, encode_fitting
 from broker.wire.properties import PacketType
-from broker.wire.reasons import (
-    BY_CLIENT,
-    UNHEARD,
-    ClientError,
-    CloseReason,
-    Reason,
-    disconnect_reason_to_close,
-)
+from broker.wire.reasons import BY_CLIENT, UNHEARD, ClientError, CloseReason, Reason, disconnect_reason_to_close
 from broker.wire.topic_limits import topic_problem, wildcard_problem
 from router.core.receiver import NARROWED_OPTION, NO_LOCAL_BIT, QOS_BITS, RETAIN_AS_PUBLISHED_BIT, Receiver
 from router.core.rights import Rights
@@ -54,7 +40,7 @@ if TYPE_CHECKING:
 
 log = get("connections")
 
-SUBSCRIBE, UNSUBSCRIBE = 0x82, 0xA2     # first bytes
+SUBSCRIBE, UNSUBSCRIBE = 0x82, 0xA2  # first bytes
 
 # Whoever comes to this port with another protocol is told in that protocol's words.
 OTHER_PROTOCOLS = {
@@ -62,10 +48,11 @@ OTHER_PROTOCOLS = {
     CloseReason.TLS_ON_PLAIN_PORT: b"\x15\x03\x01\x00\x02\x02\x28",
     CloseReason.HTTP_ON_PLAIN_PORT: (
         b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 59\r\n\r\n"
-        b"This port speaks MQTT over plain TCP, not HTTP or WebSocket"),
+        b"This port speaks MQTT over plain TCP, not HTTP or WebSocket"
+    ),
 }
 
-EXPLANATION_MAX = 300            # characters of why a subscription was refused
+EXPLANATION_MAX = 300  # characters of why a subscription was refused
 
 
 class ReplayError(Exception):
@@ -88,29 +75,47 @@ class Controller:
         on_room: is called when there is room again for a CONNECT that waits for the authenticator.
     """
 
-    def __init__(self, config: Config, router: Router, authenticator: Authenticator, acl: Acl,
-                 admission: Admission | None = None, on_room: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        router: Router,
+        authenticator: Authenticator,
+        acl: Acl,
+        admission: Admission | None = None,
+        on_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self.mqtt = config.mqtt
         self.limits = config.limits
         self.router = router
-        self.replays: ReplaySeam | None = None     # since replay_from(), where there is a log
+        self.replays: ReplaySeam | None = None  # since replay_from(), where there is a log
         self.acl = acl = FailClosed(acl, explains=config.mqtt.explain_to_clients)
         self.presence = Presence()
-        self.local: Callable[[], list[Receiver]] = list      # the receivers of in-process clients, since join_local()
+        self.local: Callable[[], list[Receiver]] = list  # the receivers of in-process clients, since join_local()
         self.review = RightsReview(router, acl, self, lambda: self.local())
         self.taps = Taps(router)
         self.handshake = Handshake(
-            config, router, authenticator, admission, acl, self.presence, self.on_end, self.fail, self.on_open,
-            self.taps, on_room, self.review)
+            config,
+            router,
+            authenticator,
+            admission,
+            acl,
+            self.presence,
+            self.on_end,
+            self.fail,
+            self.on_open,
+            self.taps,
+            on_room,
+            self.review,
+        )
         self.lines = ConnectionLines(config)
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()      # ends of connections whose CONNECT was never accepted
+        self.refused: Counter[str] = Counter()  # ends of connections whose CONNECT was never accepted
         self.slow_turns = SlowTurns()
-        self.answers = PendingAnswers(router)       # SUBACK and UNSUBACK that wait for the log and for the peers
-        self.awaiting_links: Counter[Connection] = Counter()     # how many SUBSCRIBE of it wait for links
+        self.answers = PendingAnswers(router)  # SUBACK and UNSUBACK that wait for the log and for the peers
+        self.awaiting_links: Counter[Connection] = Counter()  # how many SUBSCRIBE of it wait for links
         self.held = HeldBacklogs()
-        self._errors: dict[Connection, ClientError] = {}         # of connections whose end is under way
+        self._errors: dict[Connection, ClientError] = {}  # of connections whose end is under way
 
     def join_mesh(self, mesh: Any) -> None:
         """From now on a SUBACK waits for the peers, too."""
@@ -151,9 +156,8 @@ class Controller:
             if first == PacketType.DISCONNECT << 4:
                 return self._disconnect(connection, decode_disconnect(body, connection.version, user_properties=False))
             if first == PacketType.AUTH << 4:
-                return self.handshake.on_auth(
-                    connection, decode_auth(body, connection.version, user_properties=False))
-            raise AssertionError(decode(first, body, connection.version))       # it has another first byte, or raises
+                return self.handshake.on_auth(connection, decode_auth(body, connection.version, user_properties=False))
+            raise AssertionError(decode(first, body, connection.version))  # it has another first byte, or raises
         except ClientError as error:
             self.fail(connection, error)
             return False
@@ -236,14 +240,15 @@ class Controller:
         if not self.mqtt.wildcard_subscriptions_available and (b"+" in topic_filter or b"#" in topic_filter):
             return self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
         if is_state_filter(topic_filter):
-            return Reason.NOT_AUTHORIZED            # the broker's own, and no client's business
+            return Reason.NOT_AUTHORIZED  # the broker's own, and no client's business
         if topic_filter.startswith(REPLAY_PREFIX):
-            return Reason.TOPIC_FILTER_INVALID      # within $share: everybody has a place of their own in the past
+            return Reason.TOPIC_FILTER_INVALID  # within $share: everybody has a place of their own in the past
         if self._is_full(connection.session) and not self.router.tree.has(
-                connection.session, subscription.topic_filter):
+            connection.session, subscription.topic_filter
+        ):
             return Reason.QUOTA_EXCEEDED
         if not self.router.accepting and connection.session.durable:
-            return Reason.QUOTA_EXCEEDED        # it could not be kept
+            return Reason.QUOTA_EXCEEDED  # it could not be kept
         return None
 
     def _is_full(self, session: Session) -> bool:
@@ -258,8 +263,13 @@ class Controller:
             return None, self._replay_asked(connection, subscription), ""
         except ReplayError as error:
             why = str(error)[:EXPLANATION_MAX]
-            log.info("replay_refused", client=client_of(connection), topic_filter=subscription.topic_filter,
-                     reason=error.reason.name.lower(), detail=why)
+            log.info(
+                "replay_refused",
+                client=client_of(connection),
+                topic_filter=subscription.topic_filter,
+                reason=error.reason.name.lower(),
+                detail=why,
+            )
             return error.reason, None, why
 
     def _replay_asked(self, connection: Connection, subscription: Subscription) -> ReplaySubscription:
@@ -276,17 +286,25 @@ class Controller:
         except ValueError as error:
             raise ReplayError(Reason.TOPIC_FILTER_INVALID, str(error)) from None
         if not self.mqtt.wildcard_subscriptions_available and (
-                b"+" in asked.inner_filter or b"#" in asked.inner_filter):
+            b"+" in asked.inner_filter or b"#" in asked.inner_filter
+        ):
             reason = self._unavailable(connection, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
             raise ReplayError(reason, "no wildcards are available")
         if self._is_full(session) and topic_filter not in (session.replays or {}):
-            raise ReplayError(Reason.QUOTA_EXCEEDED,
-                              f"a client may have {self.limits.subscriptions_per_client_max} subscriptions")
-        grant = Grant.REFUSED if is_state_filter(asked.inner_filter) else self.acl.may_subscribe(
-            connection.principal, topic_filter, subscription.qos)
+            raise ReplayError(
+                Reason.QUOTA_EXCEEDED, f"a client may have {self.limits.subscriptions_per_client_max} subscriptions"
+            )
+        grant = (
+            Grant.REFUSED
+            if is_state_filter(asked.inner_filter)
+            else self.acl.may_subscribe(connection.principal, topic_filter, subscription.qos)
+        )
         if grant == Grant.REFUSED:
-            raise ReplayError(Reason.NOT_AUTHORIZED, self._explained(
-                connection, topic_filter, subscription.qos) or "the client may not subscribe to the topic filter")
+            raise ReplayError(
+                Reason.NOT_AUTHORIZED,
+                self._explained(connection, topic_filter, subscription.qos)
+                or "the client may not subscribe to the topic filter",
+            )
         asked.options = NARROWED_OPTION if grant == Grant.NARROWED else 0
         return asked
 
@@ -367,8 +385,11 @@ class Controller:
             expiry_s = packet.properties.get("session_expiry_interval")
             if expiry_s is not None:
                 if session.expiry_interval_s == 0 and expiry_s != 0:
-                    raise ClientError(Reason.PROTOCOL_ERROR, "section 3.14.2.2.2",
-                                      "a session expiry interval at DISCONNECT after 0 at CONNECT")
+                    raise ClientError(
+                        Reason.PROTOCOL_ERROR,
+                        "section 3.14.2.2.2",
+                        "a session expiry interval at DISCONNECT after 0 at CONNECT",
+                    )
                 expiry_s = min(expiry_s, self.handshake.config.mqtt.session_expiry_interval_max_s)
                 if expiry_s:
                     self.router.set_expiry_interval(session, expiry_s)
@@ -401,7 +422,7 @@ class Controller:
         elif connection.is_connecting:
             version = connection.version or _answering_version(connection.parked_body)
             if version < 5 and not connection.version and reason != Reason.UNSUPPORTED_PROTOCOL_VERSION:
-                return                  # a CONNECT that does not conform has no CONNACK [MQTT3-3.1.4-1]
+                return  # a CONNECT that does not conform has no CONNACK [MQTT3-3.1.4-1]
             connection.write_packet(encode_fitting(Connack(False, reason), version, connection.packet_bytes_max))
 
     def internal_error(self, connection: Connection, error: BaseException) -> None:
@@ -464,8 +485,7 @@ class Controller:
         if with_session:
             session.end_with_connection()
         # A CONNACK knows no "administrative action" [MQTT-3.2.2-8].
-        self._last_words(
-            connection, Reason.ADMINISTRATIVE_ACTION if connection.is_open else Reason.SERVER_UNAVAILABLE)
+        self._last_words(connection, Reason.ADMINISTRATIVE_ACTION if connection.is_open else Reason.SERVER_UNAVAILABLE)
         connection.close(CloseReason.KICKED)
         return True
 
@@ -505,5 +525,3 @@ def _answering_version(connect_body: bytes) -> int:
     form that all levels up to 4 share (3.1.2.2).
     """
     return 5 if connect_body[:6] == b"\0\x04MQTT" and b"\x05" <= connect_body[6:7] < b"\x80" else 4
-
-

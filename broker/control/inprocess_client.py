@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from router.core.message import Message
     from router.router import Router
 
-INBOX_MAX = 1000                # messages, unless connect() says otherwise
+INBOX_MAX = 1000  # messages, unless connect() says otherwise
 OWN_INBOX_MAX = 0xFFFFFFFF
 
 
@@ -66,8 +66,9 @@ class InProcessClient:
         is_own: it is the broker's own, is in no listing, and publishes below $shoal alone.
     """
 
-    def __init__(self, host: InProcess, client_identifier: str, identity: str | None, inbox_max: int, *,
-                 is_own: bool = False) -> None:
+    def __init__(
+        self, host: InProcess, client_identifier: str, identity: str | None, inbox_max: int, *, is_own: bool = False
+    ) -> None:
         self.client_identifier = client_identifier
         name = application_message.check_string("client_identifier", client_identifier, 1)
         self.principal = None if identity is None else Principal(identity, name, None, IN_PROCESS)
@@ -75,7 +76,10 @@ class InProcessClient:
         self.local = LocalClient(
             name,
             application_message.check_number("inbox_max", inbox_max, 1, 0xFFFFFFFF),
-            host.router.ledger, host.reactor.arrivals, self._on_arrival)
+            host.router.ledger,
+            host.reactor.arrivals,
+            self._on_arrival,
+        )
         host.router.give_rights(self.local, self.principal)
         self._host = host
         self._opened_ms: int = host.reactor.look_at_clock()
@@ -90,18 +94,26 @@ class InProcessClient:
         try:
             await trio.lowlevel.checkpoint()
         except BaseException:
-            self._disconnect()           # cancelled on the way in: there is no __aexit__ then
+            self._disconnect()  # cancelled on the way in: there is no __aexit__ then
             raise
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._disconnect()
 
     # Publishing ----------------------------------------------------------------------------------------------------
 
-    async def publish(self, topic_name: str, payload: bytes | bytearray | memoryview = b"", *, qos: int = 0,
-                      retain: bool = False, properties: Mapping[str, Any] | None = None) -> int:
+    async def publish(
+        self,
+        topic_name: str,
+        payload: bytes | bytearray | memoryview = b"",
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Mapping[str, Any] | None = None,
+    ) -> int:
         """Publish a message. Returns how many subscribers it is for, a shared subscription being one; 0 is no error.
 
         A subscriber without room for it counts too: what it drops is counted there.
@@ -157,9 +169,16 @@ class InProcessClient:
 
     # Subscribing ---------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, topic_filter: str, qos: int = 0, *, no_local: bool = False,
-                        retain_as_published: bool = False, retain_handling: int = 0,
-                        subscription_identifier: int | None = None) -> int:
+    async def subscribe(
+        self,
+        topic_filter: str,
+        qos: int = 0,
+        *,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+        subscription_identifier: int | None = None,
+    ) -> int:
         """Subscribe, or replace a subscription to the same topic filter. Returns the granted QoS.
 
         The retained messages that match come before everything else that waits, however many: they do not count for
@@ -179,7 +198,8 @@ class InProcessClient:
         """
         encoded, inner_filter = application_message.check_filter(topic_filter)
         options = application_message.check_options(
-            inner_filter is not None, qos, no_local, retain_as_published, retain_handling, subscription_identifier)
+            inner_filter is not None, qos, no_local, retain_as_published, retain_handling, subscription_identifier
+        )
         await trio.lowlevel.checkpoint()
         self._check_open()
         host = self._host
@@ -219,7 +239,7 @@ class InProcessClient:
             if self._ended:
                 raise StopAsyncIteration
             if self._backlog:
-                await trio.lowlevel.checkpoint()        # what has been read so far was in vain
+                await trio.lowlevel.checkpoint()  # what has been read so far was in vain
             else:
                 await self._waiting.park()
         self._received += 1
@@ -236,8 +256,13 @@ class InProcessClient:
             backlog.take()
             if backlog.is_current(message, scan) and not self.local.expired(message, now_ms):
                 # RETAIN 1 [MQTT3-3.3.1-8], at most at the granted QoS.
-                return application_message.received(message, min(granted_qos, message.quality_of_service), True,
-                                            (identifier,) if identifier else (), now_ms)
+                return application_message.received(
+                    message,
+                    min(granted_qos, message.quality_of_service),
+                    True,
+                    (identifier,) if identifier else (),
+                    now_ms,
+                )
         if backlog:
             return None
         entry = self.local.take_next(now_ms)
@@ -298,9 +323,15 @@ class InProcessClient:
     def describe(self) -> ClientInfo:
         """Return what others may know of it."""
         return ClientInfo(
-            self.client_identifier, None, None, self.principal,
-            (self._host.reactor.look_at_clock() - self._opened_ms) / 1000, 0, self.local.subscription_count,
-            {"messages_in": self._published, "messages_out": self._received, "messages_dropped": self.dropped})
+            self.client_identifier,
+            None,
+            None,
+            self.principal,
+            (self._host.reactor.look_at_clock() - self._opened_ms) / 1000,
+            0,
+            self.local.subscription_count,
+            {"messages_in": self._published, "messages_out": self._received, "messages_dropped": self.dropped},
+        )
 
 
 class InProcess:
@@ -310,8 +341,14 @@ class InProcess:
         fail: called with an exception out of the router: its state cannot be trusted any more, the worker must end.
     """
 
-    def __init__(self, reactor: Reactor, router: Router, acl: FailClosed, presence: Presence,
-                 fail: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        router: Router,
+        acl: FailClosed,
+        presence: Presence,
+        fail: Callable[[BaseException], None],
+    ) -> None:
         self.reactor = reactor
         self.router = router
         self.acl = acl

@@ -44,7 +44,9 @@ class ListenerRules:
         self.open_connections = 0
         self._places: Places | None = None
         self.limits_more = (self.packet_bytes_max, self.maximum_qos) != (
-            config.mqtt.max_packet_size_bytes, config.mqtt.maximum_qos)
+            config.mqtt.max_packet_size_bytes,
+            config.mqtt.maximum_qos,
+        )
         self.connack: dict[str, Any] = {}
         if self.limits_more:
             self.connack["maximum_packet_size"] = self.packet_bytes_max
@@ -107,8 +109,11 @@ def _named(field: str, facts: Facts | None) -> bytes:
         raise ClientError(Reason.NOT_AUTHORIZED, "section 5.4.1", f"the client has no {field}, which is its name here")
     encoded = name.encode("utf-8", "replace")
     if not FORBIDDEN_IN_NAMES.isdisjoint(name) or len(encoded) > NAME_BYTES_MAX:
-        raise ClientError(Reason.NOT_AUTHORIZED, "section 5.4.1",
-                          f"the client's {field} cannot be a name, with + # / or NUL in it: {name!r:.200}")
+        raise ClientError(
+            Reason.NOT_AUTHORIZED,
+            "section 5.4.1",
+            f"the client's {field} cannot be a name, with + # / or NUL in it: {name!r:.200}",
+        )
     return encoded
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class WaitsFor(StrEnum):
     """What an answer waits for."""
 
-    RECORD = "record"            # the log has what the packet changed, and has not synced it
-    PEERS = "peers"              # not every live peer knows the interest yet, or `mesh.interest_timeout_s` is not over
-    NOTHING = "nothing"          # it has left
+    RECORD = "record"  # the log has what the packet changed, and has not synced it
+    PEERS = "peers"  # not every live peer knows the interest yet, or `mesh.interest_timeout_s` is not over
+    NOTHING = "nothing"  # it has left
 
 
 class PendingAnswer:
@@ -25,10 +25,16 @@ class PendingAnswer:
 
     __slots__ = ("_answer", "_answers", "_is_parked", "_tells_peers", "connection", "packet", "since_ms", "waits_for")
 
-    def __init__(self, answers: PendingAnswers, connection: Connection, packet: str, answer: Callable[[], None],
-                 tells_peers: bool) -> None:
+    def __init__(
+        self,
+        answers: PendingAnswers,
+        connection: Connection,
+        packet: str,
+        answer: Callable[[], None],
+        tells_peers: bool,
+    ) -> None:
         self.connection = connection
-        self.packet = packet                             # its name in lower case
+        self.packet = packet  # its name in lower case
         self.since_ms: int = answers.router.ledger.now_ms
         self.waits_for = WaitsFor.RECORD
         self._answers = answers
@@ -68,7 +74,7 @@ class PendingAnswers:
 
     def __init__(self, router: Router) -> None:
         self.router = router
-        self.mesh: Any = None                            # since join_mesh(), where there are other workers
+        self.mesh: Any = None  # since join_mesh(), where there are other workers
         self._waiting: dict[Connection, PendingAnswer] = {}
 
     def join_mesh(self, mesh: Any) -> None:

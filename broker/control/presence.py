@@ -78,9 +78,16 @@ def describe(connection: Connection, now_ms: int) -> ClientInfo:
     """Return what there is to say about an open connection. Costs a getpeername."""
     session = connection.session
     return ClientInfo(
-        session.client_identifier.decode(), connection.version, connection.peer, connection.principal,
-        (now_ms - connection.opened_ms) / 1000, session.expiry_interval_s, session.subscription_count,
-        connection.counters(), connection.facts)
+        session.client_identifier.decode(),
+        connection.version,
+        connection.peer,
+        connection.principal,
+        (now_ms - connection.opened_ms) / 1000,
+        session.expiry_interval_s,
+        session.subscription_count,
+        connection.counters(),
+        connection.facts,
+    )
 
 
 class Watch:
@@ -106,7 +113,8 @@ class Watch:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self in self._presence.watches:
             self._presence.watches.remove(self)
         self._events.clear()

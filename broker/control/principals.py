@@ -13,8 +13,7 @@ from broker.wire.rendering import text_of
 
 log = get("acl")
 
-_KEPT = msgspec.msgpack.Decoder(
-    tuple[str | None, str | None, int, Certificate | None, tuple[str, ...], bool, Any])
+_KEPT = msgspec.msgpack.Decoder(tuple[str | None, str | None, int, Certificate | None, tuple[str, ...], bool, Any])
 
 
 def restored(client_identifier: bytes, kept: bytes) -> Principal | None:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from router.retained.scan import RetainedScan
     from router.router import Router
 
-SLICE_MESSAGES = 64             # read from the index at a time: well below a millisecond
+SLICE_MESSAGES = 64  # read from the index at a time: well below a millisecond
 SLICE_BYTES = 65_536
-SLICE_MESSAGES_BUSY = 4         # ... while messages are published, which wait for it
+SLICE_MESSAGES_BUSY = 4  # ... while messages are published, which wait for it
 SLICE_BYTES_BUSY = 8_192
-PASSED_OVER_MAX = 256           # of what its client may not read, at a time
-WAITING_MAX = 262_144           # messages in memory that wait for one client: with so many, no filter asks for more
+PASSED_OVER_MAX = 256  # of what its client may not read, at a time
+WAITING_MAX = 262_144  # messages in memory that wait for one client: with so many, no filter asks for more
 
 
 class Asked:
@@ -58,7 +58,7 @@ class Backlog:
         self._reader = reader
         self._ended = False
         self._router = router
-        self._here: dict[bytes, Asked] = {}      # those with messages that are here
+        self._here: dict[bytes, Asked] = {}  # those with messages that are here
         self.scans: dict[bytes, Asked] = {}
         self.pending = 0
 
@@ -99,7 +99,8 @@ class Backlog:
         """Return each topic filter that is yet to be given something, and whether its subscription was there before."""
         return [(topic_filter, False) for topic_filter in self._here if topic_filter not in self.scans] + [
             (topic_filter, asked.scan is not None and asked.scan.is_standing)
-            for topic_filter, asked in self.scans.items()]
+            for topic_filter, asked in self.scans.items()
+        ]
 
     @property
     def is_standing(self) -> bool:
@@ -152,7 +153,7 @@ class Backlog:
         assert scan is not None
         messages = scan.next_slice(limit, ledger.now_us, ledger.now_ms, bytes_max)
         if messages:
-            asked.messages = asked.messages[asked.at:] + messages
+            asked.messages = asked.messages[asked.at :] + messages
             asked.at = 0
             self._here[topic_filter] = asked
             self.pending += len(messages)
@@ -197,7 +198,7 @@ class Backlog:
         """The index will be closed: nothing more is read, and what has been read is as good as it is now."""
         self.scans.clear()
         for topic_filter, asked in list(self._here.items()):
-            messages = [message for message in asked.messages[asked.at:] if self.is_current(message, asked.scan)]
+            messages = [message for message in asked.messages[asked.at :] if self.is_current(message, asked.scan)]
             self.drop(topic_filter)
             if messages:
                 kept = Asked(messages, asked.qos, asked.identifier)
@@ -227,7 +228,7 @@ class HeldBacklogs:
         for topic_filter, is_standing in found:
             self._drop(connection, topic_filter, is_standing)
             if not is_standing:
-                self._drop(connection, topic_filter, True)       # of the subscription that this one came after
+                self._drop(connection, topic_filter, True)  # of the subscription that this one came after
             self._of.setdefault(connection, {})[topic_filter, is_standing] = backlog
         return found
 

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 log = get("acl")
 
-SLICE: Final = 128               # subscriptions that are judged between two turns: some 0.5 ms
-AT_ONCE: Final = 256             # ... of a client that comes back
+SLICE: Final = 128  # subscriptions that are judged between two turns: some 0.5 ms
+AT_ONCE: Final = 256  # ... of a client that comes back
 QOS_BITS: Final = 0x03
+
 
 class Owner(Protocol):
     """What ends subscriptions: broker.control.controller.Controller."""
@@ -67,9 +68,9 @@ class RightsReview:
     def __init__(self, router: Router, acl: FailClosed, owner: Owner, local: Callable[[], list[Receiver]]) -> None:
         self.revoked = 0
         self._router, self._acl, self._owner, self._local = router, acl, owner, local
-        self._first: deque[Judged] = deque()     # of single clients
-        self._left: list[Receiver] = []          # of all, those whose turn is yet to come
-        self._current: Judged | None = None      # of these
+        self._first: deque[Judged] = deque()  # of single clients
+        self._left: list[Receiver] = []  # of all, those whose turn is yet to come
+        self._current: Judged | None = None  # of these
         self._asked = trio.Event()
         self._done: list[trio.Event] = []
 
@@ -196,5 +197,9 @@ class RightsReview:
         decision = self._acl.explain(principal, "subscribe", topic_filter, options & QOS_BITS, False)
         self._owner.end_subscription(receiver, topic_filter)
         self.revoked += 1
-        log.info("subscription_revoked", client=text_of(principal.client_identifier),
-                 topic_filter=text_of(topic_filter), decided_by=decision.by)
+        log.info(
+            "subscription_revoked",
+            client=text_of(principal.client_identifier),
+            topic_filter=text_of(topic_filter),
+            decided_by=decision.by,
+        )

@@ -29,7 +29,7 @@ SLICE_MESSAGES: Final = 1000
 EXPIRY_MAX_S: Final = 0xFFFFFFFF
 
 Value = dict[str, Any]
-Apply = Callable[[str, "Value | None"], None]       # with the key, and what stands there now; None: nothing
+Apply = Callable[[str, "Value | None"], None]  # with the key, and what stands there now; None: nothing
 
 
 class SharedState:
@@ -60,7 +60,7 @@ class SharedState:
 
     async def run(self) -> None:
         """Apply what any worker sets from now on. Runs until cancelled, or until the broker ends."""
-        with suppress(trio.ClosedResourceError):         # it may end before all is subscribed
+        with suppress(trio.ClosedResourceError):  # it may end before all is subscribed
             async with self._in_process.connect_own("$shoal") as client:
                 for kind in self._kinds:
                     await client.subscribe(f"{PREFIX}{kind}/#", qos=1)

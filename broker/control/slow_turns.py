@@ -8,8 +8,8 @@ from broker.logs import get
 
 log = get("connections")
 
-TOLD_FROM_US: Final = 50_000     # shorter ones are counted, and have a line each at debug only
-EVERY_MS: Final = 10_000         # at most one line in so long
+TOLD_FROM_US: Final = 50_000  # shorter ones are counted, and have a line each at debug only
+EVERY_MS: Final = 10_000  # at most one line in so long
 
 
 class SlowTurns:
@@ -23,8 +23,8 @@ class SlowTurns:
 
     def __init__(self) -> None:
         self.count = 0
-        self._untold = 0                         # of those that are long enough
-        self._longest: dict[str, int] = {}       # its phases, of those
+        self._untold = 0  # of those that are long enough
+        self._longest: dict[str, int] = {}  # its phases, of those
         self._told_ms = -EVERY_MS
 
     def add(self, phases: dict[str, int], now_ms: int) -> None:

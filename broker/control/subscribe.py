@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from router.router import Router
     from router.sessions.session import Session
 
-SLICE_FILTERS = 32              # some 0.3 ms
-SLICE_FILTERS_BUSY = 8          # ... while messages are published, which wait for it
-SLICE_LEVELS = 512              # of topic filters: each may be a place in the tree, at a microsecond
+SLICE_FILTERS = 32  # some 0.3 ms
+SLICE_FILTERS_BUSY = 8  # ... while messages are published, which wait for it
+SLICE_LEVELS = 512  # of topic filters: each may be a place in the tree, at a microsecond
 SLICE_BYTES = 65_536
-SLICE_RETAINED = 2_048          # retained messages found in memory
-EXPLANATIONS_MAX = 8            # in one Reason String
-KEEP_EXISTING = 0x10            # Retain Handling 1: only if the subscription is new
+SLICE_RETAINED = 2_048  # retained messages found in memory
+EXPLANATIONS_MAX = 8  # in one Reason String
+KEEP_EXISTING = 0x10  # Retain Handling 1: only if the subscription is new
 RETAIN_HANDLING_BITS = 0x30
 
 
@@ -51,8 +51,9 @@ class Subscriptions(Protocol):
         Raises ClientError for what 3.x or 5.0 call an error.
         """
 
-    def replay_of(self, connection: Connection, subscription: Subscription
-                  ) -> tuple[Reason | None, ReplaySubscription | None, str]:
+    def replay_of(
+        self, connection: Connection, subscription: Subscription
+    ) -> tuple[Reason | None, ReplaySubscription | None, str]:
         """Return why a subscription to stored messages is refused, or else what it asks for."""
 
     def options_of(self, connection: Connection, subscription: Subscription, qos: int) -> int:
@@ -80,12 +81,18 @@ def _filters_of(packet_type: PacketType, body: bytes, position: int, version: in
     is_subscribe = packet_type == PacketType.SUBSCRIBE
     filters = FilterList(body, position, is_subscribe, version)
     if filters.wrong_at >= 0:
-        take = take_subscription(body, filters.wrong_at, version) if is_subscribe else take_topic_filter(
-            body, filters.wrong_at)
-        raise AssertionError(take)       # it is well-formed after all
+        take = (
+            take_subscription(body, filters.wrong_at, version)
+            if is_subscribe
+            else take_topic_filter(body, filters.wrong_at)
+        )
+        raise AssertionError(take)  # it is well-formed after all
     if filters.count == 0:
-        raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.8.3-2" if is_subscribe else "MQTT-3.10.3-2",
-                          f"{'a SUBSCRIBE' if is_subscribe else 'an UNSUBSCRIBE'} without a topic filter")
+        raise ClientError(
+            Reason.PROTOCOL_ERROR,
+            "MQTT-3.8.3-2" if is_subscribe else "MQTT-3.10.3-2",
+            f"{'a SUBSCRIBE' if is_subscribe else 'an UNSUBSCRIBE'} without a topic filter",
+        )
     return filters
 
 
@@ -99,15 +106,19 @@ class Subscribing:
         self._controller, self._connection = controller, connection
         self._session: Session = connection.session
         self._packet_identifier, properties, position = decode_head(
-            body, connection.version, PacketType.SUBSCRIBE, user_properties=False)
+            body, connection.version, PacketType.SUBSCRIBE, user_properties=False
+        )
         self._identifier: int = properties.get("subscription_identifier", 0)
         self._filters = _filters_of(PacketType.SUBSCRIBE, body, position, connection.version)
         if self._identifier and not controller.mqtt.subscription_identifiers_available:
-            raise ClientError(Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "section 3.2.2.3.12",
-                              "a Subscription Identifier, and none are available")
+            raise ClientError(
+                Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+                "section 3.2.2.3.12",
+                "a Subscription Identifier, and none are available",
+            )
         self._codes = bytearray()
-        self._explanations: list[str] = []       # why some were refused
-        self._asked: set[bytes] = set()          # topic filters that have asked for what is retained
+        self._explanations: list[str] = []  # why some were refused
+        self._asked: set[bytes] = set()  # topic filters that have asked for what is retained
         self._backlog = Backlog(controller.router, self._session)
         self._held: list[tuple[bytes, bool]] = []
         self._replays: list[ReplaySubscription] = []
@@ -141,9 +152,12 @@ class Subscribing:
             reason, asked, why = controller.replay_of(connection, subscription)
         else:
             reason, narrowed, why = controller.judge(connection, subscription)
-            if reason is None and subscription.retain_handling != 2 and (self._backlog.is_full or (
-                    connection.backlog is not None and connection.backlog.is_full)):
-                reason = Reason.QUOTA_EXCEEDED   # it takes none of the retained messages that it has asked for
+            if (
+                reason is None
+                and subscription.retain_handling != 2
+                and (self._backlog.is_full or (connection.backlog is not None and connection.backlog.is_full))
+            ):
+                reason = Reason.QUOTA_EXCEEDED  # it takes none of the retained messages that it has asked for
         if why and len(self._explanations) < EXPLANATIONS_MAX:
             self._explanations.append(why)
         if asked is not None:
@@ -152,9 +166,9 @@ class Subscribing:
             return self._subscribe(subscription, narrowed)
         controller.refused_subscriptions[reason.name.lower()] += 1
         if connection.version == 4:
-            return int(Reason.UNSPECIFIED_ERROR)         # 3.1.1 knows one failure, 0x80
+            return int(Reason.UNSPECIFIED_ERROR)  # 3.1.1 knows one failure, 0x80
         if connection.version == 3:
-            return subscription.qos                      # 3.1 knows none: what was asked for is said
+            return subscription.qos  # 3.1 knows none: what was asked for is said
         return int(reason)
 
     def _subscribe(self, subscription: Subscription, narrowed: int) -> int:
@@ -163,7 +177,8 @@ class Subscribing:
         options = controller.options_of(connection, subscription, qos) | narrowed
         again = topic_filter in self._asked
         retained = controller.router.subscribe(
-            self._session, topic_filter, options, self._identifier, asks_retained=not again)
+            self._session, topic_filter, options, self._identifier, asks_retained=not again
+        )
         if again:
             self._backlog.grade(topic_filter, qos, self._identifier)
         else:
@@ -174,7 +189,7 @@ class Subscribing:
     def _replay(self, subscription: Subscription, asked: ReplaySubscription) -> int:
         controller, session = self._controller, self._session
         qos: int = min(subscription.qos, self._connection.maximum_qos, 1)
-        asked.options |= controller.options_of(self._connection, subscription, qos)      # beside NARROWED
+        asked.options |= controller.options_of(self._connection, subscription, qos)  # beside NARROWED
         asked.identifier = self._identifier
         existing = (session.replays or {}).get(asked.topic_filter)
         if existing is not None and asked.options & RETAIN_HANDLING_BITS == KEEP_EXISTING:
@@ -193,9 +208,15 @@ class Subscribing:
             return
         suback = encode_codes(0x90, self._packet_identifier, bytes(self._codes), connection.version)
         if self._explanations and connection.version == 5 and not connection.unexplained:
-            explained = encode(Suback(self._packet_identifier, tuple(map(Reason, self._codes)),
-                                      {"reason_string": "; ".join(self._explanations)}), 5)
-            suback = explained if len(explained) <= connection.packet_bytes_max else suback      # [MQTT-3.9.2-1]
+            explained = encode(
+                Suback(
+                    self._packet_identifier,
+                    tuple(map(Reason, self._codes)),
+                    {"reason_string": "; ".join(self._explanations)},
+                ),
+                5,
+            )
+            suback = explained if len(explained) <= connection.packet_bytes_max else suback  # [MQTT-3.9.2-1]
         connection.write_packet(suback)
         for replay in self._replays:
             if self._session.replays.get(replay.topic_filter) is replay and controller.replays is not None:
@@ -259,7 +280,7 @@ class Subscribing:
     def _drop_what_ended(self) -> None:
         for topic_filter in self._asked:
             if not self._controller.router.tree.has(self._session, topic_filter):
-                self._backlog.drop(topic_filter)     # it has ended meanwhile
+                self._backlog.drop(topic_filter)  # it has ended meanwhile
 
 
 class Unsubscribing:
@@ -271,7 +292,8 @@ class Unsubscribing:
         self._controller, self._connection = controller, connection
         self._session: Session = connection.session
         self._packet_identifier, _, position = decode_head(
-            body, connection.version, PacketType.UNSUBSCRIBE, user_properties=False)
+            body, connection.version, PacketType.UNSUBSCRIBE, user_properties=False
+        )
         self._filters = _filters_of(PacketType.UNSUBSCRIBE, body, position, connection.version)
         self._codes = bytearray()
         self._in_use = self._session.has_incoming(self._packet_identifier)

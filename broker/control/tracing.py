@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from broker.reactor.connection import Connection
     from router.router import Router
 
-ENTRIES_MAX = 20_000                # that wait to be taken
+ENTRIES_MAX = 20_000  # that wait to be taken
 BYTES_MAX = 8_388_608
-FRAMES_PER_STEP = 100               # taken apart between two checkpoints: some 3 ms
-UNUSED_S = 15.0                     # a look that nobody takes anything from ends
+FRAMES_PER_STEP = 100  # taken apart between two checkpoints: some 3 ms
+UNUSED_S = 15.0  # a look that nobody takes anything from ends
 
 
 class Seen(NamedTuple):
     """One thing that was seen: whole packets, or an event."""
 
     time_us: int
-    kind: str                       # in, out, or the name of an event
-    data: bytes                     # of in and out
+    kind: str  # in, out, or the name of an event
+    data: bytes  # of in and out
     version: int
     fields: dict[str, Any]
 
@@ -64,12 +64,14 @@ class Look:
         self._rest: deque[dict[str, Any]] = deque()
         self._arrived = trio.Event()
         self._aliases: dict[str, dict[int, str]] = {"in": {}, "out": {}}
-        self._identifiers: set[int] = set()         # of packets of messages on the topic, sent and not answered
+        self._identifiers: set[int] = set()  # of packets of messages on the topic, sent and not answered
 
     def know_aliases(self, incoming: dict[int, bytes], outgoing: dict[int, bytes]) -> None:
         """The topic aliases that are in use when the look begins."""
-        self._aliases = {"in": {alias: text_of(topic) for alias, topic in incoming.items()},
-                         "out": {alias: text_of(topic) for alias, topic in outgoing.items()}}
+        self._aliases = {
+            "in": {alias: text_of(topic) for alias, topic in incoming.items()},
+            "out": {alias: text_of(topic) for alias, topic in outgoing.items()},
+        }
 
     def put(self, seen: Seen) -> bool:
         """Take in what was seen; returns whether there was room for it. Called within a turn."""
@@ -155,8 +157,8 @@ class Tap:
         self.client_identifier = client_identifier
         self.version = version
         self.looks = looks
-        self._aligned = aligned     # the next byte sent is the first of a packet
-        self._partial = b""         # of a packet that the socket took in pieces
+        self._aligned = aligned  # the next byte sent is the first of a packet
+        self._partial = b""  # of a packet that the socket took in pieces
 
     def received(self, data: bytes) -> None:
         """Whole packets came; the last one may be malformed. Called within a turn."""
@@ -205,8 +207,7 @@ class Tap:
 
     def refused_delivery(self, topic: bytes, qos: int, reason: str) -> None:
         """The session had no room for a message."""
-        self._decision(topic, "delivery", {
-            "topic": text_of(topic), "qos": qos, "outcome": "dropped", "reason": reason})
+        self._decision(topic, "delivery", {"topic": text_of(topic), "qos": qos, "outcome": "dropped", "reason": reason})
 
     def dropped_waiting(self, reason: str) -> None:
         """A message that had waited was dropped when its turn came."""
@@ -248,8 +249,11 @@ class Taps:
             connection = session.connection
             if client_identifier not in self._taps:
                 self._taps[client_identifier] = Tap(
-                    client_identifier, connection.version if connection is not None else 0, looks,
-                    connection is None or connection.pending_bytes == 0)
+                    client_identifier,
+                    connection.version if connection is not None else 0,
+                    looks,
+                    connection is None or connection.pending_bytes == 0,
+                )
             tap = self._taps[client_identifier]
             session.watch = tap
             if connection is not None:
@@ -305,10 +309,14 @@ class Taps:
 
     def refused(self, publisher: bytes, topic: bytes, qos: int, reason: int) -> None:
         """A client's publish was refused, so it reached no receiver. Called within a turn."""
-        seen = Seen(time.time_ns() // 1000, "publish_refused", b"", 0, {
-            "topic": text_of(topic), "qos": qos, "publisher": text_of(publisher), "reason": DROP_REASONS[reason]})
+        seen = Seen(
+            time.time_ns() // 1000,
+            "publish_refused",
+            b"",
+            0,
+            {"topic": text_of(topic), "qos": qos, "publisher": text_of(publisher), "reason": DROP_REASONS[reason]},
+        )
         for looks in self.looks.values():
             for look in looks:
                 if look.decisions and (look.topic is None or look.topic == topic):
                     look.put(seen)
-

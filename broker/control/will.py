@@ -38,11 +38,32 @@ class PendingWill:
         expiry_interval_s: its value, or -1.
     """
 
-    __slots__ = ("acl", "delay_interval_s", "expiry_interval_s", "expiry_offset", "payload", "principal",
-                 "properties", "qos", "retain", "topic")
+    __slots__ = (
+        "acl",
+        "delay_interval_s",
+        "expiry_interval_s",
+        "expiry_offset",
+        "payload",
+        "principal",
+        "properties",
+        "qos",
+        "retain",
+        "topic",
+    )
 
-    def __init__(self, acl: Acl, principal: Principal, topic: bytes, payload: bytes, properties: bytes, qos: int,
-                 retain: bool, delay_interval_s: int, expiry_offset: int, expiry_interval_s: int) -> None:
+    def __init__(
+        self,
+        acl: Acl,
+        principal: Principal,
+        topic: bytes,
+        payload: bytes,
+        properties: bytes,
+        qos: int,
+        retain: bool,
+        delay_interval_s: int,
+        expiry_offset: int,
+        expiry_interval_s: int,
+    ) -> None:
         self.acl = acl
         self.principal = principal
         self.topic = topic
@@ -58,23 +79,56 @@ class PendingWill:
     def of(cls, will: Will, acl: Acl, principal: Principal) -> PendingWill:
         """Return the will of a CONNECT."""
         properties, expiry_offset = encode_message_block(will.properties) if will.properties else (b"", -1)
-        return cls(acl, principal, will.topic, will.payload, properties, will.qos, will.retain, will.delay_interval_s,
-                   expiry_offset, will.properties.get("message_expiry_interval", -1))
+        return cls(
+            acl,
+            principal,
+            will.topic,
+            will.payload,
+            properties,
+            will.qos,
+            will.retain,
+            will.delay_interval_s,
+            expiry_offset,
+            will.properties.get("message_expiry_interval", -1),
+        )
 
     @classmethod
-    def recovered(cls, acl: Acl, client_identifier: bytes, topic: bytes, payload: bytes, properties: bytes, qos: int,
-                  retain: bool, delay_interval_s: int, expiry_offset: int, expiry_interval_s: int, identity: bytes,
-                  anonymous: bool) -> PendingWill:
+    def recovered(
+        cls,
+        acl: Acl,
+        client_identifier: bytes,
+        topic: bytes,
+        payload: bytes,
+        properties: bytes,
+        qos: int,
+        retain: bool,
+        delay_interval_s: int,
+        expiry_offset: int,
+        expiry_interval_s: int,
+        identity: bytes,
+        anonymous: bool,
+    ) -> PendingWill:
         """Return the will that the log keeps so."""
         principal = Principal(None if anonymous else identity.decode(), client_identifier, None, IN_PROCESS)
-        return cls(acl, principal, topic, payload, properties, qos, retain,
-                   delay_interval_s, expiry_offset, expiry_interval_s)
+        return cls(
+            acl, principal, topic, payload, properties, qos, retain, delay_interval_s, expiry_offset, expiry_interval_s
+        )
 
     def fields(self) -> tuple[bytes, bytes, bytes, int, bool, int, int, int, bytes, bool]:
         """Return what the log keeps of it, in the order of the record's fields behind the client identifier."""
         user_name = self.principal.user_name
-        return (self.topic, self.payload, self.properties, self.qos, self.retain, self.delay_interval_s,
-                self.expiry_offset, self.expiry_interval_s, (user_name or "").encode(), user_name is None)
+        return (
+            self.topic,
+            self.payload,
+            self.properties,
+            self.qos,
+            self.retain,
+            self.delay_interval_s,
+            self.expiry_offset,
+            self.expiry_interval_s,
+            (user_name or "").encode(),
+            user_name is None,
+        )
 
     def message(self, now_ms: int) -> Message | None:
         """Return the will as an application message that is published now; its expiry counts from here.
@@ -84,5 +138,6 @@ class PendingWill:
         if not self.acl.may_publish(self.principal, self.topic, self.qos, self.retain):
             return None
         expires_ms = 0 if self.expiry_interval_s < 0 else now_ms + self.expiry_interval_s * 1000
-        return make_message(self.topic, self.payload, self.qos, self.retain, self.properties, self.expiry_offset,
-                            now_ms, expires_ms)
+        return make_message(
+            self.topic, self.payload, self.qos, self.retain, self.properties, self.expiry_offset, now_ms, expires_ms
+        )

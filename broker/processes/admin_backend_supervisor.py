@@ -50,7 +50,7 @@ class ManyWorkers:
     async def ask(self, worker: int, query: str, arguments: Row) -> Row:
         """Return a worker's answer. Raises QueryError if it is away or ends meanwhile."""
         if query == "log_level" and arguments.get("level") in LEVELS:
-            set_level(arguments["level"])        # of this process's own lines
+            set_level(arguments["level"])  # of this process's own lines
         channel = self.supervisor.slots[worker].channel
         if channel is None:
             raise QueryError(503, "worker_away", f"Worker {worker} is being restarted.")

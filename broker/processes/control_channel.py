@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 log = get("control_channel")
 
-Handler = Callable[[Any], Any]       # gets the payload; returns the answer, or an awaitable of it
+Handler = Callable[[Any], Any]  # gets the payload; returns the answer, or an awaitable of it
 
 MESSAGE_BYTES_MAX = 16 << 20
-OUTBOX_BYTES_MAX = 64 << 20          # unsent: beyond it the other end does not read any more, and the channel ends
-TOLD_BYTES_MAX = 1 << 20             # unsent: beyond it what is only told is left out
-ASKED_MAX = 64                       # questions that this end deals with at once; more are answered with "busy"
+OUTBOX_BYTES_MAX = 64 << 20  # unsent: beyond it the other end does not read any more, and the channel ends
+TOLD_BYTES_MAX = 1 << 20  # unsent: beyond it what is only told is left out
+ASKED_MAX = 64  # questions that this end deals with at once; more are answered with "busy"
 RECEIVE_BYTES = 65_536
 ANSWER, FAILED = "answer", "failed"
 LENGTH = struct.Struct("<I")
@@ -180,7 +180,7 @@ class ControlChannel:
                 self._unsent = trio.Event()
                 await self._unsent.wait()
         except trio.BrokenResourceError:
-            pass                         # receiving finds the same
+            pass  # receiving finds the same
 
     async def _receive(self, nursery: trio.Nursery) -> None:
         data = bytearray()
@@ -193,11 +193,11 @@ class ControlChannel:
                 if len(data) < LENGTH.size + length:
                     break
                 try:
-                    message = _unpacked(bytes(data[LENGTH.size:LENGTH.size + length]))
+                    message = _unpacked(bytes(data[LENGTH.size : LENGTH.size + length]))
                 except (TypeError, ValueError) as error:
                     log.error("control_message_malformed", peer=self.name, what=repr(error))
                     return
-                del data[:LENGTH.size + length]
+                del data[: LENGTH.size + length]
                 self._take(nursery, *message)
             if self._outbox_bytes > OUTBOX_BYTES_MAX:
                 log.error("control_channel_stuck", peer=self.name, bytes=self._outbox_bytes)
@@ -213,7 +213,7 @@ class ControlChannel:
     def _take(self, nursery: trio.Nursery, identifier: int, kind: str, payload: Any) -> None:
         if kind in (ANSWER, FAILED):
             question = self._questions.get(identifier)
-            if question is not None:     # else nobody waits for it any more
+            if question is not None:  # else nobody waits for it any more
                 question.answer = payload
                 question.error = ControlError(payload) if kind == FAILED else None
                 question.event.set()

@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 log = get("worker")
 
 GARBAGE_S = 10.0
-SWITCH_S = 0.0005                # how long another thread, the log's, waits for the interpreter at most
+SWITCH_S = 0.0005  # how long another thread, the log's, waits for the interpreter at most
 SUMMARY = ("connections", "messages_in", "messages_out", "bytes_in", "bytes_out")
 
 
-def run_worker(config: Config, ready: Callable[[list[Address]], None], folder: Path | None = None,
-               accept_loss: bool = False) -> dict[str, int]:
+def run_worker(
+    config: Config, ready: Callable[[list[Address]], None], folder: Path | None = None, accept_loss: bool = False
+) -> dict[str, int]:
     """Run one worker in this process until SIGINT or SIGTERM; returns what it did, in a few numbers.
 
     Args:
@@ -112,13 +113,13 @@ def host(worker: Worker, serve: Callable[[], Awaitable[None]]) -> dict[str, int]
         nonlocal asked
         asked += 1
         if asked > 1:
-            os._exit(128 + number)       # asked again: whoever it is does not want to wait
+            os._exit(128 + number)  # asked again: whoever it is does not want to wait
         if token is not None:
             token.run_sync_soon(worker.stop)
 
     def on_dump(number: int, frame: object) -> None:
         log.warning("dump", turns_us=reactor.recent_turns_us(), turn_histogram=reactor.turn_histogram(),
-                    tasks=sorted(_task_names(root)) if root is not None else [], **worker.counters())
+                    tasks=sorted(_task_names(root)) if root is not None else [], **worker.counters())  # fmt: skip
 
     def on_hangup(number: int, frame: object) -> None:
         logs.reopen()
@@ -140,13 +141,13 @@ def host(worker: Worker, serve: Callable[[], Awaitable[None]]) -> dict[str, int]
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, on_hangup)
     previous[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, on_dump)
-    faulthandler.enable(2)               # the descriptor: sys.stderr is None if it was closed when we started
+    faulthandler.enable(2)  # the descriptor: sys.stderr is None if it was closed when we started
     sys.unraisablehook = _on_unraisable
     sys.setswitchinterval(SWITCH_S)
     gc.disable()
     gc.collect()
     gc.freeze()
-    reactor.trim()                       # imports leave holes of a megabyte
+    reactor.trim()  # imports leave holes of a megabyte
     try:
         guest.start(main)
         reactor.run()
@@ -155,7 +156,7 @@ def host(worker: Worker, serve: Callable[[], Awaitable[None]]) -> dict[str, int]
         for number, handler in previous.items():
             signal.signal(number, handler)
         summary = {name: count for name, count in worker.counters().items()
-                   if name in SUMMARY or (count and name.startswith(("dropped_", "unraisable")))}
+                   if name in SUMMARY or (count and name.startswith(("dropped_", "unraisable")))}  # fmt: skip
         worker.close()
     assert guest.outcome is not None
     guest.outcome.unwrap()

@@ -57,7 +57,7 @@ log = get("adoption")
 HomeOf = Callable[[bytes], int]
 
 FLUSH_BYTES: Final = 4_194_304
-MAY_BE_SENT: Final = (1, 2)          # states of a delivery whose message may still be needed: queued, sent
+MAY_BE_SENT: Final = (1, 2)  # states of a delivery whose message may still be needed: queued, sent
 
 
 class AdoptionError(Exception):
@@ -67,20 +67,39 @@ class AdoptionError(Exception):
 class Books:
     """One worker's log, open, and the router that came out of it."""
 
-    def __init__(self, config: Config, disk: Storage, name: bytes, number: int, now_us: int, now_ms: int,
-                 accept_loss: bool = False, flush_bytes: int = FLUSH_BYTES, owner: int = 0) -> None:
+    def __init__(
+        self,
+        config: Config,
+        disk: Storage,
+        name: bytes,
+        number: int,
+        now_us: int,
+        now_ms: int,
+        accept_loss: bool = False,
+        flush_bytes: int = FLUSH_BYTES,
+        owner: int = 0,
+    ) -> None:
         storage = config.storage
         self.flush_bytes = flush_bytes
         self.number = number
         self.name = name
         self.disk = disk
-        self.router = Router(ledger(config), retains=False)       # those are in the index, which all share
+        self.router = Router(ledger(config), retains=False)  # those are in the index, which all share
         self.now_us, self.now_ms = now_us, now_ms
         # Nothing falls due here, so a will is no more than the fields of its record.
         self.opened: Opened = open_log(
-            disk, self.router, worker=number, owner=owner, make_will=lambda _, *fields: fields,
-            make_mark=lambda: secrets.randbits(32), now_us=now_us, now_ms=now_ms,
-            accept_loss=accept_loss, durability=storage.durability, segment_bytes_max=storage.segment_bytes_max)
+            disk,
+            self.router,
+            worker=number,
+            owner=owner,
+            make_will=lambda _, *fields: fields,
+            make_mark=lambda: secrets.randbits(32),
+            now_us=now_us,
+            now_ms=now_ms,
+            accept_loss=accept_loss,
+            durability=storage.durability,
+            segment_bytes_max=storage.segment_bytes_max,
+        )
         self.log = self.opened.log
         self.router.ledger.bodies = self.log
         self.router.record_into(RecordBuffer(self.log.appended))
@@ -146,8 +165,14 @@ class Adoption:
     Raises AdoptionError, OSError.
     """
 
-    def __init__(self, books: dict[int, Books], count: int, home_of: HomeOf, begun_home_of: HomeOf | None,
-                 begins: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        books: dict[int, Books],
+        count: int,
+        home_of: HomeOf,
+        begun_home_of: HomeOf | None,
+        begins: Callable[[], None],
+    ) -> None:
         self.books = books
         self.count = count
         self.home_of = home_of
@@ -198,7 +223,8 @@ class Adoption:
                     self.lost += 1
                     continue
                 self.delivered += there.forwarding.receive_message(
-                    sender, message, 1 + number, books.log.incarnation, record, identifiers)
+                    sender, message, 1 + number, books.log.incarnation, record, identifiers
+                )
                 there.flush_some()
             there.flush()
             books.records.add("peer_acknowledged", books.now_us, peer.number, max(delivery[1] for delivery in owed))
@@ -216,9 +242,11 @@ class Adoption:
     # Sessions -------------------------------------------------------------------------------------------------------
 
     def _move_sessions(self, books: Books) -> None:
-        leaving = {client_identifier: self.books[number]
-                   for client_identifier in sorted(books.router.sessions)
-                   if (number := self.home_of(client_identifier)) != books.number}
+        leaving = {
+            client_identifier: self.books[number]
+            for client_identifier in sorted(books.router.sessions)
+            if (number := self.home_of(client_identifier)) != books.number
+        }
         if not leaving:
             return
         copies = self._copy_messages(books, leaving)
@@ -244,12 +272,16 @@ class Adoption:
         copies = {}
         for number, cursor, incarnation in books.cursors(set(homes)):
             for home in homes[number].values():
-                origins = {peer.number: 0 if peer.router_identifier == home.name
-                           else home.forwarding.peer(peer.router_identifier).number
-                           for peer in books.router.peers.values()}
+                origins = {
+                    peer.number: 0
+                    if peer.router_identifier == home.name
+                    else home.forwarding.peer(peer.router_identifier).number
+                    for peer in books.router.peers.values()
+                }
                 origins[0] = home.forwarding.peer(books.name).number
                 copies[number, home.number] = home.records.add_copy(
-                    cursor, home.now_us, origins[0], incarnation, origins)
+                    cursor, home.now_us, origins[0], incarnation, origins
+                )
                 self.messages += 1
                 home.flush_some()
         return copies
@@ -271,7 +303,7 @@ def _write_session(home: Books, router: Router, session: Session) -> None:
     """Record what a session is in its home's log."""
     add, now_us, client_identifier = home.records.add, home.now_us, session.client_identifier
     if client_identifier in home.router.sessions:
-        add("ended", now_us, client_identifier)          # whatever it is of: it is not the one that counts
+        add("ended", now_us, client_identifier)  # whatever it is of: it is not the one that counts
     add("session", now_us, client_identifier, session.expiry_interval_s)
     record_wishes(home.records, now_us, router, session)
 
@@ -279,10 +311,17 @@ def _write_session(home: Books, router: Router, session: Session) -> None:
 def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[int, int], int]) -> None:
     """Record what a session is owed, under the numbers that it had, and that it has no connection."""
     add, now_us, client_identifier = home.records.add, home.now_us, session.client_identifier
-    record_owed(home.records, now_us, session, [
-        [number, copies.get((record, home.number), 0), *rest] for number, record, *rest in _owed(session)
-        # Whose message is lost is owed no more.
-        if rest[2] not in MAY_BE_SENT or (record, home.number) in copies])
+    record_owed(
+        home.records,
+        now_us,
+        session,
+        [
+            [number, copies.get((record, home.number), 0), *rest]
+            for number, record, *rest in _owed(session)
+            # Whose message is lost is owed no more.
+            if rest[2] not in MAY_BE_SENT or (record, home.number) in copies
+        ],
+    )
     next_number = session.owed.numbers[0] if session.owed is not None else 0
     gone_us = books.opened.detached_us.get(client_identifier, now_us)
     add("detached", gone_us, client_identifier, session.expiry_interval_s, next_number)
@@ -292,8 +331,14 @@ def _write_owed(home: Books, books: Books, session: Session, copies: dict[tuple[
 def _apply_retained(start: Start, number: int) -> None:
     """Bring into the index of retained messages what only the log of a worker has that will not run."""
     router = Router(ledger(start.config), index=open_index(start.folder_path, number, accept_loss=start.accept_loss))
-    store = CommitLog(start.config.storage, router, partial(PendingWill.recovered, AllowAll()), start.folder_path,
-                      worker=number, accept_loss=start.accept_loss)
+    store = CommitLog(
+        start.config.storage,
+        router,
+        partial(PendingWill.recovered, AllowAll()),
+        start.folder_path,
+        worker=number,
+        accept_loss=start.accept_loss,
+    )
     store.close()
 
 
@@ -311,11 +356,24 @@ def adopt(start: Start) -> Adoption:
     for number in sorted(existing | set(range(count))):
         path = worker_folder(folder, number)
         path.mkdir(mode=0o700, exist_ok=True)
-        books[number] = Books(start.config, Disk(str(path)), router_name(start.node, number), number, now_us, now_ms,
-                              start.accept_loss, owner=start.node.owner)
+        books[number] = Books(
+            start.config,
+            Disk(str(path)),
+            router_name(start.node, number),
+            number,
+            now_us,
+            now_ms,
+            start.accept_loss,
+            owner=start.node.owner,
+        )
     begun = -(spread_of(folder) or 0)
-    adoption = Adoption(books, count, Homes(key, count).home_of, Homes(key, begun).home_of if begun > 0 else None,
-                        lambda: note_spread(folder, -count))
+    adoption = Adoption(
+        books,
+        count,
+        Homes(key, count).home_of,
+        Homes(key, begun).home_of if begun > 0 else None,
+        lambda: note_spread(folder, -count),
+    )
     adoption.run()
     compact_left_logs(folder, count)
     note_spread(folder, count)
@@ -337,9 +395,15 @@ def main() -> int:
         said = log_refusal(start.folder_path, error) if isinstance(error, SegmentError) else error
         print(unusable(start.folder_path, error) if isinstance(error, OSError) else said, file=sys.stderr)
         return 3
-    log.info("sessions_spread", workers=start.count, sessions_moved=adoption.moved, messages_copied=adoption.messages,
-             messages_delivered=adoption.delivered, messages_lost=adoption.lost,
-             seconds=round(time.monotonic() - started_s, 3))
+    log.info(
+        "sessions_spread",
+        workers=start.count,
+        sessions_moved=adoption.moved,
+        messages_copied=adoption.messages,
+        messages_delivered=adoption.delivered,
+        messages_lost=adoption.lost,
+        seconds=round(time.monotonic() - started_s, 3),
+    )
     logs.flush()
     return 0
 

@@ -38,13 +38,13 @@ class Slot:
         self.totals: Counter[str] = Counter()
         self.process: subprocess.Popen[bytes] | None = None
         self.joined = self.exited = trio.Event()
-        self.listened_s = 0.0            # since when its process listens (trio's clock), 0: not yet
-        self.reason = ""                 # why its process could not boot
-        self.boot_failures = 0           # in a row
-        self.row = 0                     # restarts in a row
-        self.ends_s: deque[float] = deque()      # of its processes, lately
+        self.listened_s = 0.0  # since when its process listens (trio's clock), 0: not yet
+        self.reason = ""  # why its process could not boot
+        self.boot_failures = 0  # in a row
+        self.row = 0  # restarts in a row
+        self.ends_s: deque[float] = deque()  # of its processes, lately
 
     def send_signal(self, number: int) -> None:
         """Send its process a signal, if there is one."""
         if self.pid:
-            os.kill(self.pid, number)    # not reaped before we say so: the number cannot be another's
+            os.kill(self.pid, number)  # not reaped before we say so: the number cannot be another's

@@ -32,8 +32,14 @@ def main(folder: str, worker: str, only: str = "") -> int:
     reason = complete(data_folder, copy)
     made = None
     if only != "copy":
-        made = compact(Disk(folder), int(worker), lambda: secrets.randbits(32), copy, owner=owner_in(data_folder),
-                       now_us=time.time_ns() // 1000)
+        made = compact(
+            Disk(folder),
+            int(worker),
+            lambda: secrets.randbits(32),
+            copy,
+            owner=owner_in(data_folder),
+            now_us=time.time_ns() // 1000,
+        )
     print(json.dumps({"copy": reason, "snapshot": made._asdict() if made is not None else None}))
     return 0
 

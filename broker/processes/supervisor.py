@@ -39,18 +39,22 @@ from mesh.node_identity import Node
 log = get("supervisor")
 
 EXIT_NOT_BOOTED: Final = 3
-BOOT_FAILURES_MAX: Final = 3     # of one worker in a row; then the broker ends
-BACKOFF_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)      # before the first restart in a row, the second, ...
-STEADY_S: Final = 10.0           # who listened for so long is not restarted in a row with the ends before
+BOOT_FAILURES_MAX: Final = 3  # of one worker in a row; then the broker ends
+BACKOFF_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)  # before the first restart in a row, the second, ...
+STEADY_S: Final = 10.0  # who listened for so long is not restarted in a row with the ends before
 PING_S: Final = 5.0
-GRACE_S: Final = 2.0             # for a second ping: we may have been the ones who were stopped
-DUMP_S: Final = 1.0              # for a worker that hangs to write down where
-STOP_S: Final = 5.0              # beyond the drain, for a worker to end
-LAST_WORDS_S: Final = 1.0        # for what an ended worker said to be read
-COPIES_S: Final = 10.0           # between two looks for brokers that run on a copy of our data
-ENDING_S: Final = 30.0           # for a worker to end that has hung up
-MEANINGS: Final = {signal.SIGKILL: "killed; perhaps there was no memory left", signal.SIGSEGV: "a fault in native code",
-                   signal.SIGABRT: "aborted", signal.SIGBUS: "a fault in native code, or no room on the disk"}
+GRACE_S: Final = 2.0  # for a second ping: we may have been the ones who were stopped
+DUMP_S: Final = 1.0  # for a worker that hangs to write down where
+STOP_S: Final = 5.0  # beyond the drain, for a worker to end
+LAST_WORDS_S: Final = 1.0  # for what an ended worker said to be read
+COPIES_S: Final = 10.0  # between two looks for brokers that run on a copy of our data
+ENDING_S: Final = 30.0  # for a worker to end that has hung up
+MEANINGS: Final = {
+    signal.SIGKILL: "killed; perhaps there was no memory left",
+    signal.SIGSEGV: "a fault in native code",
+    signal.SIGABRT: "aborted",
+    signal.SIGBUS: "a fault in native code, or no room on the disk",
+}
 
 
 class WorkersError(Exception):
@@ -79,8 +83,16 @@ class Supervisor:
     Raises OSError if an address cannot be bound.
     """
 
-    def __init__(self, config: Config, folder: Path, lock: int, node: Node, run_dir: Path, accept_loss: bool,
-                 ready: Callable[[list[Address]], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        lock: int,
+        node: Node,
+        run_dir: Path,
+        accept_loss: bool,
+        ready: Callable[[list[Address]], None],
+    ) -> None:
         limits = config.limits
         if not limits.memory_bytes_max:
             share = memory_available_bytes() // 4 * 3 // config.workers
@@ -91,11 +103,11 @@ class Supervisor:
         self.node = node
         self.run_dir = run_dir
         self.accept_loss = accept_loss
-        self.slots = [Slot(number, listeners)
-                      for number, listeners in enumerate(bind_shared(config.listeners, config.workers))]
+        self.slots = [
+            Slot(number, listeners) for number, listeners in enumerate(bind_shared(config.listeners, config.workers))
+        ]
         self.addresses = [listener.address for listener in self.slots[0].listeners]
-        self._ticket_keys = TicketKeys.new() if any(
-            listener.where.is_tls for listener in config.listeners) else None
+        self._ticket_keys = TicketKeys.new() if any(listener.where.is_tls for listener in config.listeners) else None
         self.orphans = 0
         self._ready = ready
         self._announced = False
@@ -116,7 +128,8 @@ class Supervisor:
         Raises WorkersError.
         """
         with trio.open_signal_receiver(
-                signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD) as signals:
+            signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD
+        ) as signals:
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._heed, signals)
                 watching.start_soon(self._kill_late)
@@ -195,7 +208,7 @@ class Supervisor:
                 for slot in self.slots:
                     slot.send_signal(signal.SIGKILL)
                 logs.flush()
-                os._exit(128 + number)   # asked again: whoever it is does not want to wait
+                os._exit(128 + number)  # asked again: whoever it is does not want to wait
             else:
                 self.stop()
 
@@ -248,8 +261,11 @@ class Supervisor:
             while slot.ends_s[0] < now_s - processes.restarts_within_s:
                 slot.ends_s.popleft()
             if len(slot.ends_s) > processes.restarts_max:
-                self._fail(f"Worker {slot.number} ended {len(slot.ends_s)} times within "
-                           f"{processes.restarts_within_s:g} s, at last: {meaning(code)}.", booted=True)
+                self._fail(
+                    f"Worker {slot.number} ended {len(slot.ends_s)} times within "
+                    f"{processes.restarts_within_s:g} s, at last: {meaning(code)}.",
+                    booted=True,
+                )
                 break
             with trio.move_on_after(BACKOFF_S[min(slot.row, len(BACKOFF_S) - 1)]):
                 await self._stopping.wait()
@@ -288,24 +304,34 @@ class Supervisor:
         listeners = [(one.socket.fileno(), one.listener, one.scheme) for one in slot.listeners]
         descriptors = [descriptor for descriptor, _, _ in listeners]
         start = Start(
-            config=self.config, folder=str(self.folder), accept_loss=self.accept_loss, number=slot.number,
-            count=len(self.slots), node=self.node, run_dir=str(self.run_dir), listeners=listeners,
-            ticket_keys=self._ticket_keys)
+            config=self.config,
+            folder=str(self.folder),
+            accept_loss=self.accept_loss,
+            number=slot.number,
+            count=len(self.slots),
+            node=self.node,
+            run_dir=str(self.run_dir),
+            listeners=listeners,
+            ticket_keys=self._ticket_keys,
+        )
         # Ours comes first; what else is to be found, an authenticator's modules for instance, they find as we do.
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         with theirs:
             # Not by trio, which starts processes from threads that end: see worker_process.die_with.
             slot.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "broker.processes.worker_main", str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), self.lock, *descriptors], process_group=0,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), self.lock, *descriptors],
+                process_group=0,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )
         slot.pid = slot.process.pid
         self._by_pid[slot.pid] = slot
         slot.state = "starting"
         slot.reason = ""
         slot.listened_s = 0.0
         slot.joined, slot.exited = trio.Event(), trio.Event()
-        ours.sendall(pack(0, "start", msgspec.json.encode(start)))       # some kilobytes: they fit
+        ours.sendall(pack(0, "start", msgspec.json.encode(start)))  # some kilobytes: they fit
         slot.channel = channel = ControlChannel(ours, f"worker {slot.number}")
 
         def on_joined(told: dict[str, int]) -> None:
@@ -342,7 +368,7 @@ class Supervisor:
         try:
             await channel.ask("listen")
         except ControlError:
-            return                       # it has ended, and that is dealt with where its end is seen
+            return  # it has ended, and that is dealt with where its end is seen
         slot.state = "listening"
         slot.listened_s = trio.current_time()
         log.info("worker_listening", worker=slot.number, incarnation=slot.incarnation, restarts=slot.restarts)
@@ -359,7 +385,7 @@ class Supervisor:
                 with trio.move_on_after(min(PING_S, stall_s / 4)):
                     await slot.exited.wait()
         except ControlError:
-            return                       # it is ending
+            return  # it is ending
         log.error("worker_killed", worker=slot.number, pid=slot.pid, what="it does not turn", stall_s=stall_s)
         slot.send_signal(signal.SIGABRT)
         await trio.sleep(DUMP_S)

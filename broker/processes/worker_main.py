@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 EXIT_NOT_BOOTED: Final = 3
 EXIT_ORPHANED: Final = 4
-PR_SET_PDEATHSIG: Final = 1          # of prctl(2)
-LAST_WORDS_S: Final = 1.0            # how long the supervisor may take to read them
+PR_SET_PDEATHSIG: Final = 1  # of prctl(2)
+LAST_WORDS_S: Final = 1.0  # how long the supervisor may take to read them
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     try:
         last_words.sendall(pack(0, kind, said))
     except OSError:
-        pass                             # nobody wants to know
+        pass  # nobody wants to know
     return code
 
 
@@ -94,8 +94,11 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     try:
         logs.configure(start.config.log, worker=start.number)
     except OSError as error:
-        return EXIT_NOT_BOOTED, "not_booted", (
-            f"The log file {start.config.log.file} cannot be opened: {error.strerror}.")
+        return (
+            EXIT_NOT_BOOTED,
+            "not_booted",
+            (f"The log file {start.config.log.file} cannot be opened: {error.strerror}."),
+        )
     signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
     end_with_parent([descriptor for descriptor, _, _ in start.listeners])
     try:
@@ -108,8 +111,10 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
         return EXIT_NOT_BOOTED, "not_booted", unusable(start.folder_path, error)
     if start.ticket_keys is not None:
         start.ticket_keys.use()
-    sockets = [ListeningSocket(number, scheme, socket.socket(fileno=descriptor))
-               for descriptor, number, scheme in start.listeners]
+    sockets = [
+        ListeningSocket(number, scheme, socket.socket(fileno=descriptor))
+        for descriptor, number, scheme in start.listeners
+    ]
     queries = Queries(worker, start.number)
 
     async def serve() -> None:
@@ -158,7 +163,7 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
         await worker.hear_peers()
         if not worker.stopping:
             await worker.publish_due_wills_in_turns()
-        if not worker.stopping:          # else nobody listens on these sockets, nor ever will
+        if not worker.stopping:  # else nobody listens on these sockets, nor ever will
             worker.listen(sockets)
             await worker.serve(started)
         nursery.cancel_scope.cancel()

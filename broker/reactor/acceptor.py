@@ -29,10 +29,18 @@ ACCEPT_BATCH_MAX = 256
 ACCEPT_PAUSE_S = 0.25
 # Overload and passing faults (accept(2); ENOSPC is epoll_ctl(2)'s, the limit on watched descriptors): what was
 # accepted goes on, new clients wait in the backlog.
-ACCEPT_RETRY_ERRNOS = frozenset({
-    errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED, errno.EPROTO, errno.EPERM,
-    errno.ENOSPC,
-})
+ACCEPT_RETRY_ERRNOS = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.ECONNABORTED,
+        errno.EPROTO,
+        errno.EPERM,
+        errno.ENOSPC,
+    }
+)
 
 
 class Acceptor:
@@ -45,14 +53,20 @@ class Acceptor:
         pending: CONNECTs that wait for an authenticator.
     """
 
-    def __init__(self, reactor: Reactor, sockets: Sequence[ListeningSocket], entrances: Sequence[Entrance],
-                 connections_max: int, pending: Pending) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        sockets: Sequence[ListeningSocket],
+        entrances: Sequence[Entrance],
+        connections_max: int,
+        pending: Pending,
+    ) -> None:
         self.reactor = reactor
         self.connections_max = connections_max
         self.pending = pending
         self._sockets = {one.socket.fileno(): one for one in sockets}
         self._entrances = {one.socket.fileno(): entrances[one.listener] for one in sockets}
-        self.pauses: Counter[str] = Counter()       # how often accepting was paused, by reason
+        self.pauses: Counter[str] = Counter()  # how often accepting was paused, by reason
         self._watching = False
         self._closed = False
         self._trouble = trio.Event()
@@ -96,8 +110,11 @@ class Acceptor:
     def _has_room(self) -> bool:
         handshakes = self.reactor.pending_handshakes
         handshakes.make_room(self.reactor.now_ms)
-        return (self.reactor.connection_count < self.connections_max and not self.pending.limit_reached
-                and handshakes.room > 0)
+        return (
+            self.reactor.connection_count < self.connections_max
+            and not self.pending.limit_reached
+            and handshakes.room > 0
+        )
 
     def on_acceptable(self, descriptor: int) -> None:
         """A listening socket is readable: take a batch, or pause."""
@@ -106,8 +123,13 @@ class Acceptor:
         room = self.connections_max - self.reactor.connection_count
         handshakes = self.reactor.pending_handshakes.room
         if room <= 0 or handshakes == 0 or self.pending.limit_reached:
-            self.pause("connections_max" if room <= 0 else
-                       "pending_connects_max" if self.pending.limit_reached else "pending_handshakes_max")
+            self.pause(
+                "connections_max"
+                if room <= 0
+                else "pending_connects_max"
+                if self.pending.limit_reached
+                else "pending_handshakes_max"
+            )
             self._trouble.set()
             return
         try:

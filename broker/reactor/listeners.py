@@ -70,9 +70,10 @@ def bind_shared(listeners: Sequence[Listener], count: int) -> list[list[Listenin
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, kind, protocol, _, where in found:
                 for share in shares:
-                    share.append(ListeningSocket(
-                        number, address.scheme, _bound(family, kind, protocol, where, shared=count > 1)))
-                    where = share[-1].socket.getsockname()       # for port 0, the first one's is everybody's
+                    share.append(
+                        ListeningSocket(number, address.scheme, _bound(family, kind, protocol, where, shared=count > 1))
+                    )
+                    where = share[-1].socket.getsockname()  # for port 0, the first one's is everybody's
     except OSError:
         for share in shares:
             for one in share:
@@ -183,7 +184,7 @@ def check_addresses(config: Config) -> None:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     if family == socket.AF_INET6:
                         probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                    probe.bind(where)            # and no more: who came to it would be cut
+                    probe.bind(where)  # and no more: who came to it would be cut
             except OSError as error:
                 if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
                     continue

@@ -9,7 +9,7 @@ from broker.wire.reasons import CloseReason
 if TYPE_CHECKING:
     from broker.reactor.connection import Connection
 
-SILENT_MS: Final = 2000          # a client that is on its way says something in this time, however busy the worker is
+SILENT_MS: Final = 2000  # a client that is on its way says something in this time, however busy the worker is
 
 
 class PendingHandshakes:

@@ -23,7 +23,7 @@ class Guest:
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
-        self._queue: deque[tuple[Callable[[], object], int]] = deque()      # what to call, since when (monotonic ns)
+        self._queue: deque[tuple[Callable[[], object], int]] = deque()  # what to call, since when (monotonic ns)
         self.outcome: Outcome[Any] | None = None
 
     def start(self, main: Callable[[], Awaitable[Any]]) -> None:

@@ -38,7 +38,7 @@ class ReplayLogs:
         self.worker = worker
         self.windows = {worker: LogWindows(own)}
         self._mesh = mesh
-        self._followed: dict[bytes, FollowedLog] = {}        # of workers that run, by their routers' names
+        self._followed: dict[bytes, FollowedLog] = {}  # of workers that run, by their routers' names
         self._question = 0
         self._unanswered: set[bytes] = set()
         if mesh is not None:

@@ -75,9 +75,11 @@ def _check_node(folder: Path, accept_loss: bool, *, is_spread: bool) -> bool:
     else:
         if node is None:
             if not owners and not is_spread:
-                return False                       # with one worker, earlier versions had none
-            _lose(f"The file {folder / NAME} is missing: where sessions are, and whose they are, follows from it.",
-                  accept_loss)
+                return False  # with one worker, earlier versions had none
+            _lose(
+                f"The file {folder / NAME} is missing: where sessions are, and whose they are, follows from it.",
+                accept_loss,
+            )
         elif owners and node.owner not in owners and not _index_is_of(folder, node):
             _lose(f"The file {folder / NAME} {FOREIGN}: no log here is of its.", accept_loss)
             set_aside(str(folder / NAME))

@@ -23,7 +23,7 @@ class ReadAheadDisk(Disk):
         super().__init__(folder)
         self._reader: AheadReader | None = None
         self._thread: threading.Thread | None = None
-        self._begun: tuple[int, int, int] | None = None     # file, offset, mark
+        self._begun: tuple[int, int, int] | None = None  # file, offset, mark
         self._stopped = False
 
     def read_records(self, file: int, offset: int, length: int, mark: int) -> tuple[bytes, int]:

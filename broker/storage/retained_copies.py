@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import lmdb
 
 RETAINED: Final = "retained"
-COPY: Final = "retained-copy"        # beside the index, as router.retained.lmdb_environment has it
-DAMAGED_NAME: Final = "damaged"      # in the index: as there
-LOOKS_MAX: Final = 100               # for the meta page of a state that others follow with new ones
+COPY: Final = "retained-copy"  # beside the index, as router.retained.lmdb_environment has it
+DAMAGED_NAME: Final = "damaged"  # in the index: as there
+LOOKS_MAX: Final = 100  # for the meta page of a state that others follow with new ones
 
 
 def owner_text(folder: Path) -> str:
@@ -59,7 +59,8 @@ def is_complete(folder: Path, copy: RetainedCopy) -> bool:
         manifest = copy.manifest()
         names = copy.disk.names()
         return all(run.name in names for run in manifest.runs) and all(
-            manifest.covered.get(worker, 0) + 1 >= first for worker, first in log_begins(folder).items())
+            manifest.covered.get(worker, 0) + 1 >= first for worker, first in log_begins(folder).items()
+        )
     except CopyError:
         return False
 
@@ -91,7 +92,8 @@ def complete(folder: Path, copy: RetainedCopy) -> str | None:
 
                 applied = {
                     worker: int.from_bytes(meta.get(b"applied" + worker.to_bytes(4, "big"), bytes(8))[:8], "little")
-                    for worker in workers_of(folder)}
+                    for worker in workers_of(folder)
+                }
                 write_anew(copy, entries(), applied, now_us)
     except DamagedIndexError as error:
         raise CopyError(f"{reason}, and the index is damaged: {error}") from None

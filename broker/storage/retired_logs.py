@@ -40,8 +40,15 @@ def compact_left_logs(folder: Path, workers: int) -> None:
     complete(folder, copy)
     owner = owner_in(folder)
     for disk, number in left:
-        made = compact(disk, number, lambda: SystemRandom().getrandbits(32), copy, owner=owner,
-                       now_us=time.time_ns() // 1000, is_left=True)
+        made = compact(
+            disk,
+            number,
+            lambda: SystemRandom().getrandbits(32),
+            copy,
+            owner=owner,
+            now_us=time.time_ns() // 1000,
+            is_left=True,
+        )
         if made is not None:
             remove_snapshots(disk, made.segment)
     copy.close()
@@ -66,9 +73,21 @@ def trim_left_logs(folder: Path, workers: int, archive: Archive) -> None:
         if snapshot and log.headers:
             sizes = [(Path(disk.folder) / header.name).stat().st_size for header in log.headers]
             copied = max((header.segment for header in log.headers if header.first_number <= lacking), default=0)
-            remove_segments(disk, min(snapshot, copied, archive_needs(
-                log.headers, sizes, time.time_ns() // 1000, archiving=bool(archive.topic_filters),
-                age_s=archive.retention_age_s, bytes_max=archive.retention_bytes)))
+            remove_segments(
+                disk,
+                min(
+                    snapshot,
+                    copied,
+                    archive_needs(
+                        log.headers,
+                        sizes,
+                        time.time_ns() // 1000,
+                        archiving=bool(archive.topic_filters),
+                        age_s=archive.retention_age_s,
+                        bytes_max=archive.retention_bytes,
+                    ),
+                ),
+            )
     copy.close()
 
 

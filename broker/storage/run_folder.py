@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "shoal-"
 BASE_BYTES_MAX: Final = 60
-NODE: Final = "node"             # link in it: its text is the identifier of the node
-DATA: Final = "data"             # link in it to the data folder
-FORMERLY: Final = "run"          # link in the data folder that led here
+NODE: Final = "node"  # link in it: its text is the identifier of the node
+DATA: Final = "data"  # link in it to the data folder
+FORMERLY: Final = "run"  # link in the data folder that led here
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def copies_in_use(run_dir: Path, node: Node) -> list[str]:
             if other != run_dir and os.readlink(other / NODE) == node.identifier and _is_in_use(other):
                 found.append(os.readlink(other / DATA))
         except OSError:
-            continue                     # it is being made or removed, or is something else's
+            continue  # it is being made or removed, or is something else's
     return sorted(found)
 
 

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 log = get("storage")
 
 SAID_OF = {
-    "log": ("log_not_written", "log_written_again"), "retained": ("retained_not_written", "retained_written_again"),
-    "snapshot": ("snapshot_not_written", "snapshot_written_again")}
+    "log": ("log_not_written", "log_written_again"),
+    "retained": ("retained_not_written", "retained_written_again"),
+    "snapshot": ("snapshot_not_written", "snapshot_written_again"),
+}
 
-DUE_AT_START_MAX = 64             # sessions that end, and wills, before clients are let in; the others in turns to come
+DUE_AT_START_MAX = 64  # sessions that end, and wills, before clients are let in; the others in turns to come
 WATCH_S = 1.0
 COMPACT_LOOK_S = 1.0
 RETENTION_LOOK_S = 30.0
@@ -53,8 +55,14 @@ def open_index(folder: Path, worker: int = 0, workers: int = 1, *, accept_loss: 
     from router.retained.lmdb_index import RetainedIndex
 
     folder.mkdir(mode=0o700, exist_ok=True)
-    index = RetainedIndex(str(folder / RETAINED), worker=worker, workers=workers, logs=log_begins(folder),
-                          node=owner_text(folder), accept_loss=accept_loss)
+    index = RetainedIndex(
+        str(folder / RETAINED),
+        worker=worker,
+        workers=workers,
+        logs=log_begins(folder),
+        node=owner_text(folder),
+        accept_loss=accept_loss,
+    )
     if index.report is not None:
         log.warning("retained_damaged", what=index.report)
     return index
@@ -76,8 +84,18 @@ class CommitLog:
     Raises SegmentError (of router.log.segments), OSError.
     """
 
-    def __init__(self, settings: Storage, of_router: Router, make_will: Callable[..., Any], folder: Path, *,
-                 worker: int = 0, workers: int = 1, accept_loss: bool = False, archive: Archive | None = None) -> None:
+    def __init__(
+        self,
+        settings: Storage,
+        of_router: Router,
+        make_will: Callable[..., Any],
+        folder: Path,
+        *,
+        worker: int = 0,
+        workers: int = 1,
+        accept_loss: bool = False,
+        archive: Archive | None = None,
+    ) -> None:
         self.router = of_router
         self.index: RetainedIndex = of_router.retaining.index
         known = self.index.applied
@@ -92,10 +110,18 @@ class CommitLog:
         disk = ReadAheadDisk(str(self.home))
         try:
             self.opened = open_log(
-                disk, of_router, worker=worker, owner=owner_in(folder), make_will=make_will,
-                make_mark=lambda: SystemRandom().getrandbits(32), now_us=time.time_ns() // 1000,
-                now_ms=time.monotonic_ns() // 1_000_000, accept_loss=accept_loss,
-                durability=settings.durability, segment_bytes_max=settings.segment_bytes_max)
+                disk,
+                of_router,
+                worker=worker,
+                owner=owner_in(folder),
+                make_will=make_will,
+                make_mark=lambda: SystemRandom().getrandbits(32),
+                now_us=time.time_ns() // 1000,
+                now_ms=time.monotonic_ns() // 1_000_000,
+                accept_loss=accept_loss,
+                durability=settings.durability,
+                segment_bytes_max=settings.segment_bytes_max,
+            )
         finally:
             disk.stop()
         self.log = self.opened.log
@@ -108,9 +134,15 @@ class CommitLog:
             log.warning("log_damaged", what=str(damage))
         for problem in self.opened.problems:
             log.warning("log_record_unfit", what=problem)
-        log.info("recovered", records=self.opened.records, sessions=len(of_router.sessions),
-                 retained=of_router.retaining.count, queued=of_router.ledger.queued_messages,
-                 seconds=round(time.monotonic() - started_s, 3), incarnation=self.log.incarnation)
+        log.info(
+            "recovered",
+            records=self.opened.records,
+            sessions=len(of_router.sessions),
+            retained=of_router.retaining.count,
+            queued=of_router.ledger.queued_messages,
+            seconds=round(time.monotonic() - started_s, 3),
+            incarnation=self.log.incarnation,
+        )
 
     def begin(self, wake: Callable[[], None]) -> None:
         """The router records now: let the log be written.
@@ -162,8 +194,11 @@ class CommitLog:
                     raise OSError(errno.EIO, "the index of retained messages is damaged, and has to be built anew")
                 if not self._troubles.get("damage"):
                     self._troubles["damage"] = "said"
-                    log.error("retained_damaged", what="a retained message cannot be read: the next start builds the"
-                              " index anew", values=self.index.damaged_values)
+                    log.error(
+                        "retained_damaged",
+                        what="a retained message cannot be read: the next start builds the index anew",
+                        values=self.index.damaged_values,
+                    )
 
     def _say(self, name: str, trouble: str | None, **details: object) -> None:
         before = self._troubles.get(name)
@@ -217,16 +252,25 @@ class CommitLog:
             return
         # Nor is it gone from the log before a second copy has it.
         lacking = min(lacking, self.copy.covered(self.log.worker) + 1)
-        needed = min(self.log.snapshot, max(
-            (header.segment for header in headers if header.first_number <= lacking), default=0))
+        needed = min(
+            self.log.snapshot, max((header.segment for header in headers if header.first_number <= lacking), default=0)
+        )
         if self.archive.topic_filters and needed:
             try:
                 sizes = [(self.home / header.name).stat().st_size for header in headers]
             except FileNotFoundError:
-                return                   # it is being removed just now: the next look is soon enough
-            needed = min(needed, archive_needs(
-                headers, sizes, time.time_ns() // 1000, archiving=True, age_s=self.archive.retention_age_s,
-                bytes_max=self.archive.retention_bytes))
+                return  # it is being removed just now: the next look is soon enough
+            needed = min(
+                needed,
+                archive_needs(
+                    headers,
+                    sizes,
+                    time.time_ns() // 1000,
+                    archiving=True,
+                    age_s=self.archive.retention_age_s,
+                    bytes_max=self.archive.retention_bytes,
+                ),
+            )
         self.log.discard(needed)
 
     async def _trim_left(self) -> None:
@@ -241,11 +285,18 @@ class CommitLog:
         package = Path(router.__file__).parents[1]
         done = await trio.run_process(
             [sys.executable, "-m", "broker.processes.snapshot_main", str(self.home), str(self.log.worker), *only],
-            capture_stdout=True, capture_stderr=True, check=False, env={**os.environ, "PYTHONPATH": str(package)})
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(package)},
+        )
         if done.returncode:
-            await trio.to_thread.run_sync(remove_unfinished, self.log.disk)     # if it was killed, say
-            log.error("retained_not_copied" if only else "log_not_compacted", exit_code=done.returncode,
-                      what=done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+            await trio.to_thread.run_sync(remove_unfinished, self.log.disk)  # if it was killed, say
+            log.error(
+                "retained_not_copied" if only else "log_not_compacted",
+                exit_code=done.returncode,
+                what=done.stderr.decode(errors="replace").strip().rpartition("\n")[2],
+            )
             return None
         told: dict[str, Any] = json.loads(done.stdout)
         if told["copy"] is not None:
@@ -263,14 +314,23 @@ class CommitLog:
         self.log.adopt(made["name"], made["segment"], made["end_offset"])
         self._remove()
         await trio.to_thread.run_sync(remove_snapshots, self.log.disk, made["segment"])
-        log.info("log_compacted", segment=made["segment"], sessions=made["sessions"], messages=made["messages"],
-                 snapshot_bytes=made["size"], seconds=round(trio.current_time() - started_s, 3))
+        log.info(
+            "log_compacted",
+            segment=made["segment"],
+            sessions=made["sessions"],
+            messages=made["messages"],
+            snapshot_bytes=made["size"],
+            seconds=round(trio.current_time() - started_s, 3),
+        )
 
     def close(self) -> None:
         """Write and sync what is left, then what the index has not got of it."""
         if not self.log.close(CLOSE_S):
-            log.error("log_not_written", what=self.log.trouble or "the disk did not answer in time",
-                      waiting_bytes=self.log.backlog_bytes)
+            log.error(
+                "log_not_written",
+                what=self.log.trouble or "the disk did not answer in time",
+                waiting_bytes=self.log.backlog_bytes,
+            )
         self.index.pass_over(self.log.appended)
         self.index.durable(min(self.log.durable, self.log.written))
         if not self.index.close(CLOSE_S) and self.index.trouble is not None:

@@ -227,7 +227,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
 
 
 def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
-            entrances: Sequence[Entrance] = (), reload: Rereading | None = None, own: int = 0) -> Metrics:
+            entrances: Sequence[Entrance] = (), reload: Rereading | None = None, own: int = 0) -> Metrics:  # fmt: skip
     """Read every counter of a worker.
 
     Cost: about a tenth of a millisecond; nothing is counted through, whatever the number of sessions.
@@ -296,29 +296,44 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
         log_dropped=log_counters["log_dropped"],
         presence_events_dropped=controller.presence.dropped,
         unraisable=unraisable["count"],
-    )
+    )  # fmt: skip
 
 
 def _queues(router: Router) -> dict[str, Any]:
     """What clients are owed. What waits for another router is counted where it waits for a client."""
     ledger = router.ledger
     passing = [queue_of(peer.session) for peer in router.peers.values()]
-    return {"queued_messages": ledger.queued_messages - sum(owed["queued"] for owed in passing),
-            "queued_bytes": ledger.queued_bytes - sum(owed["queued_bytes"] for owed in passing),
-            "inflight_messages": ledger.inflight_messages - sum(owed["in_flight"] for owed in passing)}
+    return {
+        "queued_messages": ledger.queued_messages - sum(owed["queued"] for owed in passing),
+        "queued_bytes": ledger.queued_bytes - sum(owed["queued_bytes"] for owed in passing),
+        "inflight_messages": ledger.inflight_messages - sum(owed["in_flight"] for owed in passing),
+    }
 
 
-AS_ONE: Final = frozenset({
-    "uptime_ms", "reloads", "reloads_failed", "storage_replay_age_ms", "storage_trouble", "storage_full",
-    "retained_messages", "retained_bytes"})
+AS_ONE: Final = frozenset(
+    {
+        "uptime_ms",
+        "reloads",
+        "reloads_failed",
+        "storage_replay_age_ms",
+        "storage_trouble",
+        "storage_full",
+        "retained_messages",
+        "retained_bytes",
+    }
+)
 """Of several workers the highest: each says the same, or what concerns all of them."""
 
 
 def merged(parts: Sequence[Metrics]) -> Metrics:
     """Return the counters of several workers as those of one broker: their sums, but for AS_ONE. One part or more."""
-    return Metrics(**{
-        name: _merged(name, found)
-        for name in Metrics.__struct_fields__ for found in [[getattr(part, name) for part in parts]]})
+    return Metrics(
+        **{
+            name: _merged(name, found)
+            for name in Metrics.__struct_fields__
+            for found in [[getattr(part, name) for part in parts]]
+        }
+    )
 
 
 def _merged(name: str, found: list[Any]) -> Any:
@@ -328,8 +343,11 @@ def _merged(name: str, found: list[Any]) -> Any:
 
 
 def _handshakes(entrances: Sequence[Entrance]) -> dict[str, int]:
-    return {kind: count for kind in ("full", "resumed")
-            if (count := sum(entrance.handshakes[kind] for entrance in entrances))}
+    return {
+        kind: count
+        for kind in ("full", "resumed")
+        if (count := sum(entrance.handshakes[kind] for entrance in entrances))
+    }
 
 
 def _lowest(found: list[Mapping[str, int]]) -> dict[str, int]:
@@ -347,8 +365,11 @@ def _sum(found: list[Any]) -> Any:
         return tuple(map(sum, zip_longest(*found, fillvalue=0)))
     if isinstance(found[0], Durations):
         return Durations(
-            sum(durations.count for durations in found), sum(durations.total_us for durations in found),
-            max(durations.max_us for durations in found), _sum([durations.buckets for durations in found]))
+            sum(durations.count for durations in found),
+            sum(durations.total_us for durations in found),
+            max(durations.max_us for durations in found),
+            _sum([durations.buckets for durations in found]),
+        )
     totals: Counter[str] = Counter()
     for counts in found:
         totals.update(counts)
@@ -383,8 +404,12 @@ def flat(metrics: Metrics) -> dict[str, int]:
         if isinstance(value, int):
             counters[name] = value
         elif isinstance(value, Durations):
-            counters |= {f"{name}_count": value.count, f"{name}_total_us": value.total_us,
-                         f"{name}_p99_us": value.percentile_us(0.99), f"{name}_max_us": value.max_us}
+            counters |= {
+                f"{name}_count": value.count,
+                f"{name}_total_us": value.total_us,
+                f"{name}_p99_us": value.percentile_us(0.99),
+                f"{name}_max_us": value.max_us,
+            }
         elif isinstance(value, tuple):
             counters |= {f"{name.removesuffix('_by_qos')}_qos{qos}": count for qos, count in enumerate(value)}
         else:

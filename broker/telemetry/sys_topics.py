@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 ROOT = b"$SYS"
 PREFIX = "$SYS/broker/"
-SPANS_MIN = (1, 5, 15)               # of the load averages, minutes
-DELIVERIES_PER_SLICE = 1000          # then a turn may come between: about a tenth of a millisecond at QoS 0
+SPANS_MIN = (1, 5, 15)  # of the load averages, minutes
+DELIVERIES_PER_SLICE = 1000  # then a turn may come between: about a tenth of a millisecond at QoS 0
 SLICE_TOPICS_MAX = 100
 
 # What is averaged: a total of the metrics by the name of the topic.
@@ -65,66 +65,121 @@ class Family(NamedTuple):
     unit: str
     text: str
     values: Callable[[Metrics], Mapping[str, int]]
-    zeros: bool = False              # 0 is told, too
+    zeros: bool = False  # 0 is told, too
 
 
 TOPICS = (
     Topic("version", "text", "name and version of the broker", lambda m: f"shoal version {VERSION}"),
-    Topic("uptime", "seconds", "time since the broker started, as `N seconds`",
-          lambda m: f"{m.uptime_ms // 1000} seconds"),
+    Topic(
+        "uptime", "seconds", "time since the broker started, as `N seconds`", lambda m: f"{m.uptime_ms // 1000} seconds"
+    ),
     Topic("clients/total", "number", "sessions, connected or not", lambda m: m.sessions),
     Topic("clients/connected", "number", "clients that are connected", lambda m: m.sessions_connected),
     Topic("clients/active", "number", "the same under its older name", lambda m: m.sessions_connected),
-    Topic("clients/disconnected", "number", "sessions kept for clients that are not connected",
-          lambda m: m.sessions - m.sessions_connected),
+    Topic(
+        "clients/disconnected",
+        "number",
+        "sessions kept for clients that are not connected",
+        lambda m: m.sessions - m.sessions_connected,
+    ),
     Topic("clients/inactive", "number", "the same under its older name", lambda m: m.sessions - m.sessions_connected),
-    Topic("clients/maximum", "number", "the most clients that were connected at once",
-          lambda m: m.sessions_connected_max),
-    Topic("clients/expired", "total", "sessions that ended because their session expiry interval passed",
-          lambda m: m.sessions_expired),
+    Topic(
+        "clients/maximum", "number", "the most clients that were connected at once", lambda m: m.sessions_connected_max
+    ),
+    Topic(
+        "clients/expired",
+        "total",
+        "sessions that ended because their session expiry interval passed",
+        lambda m: m.sessions_expired,
+    ),
     Topic("messages/received", "total", "packets of any type received", LOADS["messages/received"][1]),
     Topic("messages/sent", "total", "packets of any type sent", LOADS["messages/sent"][1]),
-    Topic("messages/inflight", "number", "QoS 1 and 2 messages sent and not completely acknowledged",
-          lambda m: m.inflight_messages),
-    Topic("messages/stored", "number", "messages kept: retained and queued; the older name of store/messages/count",
-          lambda m: m.retained_messages + m.queued_messages),
-    Topic("store/messages/count", "number", "messages kept: retained and queued",
-          lambda m: m.retained_messages + m.queued_messages),
-    Topic("store/messages/bytes", "bytes", "topic names, properties and payloads of these",
-          lambda m: m.retained_bytes + m.queued_bytes),
+    Topic(
+        "messages/inflight",
+        "number",
+        "QoS 1 and 2 messages sent and not completely acknowledged",
+        lambda m: m.inflight_messages,
+    ),
+    Topic(
+        "messages/stored",
+        "number",
+        "messages kept: retained and queued; the older name of store/messages/count",
+        lambda m: m.retained_messages + m.queued_messages,
+    ),
+    Topic(
+        "store/messages/count",
+        "number",
+        "messages kept: retained and queued",
+        lambda m: m.retained_messages + m.queued_messages,
+    ),
+    Topic(
+        "store/messages/bytes",
+        "bytes",
+        "topic names, properties and payloads of these",
+        lambda m: m.retained_bytes + m.queued_bytes,
+    ),
     Topic("publish/messages/received", "total", "messages (PUBLISH packets) received", lambda m: m.messages_in),
     Topic("publish/messages/sent", "total", "messages (PUBLISH packets) sent", lambda m: m.messages_out),
-    Topic("publish/messages/dropped", "total", "messages that were refused or did not reach a receiver, all reasons",
-          LOADS["publish/dropped"][1]),
+    Topic(
+        "publish/messages/dropped",
+        "total",
+        "messages that were refused or did not reach a receiver, all reasons",
+        LOADS["publish/dropped"][1],
+    ),
     Topic("publish/bytes/received", "bytes", "payloads received", lambda m: m.payload_bytes_in),
     Topic("publish/bytes/sent", "bytes", "payloads sent", lambda m: m.payload_bytes_out),
     Topic("bytes/received", "bytes", "received from sockets", lambda m: m.bytes_in),
     Topic("bytes/sent", "bytes", "handed to sockets", lambda m: m.bytes_out),
     Topic("subscriptions/count", "number", "subscriptions, shared ones included", lambda m: m.subscriptions),
     Topic("shared_subscriptions/count", "number", "shared subscriptions", lambda m: m.shared_subscriptions),
-    Topic("retained messages/count", "number", "retained messages, those under $SYS not included",
-          lambda m: m.retained_messages),
+    Topic(
+        "retained messages/count",
+        "number",
+        "retained messages, those under $SYS not included",
+        lambda m: m.retained_messages,
+    ),
     Topic("heap/current", "bytes", "the process's memory in RAM", lambda m: m.resident_bytes),
     Topic("heap/maximum", "bytes", "the most that it was", lambda m: m.resident_bytes_max),
-    Topic("shoal/retained/bytes", "bytes", "topic names, properties and payloads of retained messages",
-          lambda m: m.retained_bytes),
-    Topic("shoal/queued/messages", "number", "QoS 1 and 2 messages waiting in sessions' queues",
-          lambda m: m.queued_messages),
+    Topic(
+        "shoal/retained/bytes",
+        "bytes",
+        "topic names, properties and payloads of retained messages",
+        lambda m: m.retained_bytes,
+    ),
+    Topic(
+        "shoal/queued/messages",
+        "number",
+        "QoS 1 and 2 messages waiting in sessions' queues",
+        lambda m: m.queued_messages,
+    ),
     Topic("shoal/queued/bytes", "bytes", "topic names, properties and payloads of these", lambda m: m.queued_bytes),
     Topic("shoal/output/bytes", "bytes", "buffers that hold unsent output", lambda m: m.output_buffer_bytes),
     Topic("shoal/connections/open", "number", "open sockets, before CONNECT included", lambda m: m.connections_open),
     Topic("shoal/connections/total", "total", "connections accepted", lambda m: m.connections),
-    Topic("shoal/connections/throttled", "total",
-          "how often a client was not read from for a while, because it was over its rate", lambda m: m.throttled),
-    Topic("shoal/connections/pushed_back", "total",
-          "how often a client was not read from for a while, because a queue had no room for its messages",
-          lambda m: m.pushed_back),
-    Topic("shoal/connections/unsettled", "total",
-          "how often a client was not read from for a while, because Receive Maximum of its messages waited",
-          lambda m: m.unsettled),
-    Topic("shoal/connections/output_full", "total",
-          "how often a client was not read from for a while, because it did not take what it was sent",
-          lambda m: m.output_full),
+    Topic(
+        "shoal/connections/throttled",
+        "total",
+        "how often a client was not read from for a while, because it was over its rate",
+        lambda m: m.throttled,
+    ),
+    Topic(
+        "shoal/connections/pushed_back",
+        "total",
+        "how often a client was not read from for a while, because a queue had no room for its messages",
+        lambda m: m.pushed_back,
+    ),
+    Topic(
+        "shoal/connections/unsettled",
+        "total",
+        "how often a client was not read from for a while, because Receive Maximum of its messages waited",
+        lambda m: m.unsettled,
+    ),
+    Topic(
+        "shoal/connections/output_full",
+        "total",
+        "how often a client was not read from for a while, because it did not take what it was sent",
+        lambda m: m.output_full,
+    ),
     Topic("shoal/storage/records", "total", "records written to the commit log", lambda m: m.storage_records),
     Topic("shoal/storage/bytes", "bytes", "records written to the commit log", lambda m: m.storage_bytes),
     Topic("shoal/storage/syncs", "total", "how often it was synced to the disk", lambda m: m.storage_syncs),
@@ -132,67 +187,152 @@ TOPICS = (
     Topic("shoal/storage/backlog/bytes", "bytes", "records that wait to be written", lambda m: m.storage_backlog_bytes),
     Topic("shoal/storage/waiting", "number", "records that are not durable yet", lambda m: m.storage_waiting_records),
     Topic("shoal/storage/segments", "number", "files of the commit log", lambda m: m.storage_segments),
-    Topic("shoal/storage/replay_age", "seconds", "age of the oldest of them that a restart reads, behind the snapshot",
-          lambda m: m.storage_replay_age_ms // 1000),
+    Topic(
+        "shoal/storage/replay_age",
+        "seconds",
+        "age of the oldest of them that a restart reads, behind the snapshot",
+        lambda m: m.storage_replay_age_ms // 1000,
+    ),
     Topic("shoal/storage/trouble", "number", "1 while the disk refuses, else 0", lambda m: m.storage_trouble),
-    Topic("shoal/storage/full", "number", "1 while it refuses because there is no room, else 0",
-          lambda m: m.storage_full),
-    Topic("shoal/retained/pending", "number", "changes of retained messages that the index on disk lacks",
-          lambda m: m.retained_pending),
-    Topic("shoal/archive/missed", "total", "QoS 0 messages of the archive that were not stored",
-          lambda m: m.archive_missed),
-    Topic("shoal/replays/active", "number", "subscriptions to stored messages of connected clients",
-          lambda m: m.replays),
+    Topic(
+        "shoal/storage/full", "number", "1 while it refuses because there is no room, else 0", lambda m: m.storage_full
+    ),
+    Topic(
+        "shoal/retained/pending",
+        "number",
+        "changes of retained messages that the index on disk lacks",
+        lambda m: m.retained_pending,
+    ),
+    Topic(
+        "shoal/archive/missed",
+        "total",
+        "QoS 0 messages of the archive that were not stored",
+        lambda m: m.archive_missed,
+    ),
+    Topic(
+        "shoal/replays/active", "number", "subscriptions to stored messages of connected clients", lambda m: m.replays
+    ),
     Topic("shoal/replays/messages", "total", "stored messages given to clients", lambda m: m.replayed_messages),
-    Topic("shoal/replays/gaps", "total", "times that a replay found messages removed before it came to them",
-          lambda m: m.replay_gaps),
+    Topic(
+        "shoal/replays/gaps",
+        "total",
+        "times that a replay found messages removed before it came to them",
+        lambda m: m.replay_gaps,
+    ),
     Topic("shoal/memory/full", "total", "how often the worker reached its limit of memory", lambda m: m.memory_full),
     Topic("shoal/reloads", "total", "how often files of the listeners were read again", lambda m: m.reloads),
-    Topic("shoal/reloads/failed", "total", "how often they could not be used, and what was read before was kept",
-          lambda m: m.reloads_failed),
+    Topic(
+        "shoal/reloads/failed",
+        "total",
+        "how often they could not be used, and what was read before was kept",
+        lambda m: m.reloads_failed,
+    ),
     Topic("shoal/log/suppressed", "total", "log lines held back by the rate limit", lambda m: m.log_suppressed),
     Topic("shoal/log/dropped", "total", "log lines that the writer lost", lambda m: m.log_dropped),
-    Topic("shoal/errors/unraisable", "total", "exceptions where none can be raised; each is our fault",
-          lambda m: m.unraisable),
+    Topic(
+        "shoal/errors/unraisable",
+        "total",
+        "exceptions where none can be raised; each is our fault",
+        lambda m: m.unraisable,
+    ),
     Topic("shoal/turns/slow", "total", "turns of 10 ms or more", lambda m: m.slow_turns),
 )
 
 FAMILIES = (
     Family("shoal/dropped", "reason", "total", "messages dropped, by reason", lambda m: m.dropped),
     Family("shoal/ends", "reason", "total", "connections that ended, by close reason", lambda m: m.ends),
-    Family("shoal/refused", "reason", "total",
-           "connections that the broker ended before it accepted a CONNECT, by close reason", lambda m: m.refused),
-    Family("shoal/tls/handshakes", "kind", "total", "TLS handshakes that succeeded: full, resumed",
-           lambda m: m.tls_handshakes),
-    Family("shoal/tls/certificate_days", "listener", "number",
-           "whole days that a listener's certificates are valid yet, the first to expire; less than 0: expired. "
-           "Listeners count from 1, as in `shoal admin listeners`", lambda m: m.certificate_days, zeros=True),
-    Family("shoal/accept_pauses", "reason", "total", "how often accepting was paused, by limit or error",
-           lambda m: m.accept_pauses),
+    Family(
+        "shoal/refused",
+        "reason",
+        "total",
+        "connections that the broker ended before it accepted a CONNECT, by close reason",
+        lambda m: m.refused,
+    ),
+    Family(
+        "shoal/tls/handshakes",
+        "kind",
+        "total",
+        "TLS handshakes that succeeded: full, resumed",
+        lambda m: m.tls_handshakes,
+    ),
+    Family(
+        "shoal/tls/certificate_days",
+        "listener",
+        "number",
+        "whole days that a listener's certificates are valid yet, the first to expire; less than 0: expired. "
+        "Listeners count from 1, as in `shoal admin listeners`",
+        lambda m: m.certificate_days,
+        zeros=True,
+    ),
+    Family(
+        "shoal/accept_pauses",
+        "reason",
+        "total",
+        "how often accepting was paused, by limit or error",
+        lambda m: m.accept_pauses,
+    ),
     Family("shoal/packets/received", "type", "total", "packets received, by type", lambda m: m.packets_in),
     Family("shoal/packets/sent", "type", "total", "packets sent, by type", lambda m: m.packets_out),
-    Family("shoal/messages/received", "qos", "total", "messages received, by QoS",
-           lambda m: {f"qos{qos}": count for qos, count in enumerate(m.messages_in_by_qos)}),
-    Family("shoal/messages/sent", "qos", "total", "messages sent, by QoS",
-           lambda m: {f"qos{qos}": count for qos, count in enumerate(m.messages_out_by_qos)}),
-    Family("shoal/time", "phase", "microseconds",
-           "time in turns, by what it was spent on: receive, route, control, pump, flush, guest (trio)",
-           lambda m: {"receive": m.receive_us, "route": m.route_us, "control": m.control_us, "pump": m.pump_us,
-                      "flush": m.flush_us, "guest": m.guest_us}),
-    Family("shoal/turns", "measure", "microseconds",
-           "duration of turns: p50, p99, p999 and max; count is their number", lambda m: _percentiles(m.turns)),
-    Family("shoal/turn_lag", "measure", "microseconds",
-           "how long a ready socket can have waited for its turn: p50, p99, p999 and max; count is the number of turns",
-           lambda m: _percentiles(m.turn_lags)),
-    Family("shoal/guest_lag", "measure", "microseconds",
-           "how long a tick of trio was due before it ran: p50, p99, p999 and max; count is the number of ticks",
-           lambda m: _percentiles(m.guest_lags)),
+    Family(
+        "shoal/messages/received",
+        "qos",
+        "total",
+        "messages received, by QoS",
+        lambda m: {f"qos{qos}": count for qos, count in enumerate(m.messages_in_by_qos)},
+    ),
+    Family(
+        "shoal/messages/sent",
+        "qos",
+        "total",
+        "messages sent, by QoS",
+        lambda m: {f"qos{qos}": count for qos, count in enumerate(m.messages_out_by_qos)},
+    ),
+    Family(
+        "shoal/time",
+        "phase",
+        "microseconds",
+        "time in turns, by what it was spent on: receive, route, control, pump, flush, guest (trio)",
+        lambda m: {
+            "receive": m.receive_us,
+            "route": m.route_us,
+            "control": m.control_us,
+            "pump": m.pump_us,
+            "flush": m.flush_us,
+            "guest": m.guest_us,
+        },
+    ),
+    Family(
+        "shoal/turns",
+        "measure",
+        "microseconds",
+        "duration of turns: p50, p99, p999 and max; count is their number",
+        lambda m: _percentiles(m.turns),
+    ),
+    Family(
+        "shoal/turn_lag",
+        "measure",
+        "microseconds",
+        "how long a ready socket can have waited for its turn: p50, p99, p999 and max; count is the number of turns",
+        lambda m: _percentiles(m.turn_lags),
+    ),
+    Family(
+        "shoal/guest_lag",
+        "measure",
+        "microseconds",
+        "how long a tick of trio was due before it ran: p50, p99, p999 and max; count is the number of ticks",
+        lambda m: _percentiles(m.guest_lags),
+    ),
 )
 
 
 def _percentiles(durations: Durations) -> dict[str, int]:
-    return {"count": durations.count, "p50": durations.percentile_us(0.5), "p99": durations.percentile_us(0.99),
-            "p999": durations.percentile_us(0.999), "max": durations.max_us}
+    return {
+        "count": durations.count,
+        "p50": durations.percentile_us(0.5),
+        "p99": durations.percentile_us(0.99),
+        "p999": durations.percentile_us(0.999),
+        "max": durations.max_us,
+    }
 
 
 class LoadAverages:
@@ -246,13 +386,13 @@ class SysTopics:
         self.interval_s = interval_s
         self.loads = LoadAverages()
         self._mesh = mesh
-        self._shares: dict[bytes, tuple[bytes, Share]] = {}      # by worker, and what it is made of
+        self._shares: dict[bytes, tuple[bytes, Share]] = {}  # by worker, and what it is made of
         self._connected_max = 0
         self._measure = measure
         self._values = RetainedStore()
-        self._texts: dict[str, bytes] = {}           # by topic, as it was told last
+        self._texts: dict[str, bytes] = {}  # by topic, as it was told last
         self._changes: deque[tuple[str, bytes]] = deque()
-        self._measured_ms: int | None = None         # when the values were measured; None: never
+        self._measured_ms: int | None = None  # when the values were measured; None: never
         router.sys_topics = self
 
     # What the router asks --------------------------------------------------------------------------------------------
@@ -272,17 +412,17 @@ class SysTopics:
         if self._measured_ms is not None and now_ms - self._measured_ms < self.interval_s * 1000:
             return
         if self._measured_ms is not None and self.router.tree.has_branch(ROOT):
-            return                                   # run() is a little late: it will tell everybody
+            return  # run() is a little late: it will tell everybody
         self._renew(self._measure())
         while self.tell():
-            pass                                     # there is nobody yet, so this only notes the values
+            pass  # there is nobody yet, so this only notes the values
 
     # Each interval ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Renew the values each interval and tell subscribers what changed, a slice at a time. Until cancelled."""
         if self._mesh is not None:
-            self._tell_others(self._measure())       # so that nobody waits an interval for our first ones
+            self._tell_others(self._measure())  # so that nobody waits an interval for our first ones
         while True:
             await trio.sleep(self.interval_s)
             self.tick()
@@ -326,7 +466,7 @@ class SysTopics:
                 try:
                     known = self._shares[name] = told, DECODER.decode(told)
                 except msgspec.MsgspecError:
-                    continue                         # of another version
+                    continue  # of another version
             found.append(known[1])
         return found
 
@@ -335,8 +475,10 @@ class SysTopics:
         others = self._others()
         total = merged([metrics, *(share.metrics for share in others)])
         self._connected_max = max(self._connected_max, metrics.sessions_connected_max, total.sessions_connected)
-        per_minute = {name: average + sum(share.per_minute.get(name, 0.0) for share in others)
-                      for name, average in self.loads.per_minute.items()}
+        per_minute = {
+            name: average + sum(share.per_minute.get(name, 0.0) for share in others)
+            for name, average in self.loads.per_minute.items()
+        }
         return msgspec.structs.replace(total, sessions_connected_max=self._connected_max), per_minute
 
     def _renew(self, metrics: Metrics) -> None:
@@ -400,8 +542,11 @@ def page() -> str:
         "",
         "| topic | what is counted |",
         "|---|---|",
-        *(f"| `{PREFIX}load/{name}/{span}min` | {text} per minute |"
-          for name, (text, _) in LOADS.items() for span in SPANS_MIN),
+        *(
+            f"| `{PREFIX}load/{name}/{span}min` | {text} per minute |"
+            for name, (text, _) in LOADS.items()
+            for span in SPANS_MIN
+        ),
         "",
         "## By reason, type, phase",
         "",

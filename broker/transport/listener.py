@@ -33,8 +33,9 @@ class Entrance:
     Raises StartError: a file that it needs cannot be used.
     """
 
-    def __init__(self, number: int, settings: Listener, opening_bytes_max: int,
-                 transform: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, number: int, settings: Listener, opening_bytes_max: int, transform: Callable[[], Any] | None = None
+    ) -> None:
         self.number = number
         self.settings = settings
         self._transform = transform
@@ -106,8 +107,9 @@ class Entrance:
         from broker.transport.websocket import WebSocket
 
         settings = self.settings
-        upgrades = Upgrades(settings.websocket_paths, settings.websocket_origins,
-                            settings.websocket_subprotocol_required, self._proxies)
+        upgrades = Upgrades(
+            settings.websocket_paths, settings.websocket_origins, settings.websocket_subprotocol_required, self._proxies
+        )
         return lambda facts, peer: WebSocket(Upgrade(upgrades, facts, peer))
 
 

@@ -14,19 +14,19 @@ from broker.transport.facts import Certificate, Facts
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from router.log.crc32c import checksum
 
-SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"                     # of version 2
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"  # of version 2
 V1_BEGINNING = b"PROXY "
-V1_LINE_MAX = 107                                       # bytes, with CR LF
-V2_FIXED = 16                                           # bytes in front of the addresses
-V2_BLOCK_MAX = 4096                                     # bytes of addresses and TLVs
+V1_LINE_MAX = 107  # bytes, with CR LF
+V2_FIXED = 16  # bytes in front of the addresses
+V2_BLOCK_MAX = 4096  # bytes of addresses and TLVs
 HEADER_MAX = V2_FIXED + V2_BLOCK_MAX
-LOCAL, PROXY = 0x20, 0x21                               # version 2, and what it asks for
+LOCAL, PROXY = 0x20, 0x21  # version 2, and what it asks for
 STREAM, INET, INET6, UNIX = 0x1, 0x1, 0x2, 0x3
 ADDRESS_BYTES = {INET: 12, INET6: 36, UNIX: 216}
 TYPE_AUTHORITY, TYPE_CRC32C, TYPE_UNIQUE_ID, TYPE_SSL = 0x02, 0x03, 0x05, 0x20
-SSL_VERSION, SSL_CN, SSL_CIPHER = 0x21, 0x22, 0x23      # within TYPE_SSL
+SSL_VERSION, SSL_CN, SSL_CIPHER = 0x21, 0x22, 0x23  # within TYPE_SSL
 CLIENT_SSL, CLIENT_CERT_CONN, CLIENT_CERT_SESS = 0x01, 0x02, 0x04
-UNIQUE_ID_MAX = 128                                     # bytes (2.2.5)
+UNIQUE_ID_MAX = 128  # bytes (2.2.5)
 
 
 class ProxyHeader(Struct, kw_only=True):
@@ -65,7 +65,7 @@ def parse(data: bytes | bytearray) -> tuple[ProxyHeader, int] | None:
     """
     if data[:1] == b"\r":
         return _parse_v2(data)
-    if data[:len(V1_BEGINNING)] == V1_BEGINNING[:len(data)]:
+    if data[: len(V1_BEGINNING)] == V1_BEGINNING[: len(data)]:
         return _parse_v1(data)
     if data[:1] == b"\x10":
         raise _wrong("section 2", "a CONNECT without a PROXY header")
@@ -75,8 +75,7 @@ def parse(data: bytes | bytearray) -> tuple[ProxyHeader, int] | None:
 
 
 def _wrong(clause: str, detail: str) -> ClientError:
-    return ClientError(
-        Reason.PROTOCOL_ERROR, f"PROXY protocol, {clause}", detail, CloseReason.PROXY_HEADER_INVALID)
+    return ClientError(Reason.PROTOCOL_ERROR, f"PROXY protocol, {clause}", detail, CloseReason.PROXY_HEADER_INVALID)
 
 
 # Version 1 ----------------------------------------------------------------------------------------------------------
@@ -91,11 +90,11 @@ def _parse_v1(data: bytes | bytearray) -> tuple[ProxyHeader, int] | None:
     if data[end] != 0x0D:
         raise _wrong("section 2.1", "a line that does not end with CR LF")
     try:
-        family, *fields = data[len(V1_BEGINNING):end].decode("ascii").split(" ")
+        family, *fields = data[len(V1_BEGINNING) : end].decode("ascii").split(" ")
     except UnicodeDecodeError:
         raise _wrong("section 2.1", "bytes that are not ASCII") from None
     if family == "UNKNOWN":
-        return ProxyHeader(), end + 2            # "the receiver must ignore anything presented before the CRLF"
+        return ProxyHeader(), end + 2  # "the receiver must ignore anything presented before the CRLF"
     if family not in ("TCP4", "TCP6"):
         raise _wrong("section 2.1", "neither TCP4 nor TCP6 nor UNKNOWN")
     if len(fields) != 4:
@@ -120,7 +119,7 @@ def _v1_port(text: str) -> int:
 
 
 def _parse_v2(data: bytes | bytearray) -> tuple[ProxyHeader, int] | None:
-    if data[:len(SIGNATURE)] != SIGNATURE[:len(data)]:
+    if data[: len(SIGNATURE)] != SIGNATURE[: len(data)]:
         raise _wrong("section 2.2", "not the signature of version 2")
     if len(data) >= 13 and data[12] not in (LOCAL, PROXY):
         raise _wrong("section 2.2", f"version and command 0x{data[12]:02x}")
@@ -133,7 +132,7 @@ def _parse_v2(data: bytes | bytearray) -> tuple[ProxyHeader, int] | None:
     if len(data) < end:
         return None
     if data[12] == LOCAL:
-        return ProxyHeader(), end                # "must discard the protocol block including the family"
+        return ProxyHeader(), end  # "must discard the protocol block including the family"
     family, transport = data[13] >> 4, data[13] & 0x0F
     if family > UNIX or transport > 2:
         raise _wrong("section 2.2", f"address family and protocol 0x{data[13]:02x}")
@@ -142,7 +141,7 @@ def _parse_v2(data: bytes | bytearray) -> tuple[ProxyHeader, int] | None:
         raise _wrong("section 2.2", f"{block_bytes} bytes, the addresses take {address_bytes}")
     header = ProxyHeader()
     if transport == STREAM:
-        header.address = _v2_address(family, bytes(data[V2_FIXED:V2_FIXED + address_bytes]))
+        header.address = _v2_address(family, bytes(data[V2_FIXED : V2_FIXED + address_bytes]))
     _read_tlvs(header, bytes(data[:end]), V2_FIXED + address_bytes)
     return header, end
 
@@ -153,7 +152,7 @@ def _v2_address(family: int, block: bytes) -> str | None:
     if family == INET6:
         return f"{ipaddress.IPv6Address(block[:16])}:{int.from_bytes(block[32:34], 'big')}"
     if family == UNIX:
-        path = block[:108].rstrip(b"\0")         # an abstract one begins with a NUL
+        path = block[:108].rstrip(b"\0")  # an abstract one begins with a NUL
         return "unix:" + path.decode("utf-8", "backslashreplace").replace("\0", "@")
     return None
 
@@ -177,7 +176,7 @@ def _read_tlvs(header: ProxyHeader, whole: bytes, start: int) -> None:
             at += start
             if len(value) != 4:
                 raise _wrong("section 2.2.3", f"a checksum of {len(value)} bytes")
-            if checksum(whole[:at] + bytes(4) + whole[at + 4:]) != int.from_bytes(value, "big"):
+            if checksum(whole[:at] + bytes(4) + whole[at + 4 :]) != int.from_bytes(value, "big"):
                 raise _wrong("section 2.2.3", "the checksum is another one")
 
 
@@ -186,7 +185,7 @@ def _tlvs(block: bytes) -> Iterator[tuple[int, bytes, int]]:
     at = 0
     while at < len(block):
         value_at = at + 3
-        end = value_at + int.from_bytes(block[at + 1:value_at], "big")
+        end = value_at + int.from_bytes(block[at + 1 : value_at], "big")
         if value_at > len(block) or end > len(block):
             raise _wrong("section 2.2", "a TLV that is longer than what it is in")
         yield block[at], block[value_at:end], value_at

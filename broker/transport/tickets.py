@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-KEY_BYTES: Final = 80            # name, key of HMAC-SHA-256, key of AES-256-CBC
-ROTATE_S: Final = 43_200.0       # for which a key seals tickets; for as long again it opens them
+KEY_BYTES: Final = 80  # name, key of HMAC-SHA-256, key of AES-256-CBC
+ROTATE_S: Final = 43_200.0  # for which a key seals tickets; for as long again it opens them
 
 
 class TicketKeys(Struct, frozen=True):

@@ -16,7 +16,7 @@ V_HAS_EXPIRED: Final = 10
 V_SELF_SIGNED: Final = 18
 V_OTHER_HOST: Final = 62
 V_OTHER_ADDRESS: Final = 64
-V_UNTRUSTED: Final = (2, 19, 20, 21)         # no issuer, a root that is not ours, no issuer here, nobody to ask
+V_UNTRUSTED: Final = (2, 19, 20, 21)  # no issuer, a root that is not ours, no issuer here, nobody to ask
 
 NO_TLS: Final = "what answers there speaks no TLS"
 NO_SUCH_PSK: Final = "the broker does not know our pre-shared key, or knows another one by this identity"
@@ -42,8 +42,9 @@ FAILURES: Final = {
     "no ciphers available": "no cipher suite is left for the versions of TLS that are wanted",
 }
 # What a server says to a pre-shared key that is not its own, or to an identity that it does not know.
-OF_PSK: Final = frozenset({
-    "unknown psk identity", "decrypt error", "bad record mac", "handshake failure", "illegal parameter"})
+OF_PSK: Final = frozenset(
+    {"unknown psk identity", "decrypt error", "bad record mac", "handshake failure", "illegal parameter"}
+)
 
 
 class TlsError(Exception):
@@ -62,9 +63,7 @@ class TlsOptionError(Exception):
         self.option = option
 
 
-def wrong_certificate(
-    said: Certificate, names: tuple[str, ...], error: int, text: str, depth: int, host: str
-) -> str:
+def wrong_certificate(said: Certificate, names: tuple[str, ...], error: int, text: str, depth: int, host: str) -> str:
     """Return what is wrong with a certificate.
 
     Args:

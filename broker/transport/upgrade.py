@@ -15,14 +15,20 @@ from broker.transport.proxies import Proxies, forwarded_for
 from broker.wire.reasons import ClientError, CloseReason, Reason
 
 HEAD_BYTES_MAX = 8192
-KEY_SUFFIX = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"     # RFC 6455, 1.3
+KEY_SUFFIX = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 VERSION = b"13"
 SUBPROTOCOLS = (b"mqtt", b"mqttv3.1", b"mqttv3.1.1", b"mqttv5", b"mqtt-v3", b"mqtt-v3.1.1", b"mqtt-v5")
 # An alert record of TLS 1.0 (RFC 5246, 7.2): fatal, handshake_failure.
 TLS_ALERT = b"\x15\x03\x01\x00\x02\x02\x28"
 PHRASES = {
-    400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large",
-    426: "Upgrade Required", 431: "Request Header Fields Too Large", 501: "Not Implemented",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    426: "Upgrade Required",
+    431: "Request Header Fields Too Large",
+    501: "Not Implemented",
 }
 _TOO_LONG = f"the request has more than {HEAD_BYTES_MAX} bytes"
 
@@ -99,11 +105,11 @@ class Upgrades:
             base64.b64encode(hashlib.sha1(keys[0] + KEY_SUFFIX, usedforsecurity=False).digest()),
             b"\r\nSec-WebSocket-Protocol: " + subprotocol if subprotocol is not None else b"",
             b"\r\n\r\n",
-        ))
+        ))  # fmt: skip
 
     def _check_place(self, request: h11.Request) -> None:
         target = request.target
-        if target.lower().startswith((b"http://", b"https://")):         # RFC 6455, 4.2.1: it may be a whole URI
+        if target.lower().startswith((b"http://", b"https://")):  # RFC 6455, 4.2.1: it may be a whole URI
             target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
         if target.partition(b"?")[0] not in self._paths:
             raise RefusedError(404, f"a WebSocket is opened at {self._shown_paths}", "RFC 6455, 4.2.2")
@@ -148,12 +154,21 @@ class Upgrade:
     def receive(self, data: bytes) -> Answered | None:
         """Take bytes of the client. Returns None as long as its request has not come whole."""
         if self._received == 0 and data[:1] == b"\x16":
-            return Answered(TLS_ALERT, 0, ClientError(
-                Reason.PROTOCOL_ERROR, "RFC 6455, 4.2.1", "a TLS ClientHello on a port without TLS",
-                CloseReason.TLS_ON_PLAIN_PORT))
+            return Answered(
+                TLS_ALERT,
+                0,
+                ClientError(
+                    Reason.PROTOCOL_ERROR,
+                    "RFC 6455, 4.2.1",
+                    "a TLS ClientHello on a port without TLS",
+                    CloseReason.TLS_ON_PLAIN_PORT,
+                ),
+            )
         if self._received == 0 and data[:1] == b"\x10":
-            return _refused(RefusedError(400, "this port speaks MQTT over WebSocket", "RFC 6455, 4.2.1"),
-                            "a CONNECT without WebSocket")
+            return _refused(
+                RefusedError(400, "this port speaks MQTT over WebSocket", "RFC 6455, 4.2.1"),
+                "a CONNECT without WebSocket",
+            )
         self._received += len(data)
         self._http.receive_data(data)
         is_head = False
@@ -180,17 +195,30 @@ def _refused(refused: RefusedError, detail: str | None = None, *, without_body: 
     fields = {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(body))}
     fields.update({name.title().replace("_", "-"): value for name, value in refused.fields.items()})
     fields.setdefault("Connection", "close")
-    head = f"HTTP/1.1 {refused.status} {PHRASES[refused.status]}\r\n" + "".join(
-        f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
-    error = ClientError(Reason.PROTOCOL_ERROR, refused.clause, detail or f"{refused.status}: {refused.why}",
-                        CloseReason.WEBSOCKET_REFUSED)
+    head = (
+        f"HTTP/1.1 {refused.status} {PHRASES[refused.status]}\r\n"
+        + "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        + "\r\n"
+    )
+    error = ClientError(
+        Reason.PROTOCOL_ERROR,
+        refused.clause,
+        detail or f"{refused.status}: {refused.why}",
+        CloseReason.WEBSOCKET_REFUSED,
+    )
     return Answered(head.encode() + (b"" if without_body else body), 0, error)
 
 
 def _upgrade_required(why: str, section: str) -> RefusedError:
     """RFC 9110, 15.5.22: the answer names what to upgrade to; RFC 6455, 4.4: and the version."""
-    return RefusedError(426, why, f"RFC 6455, {section}", upgrade="websocket", connection="Upgrade, close",
-                        sec_websocket_version=VERSION.decode())
+    return RefusedError(
+        426,
+        why,
+        f"RFC 6455, {section}",
+        upgrade="websocket",
+        connection="Upgrade, close",
+        sec_websocket_version=VERSION.decode(),
+    )
 
 
 def _values(request: h11.Request, name: bytes) -> list[bytes]:
@@ -203,7 +231,8 @@ def _tokens(request: h11.Request, name: bytes) -> set[bytes]:
 
 def _has_content(request: h11.Request) -> bool:
     return bool(_values(request, b"transfer-encoding")) or any(
-        value != b"0" for value in _values(request, b"content-length"))
+        value != b"0" for value in _values(request, b"content-length")
+    )
 
 
 def _is_key(value: bytes) -> bool:

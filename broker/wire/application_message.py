@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from router.core.message import Message
 
 STRING_BYTES_MAX = 65_535
-HEADER_BYTES_MAX = 2 + 2 + 4            # of a PUBLISH beside topic name, properties and payload: lengths, identifier
+HEADER_BYTES_MAX = 2 + 2 + 4  # of a PUBLISH beside topic name, properties and payload: lengths, identifier
 NOT_A_PUBLISHER_S = frozenset({"topic_alias", "subscription_identifier"})
 RETAIN_HANDLING_MAX = 2
 
@@ -62,7 +62,7 @@ class ReceivedMessage:
             return {}
         block = encode_varint(len(self._property_block)) + self._property_block
         properties, _ = decode_properties(block, 0, PacketType.PUBLISH)
-        properties.pop("topic_alias", None)             # the publisher's connection's, not the message's
+        properties.pop("topic_alias", None)  # the publisher's connection's, not the message's
         if self.message_expiry_interval is not None:
             properties["message_expiry_interval"] = self.message_expiry_interval
         return properties
@@ -73,7 +73,8 @@ def received(message: Message, qos: int, retain: bool, identifiers: tuple[int, .
     expires_ms = message.expires_at_ms
     left_s = -((now_ms - expires_ms) // 1000) if expires_ms else None
     return ReceivedMessage(
-        message.topic_name.decode(), message.body, qos, retain, identifiers, left_s, message.property_block)
+        message.topic_name.decode(), message.body, qos, retain, identifiers, left_s, message.property_block
+    )
 
 
 def decode_identifiers(encoded: bytes) -> tuple[int, ...]:
@@ -89,8 +90,9 @@ def decode_identifiers(encoded: bytes) -> tuple[int, ...]:
 # What a user gives: checked here, with a ValueError that says which argument is wrong and why -------------------------
 
 
-def build(topic_name: bytes, payload: bytes, qos: int, retain: bool, properties: Mapping[str, Any] | None,
-          now_ms: int) -> Message:
+def build(
+    topic_name: bytes, payload: bytes, qos: int, retain: bool, properties: Mapping[str, Any] | None, now_ms: int
+) -> Message:
     """Return an owned message, published now, monotonic ms, from what check_message() returned."""
     if not properties:
         return make_message(topic_name, payload, qos, retain, b"", -1, now_ms, 0)
@@ -100,8 +102,9 @@ def build(topic_name: bytes, payload: bytes, qos: int, retain: bool, properties:
     return make_message(topic_name, payload, qos, retain, block, expiry_offset, now_ms, expires_ms)
 
 
-def check_message(topic_name: str, payload: bytes | bytearray | memoryview, qos: int,
-                  properties: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
+def check_message(
+    topic_name: str, payload: bytes | bytearray | memoryview, qos: int, properties: Mapping[str, Any] | None
+) -> tuple[bytes, bytes]:
     """Check what is to be published. Returns the topic name as UTF-8, and the payload as bytes of our own."""
     topic = check_topic_name("topic_name", topic_name)
     check_number("qos", qos, 0, 2)
@@ -153,15 +156,21 @@ def check_filter(topic_filter: str) -> tuple[bytes, bytes | None]:
     return encoded, None if shared is None else shared[1]
 
 
-def check_options(shared: bool, qos: int, no_local: bool, retain_as_published: bool, retain_handling: int,
-                  subscription_identifier: int | None) -> int:
+def check_options(
+    shared: bool,
+    qos: int,
+    no_local: bool,
+    retain_as_published: bool,
+    retain_handling: int,
+    subscription_identifier: int | None,
+) -> int:
     """Return the Subscription Options byte (3.8.3.1)."""
     check_number("qos", qos, 0, 2)
     check_number("retain_handling", retain_handling, 0, RETAIN_HANDLING_MAX)
     if subscription_identifier is not None:
         check_number("subscription_identifier", subscription_identifier, 1, VARIABLE_BYTE_INTEGER_MAX)
     if no_local and shared:
-        raise ValueError("no_local: not with a shared subscription")      # [MQTT-3.8.3-4]
+        raise ValueError("no_local: not with a shared subscription")  # [MQTT-3.8.3-4]
     options: int = encode_options(qos, bool(no_local), bool(retain_as_published), retain_handling)
     return options
 
@@ -179,8 +188,11 @@ def _check_properties(properties: Mapping[str, Any]) -> None:
     for name, value in properties.items():
         row = BY_NAME.get(name)
         if row is None or PacketType.PUBLISH not in row.packets or name in NOT_A_PUBLISHER_S:
-            known = sorted(row.name for row in BY_NAME.values()
-                           if PacketType.PUBLISH in row.packets and row.name not in NOT_A_PUBLISHER_S)
+            known = sorted(
+                row.name
+                for row in BY_NAME.values()
+                if PacketType.PUBLISH in row.packets and row.name not in NOT_A_PUBLISHER_S
+            )
             raise ValueError(f"properties: {name!r} is none of {', '.join(known)}")
         where = f"properties[{name!r}]"
         if name == "response_topic":

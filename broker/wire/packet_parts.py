@@ -28,8 +28,9 @@ def take_packet_identifier(body: bytes, position: int) -> tuple[int, int]:
     return packet_identifier, position + 2
 
 
-def decode_head(body: bytes, version: int, packet_type: PacketType, *,
-                user_properties: bool = True) -> tuple[int, Properties, int]:
+def decode_head(
+    body: bytes, version: int, packet_type: PacketType, *, user_properties: bool = True
+) -> tuple[int, Properties, int]:
     """Return packet identifier and properties of a SUBSCRIBE, UNSUBSCRIBE or SUBACK, and where its payload begins."""
     packet_identifier, position = take_packet_identifier(body, 0)
     if version != 5:

@@ -53,9 +53,32 @@ from broker.wire.reasons import ClientError, ConnectReturn, Reason, connect_retu
 from router.core.varint import find_varint
 
 __all__ = [
-    "Ack", "Auth", "Connack", "Connect", "Disconnect", "Packet", "Pingreq", "Pingresp", "Properties", "Publish",
-    "Suback", "Subscribe", "Subscription", "Unsuback", "Unsubscribe", "Will", "decode", "decode_auth", "decode_connect",
-    "decode_disconnect", "encode", "encode_connack", "encode_fitting", "may_carry", "next_frame", "subscription",
+    "Ack",
+    "Auth",
+    "Connack",
+    "Connect",
+    "Disconnect",
+    "Packet",
+    "Pingreq",
+    "Pingresp",
+    "Properties",
+    "Publish",
+    "Suback",
+    "Subscribe",
+    "Subscription",
+    "Unsuback",
+    "Unsubscribe",
+    "Will",
+    "decode",
+    "decode_auth",
+    "decode_connect",
+    "decode_disconnect",
+    "encode",
+    "encode_connack",
+    "encode_fitting",
+    "may_carry",
+    "next_frame",
+    "subscription",
 ]
 
 # Which reason codes a packet may carry (the table in the section of each packet), as values.
@@ -66,11 +89,12 @@ _SUBACK_CODES_3 = frozenset((0, 1, 2, 0x80))
 _UNSUBACK_CODES = frozenset((0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
 _CONNACK_CODES = frozenset((0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F))
 _DISCONNECT_CODES = frozenset(
-    (0, 4, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8C, 0x8D, 0x8E, 0x8F, 0x90, *range(0x93, 0xA3)))
+    (0, 4, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8C, 0x8D, 0x8E, 0x8F, 0x90, *range(0x93, 0xA3))
+)
 _AUTH_CODES = frozenset((0x00, 0x18, 0x19))
 _NORMAL_DISCONNECT = Disconnect()
 
-_ACKS: Mapping[PacketType, tuple[int, frozenset[int], str]] = {      # first byte, reason codes, clause
+_ACKS: Mapping[PacketType, tuple[int, frozenset[int], str]] = {  # first byte, reason codes, clause
     PacketType.PUBACK: (0x40, _ACK_CODES, "MQTT-3.4.2-1"),
     PacketType.PUBREC: (0x50, _ACK_CODES, "MQTT-3.5.2-1"),
     PacketType.PUBREL: (0x62, _RELEASE_CODES, "MQTT-3.6.2-1"),
@@ -88,6 +112,7 @@ _LEVEL_3_BRIDGE = b"\0\x06MQIsdp\x83"
 
 # ---------------------------------------------------------------------------------------------------------- decoding
 
+
 def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
     """Take one whole packet from the front of a buffer: its first byte and its body; None if it is not whole yet.
 
@@ -101,8 +126,8 @@ def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
         raise malformed("section 2.1.4", "a Remaining Length of more than four bytes")
     if position == 0 or len(buffer) < position + length:
         return None
-    first_byte, body = buffer[0], bytes(buffer[position:position + length])
-    del buffer[:position + length]
+    first_byte, body = buffer[0], bytes(buffer[position : position + length])
+    del buffer[: position + length]
     return first_byte, body
 
 
@@ -183,7 +208,8 @@ def decode_connect(body: bytes) -> Connect:
     if position != size:
         raise malformed("section 3.1.3", "bytes behind the end of CONNECT")
     return Connect(
-        version, client_identifier, flags & 0x02 != 0, keep_alive_s, will, user_name, password, properties, bridge)
+        version, client_identifier, flags & 0x02 != 0, keep_alive_s, will, user_name, password, properties, bridge
+    )
 
 
 def _other_protocol(body: bytes) -> ClientError:
@@ -192,7 +218,8 @@ def _other_protocol(body: bytes) -> ClientError:
         return malformed("section 3.1.2", "the CONNECT ends before its protocol level")
     if name in (b"MQTT", b"MQIsdp"):
         return ClientError(
-            Reason.UNSUPPORTED_PROTOCOL_VERSION, "MQTT-3.1.2-2", f"protocol level {body[position]} is not supported")
+            Reason.UNSUPPORTED_PROTOCOL_VERSION, "MQTT-3.1.2-2", f"protocol level {body[position]} is not supported"
+        )
     return ClientError(Reason.UNSUPPORTED_PROTOCOL_VERSION, "MQTT-3.1.2-1", "the protocol name is not MQTT")
 
 
@@ -262,7 +289,7 @@ def _decode_connack(body: bytes, version: int) -> Connack:
         raise malformed("section 3.2.2", "the CONNACK ends inside its variable header")
     if body[0] > 1:
         raise malformed("MQTT-3.2.2-1", "a reserved flag of CONNACK is set")
-    session_present = body[0] == 1 and version > 3         # a reserved byte in 3.1
+    session_present = body[0] == 1 and version > 3  # a reserved byte in 3.1
     if version == 5:
         reason = _reason(body[1], _CONNACK_CODES, "MQTT-3.2.2-8")
         properties, position = decode_properties(body, 2, PacketType.CONNACK)
@@ -371,7 +398,7 @@ def decode_auth(body: bytes, version: int, *, user_properties: bool = True) -> A
     return Auth(reason, properties)
 
 
-_DECODERS: dict[int, Callable[[bytes, int], Packet]] = {       # by the only first byte that the packet may have
+_DECODERS: dict[int, Callable[[bytes, int], Packet]] = {  # by the only first byte that the packet may have
     0x10: lambda body, version: decode_connect(body),
     0x20: _decode_connack,
     0x82: _decode_subscribe,
@@ -388,6 +415,7 @@ _DECODERS: dict[int, Callable[[bytes, int], Packet]] = {       # by the only fir
 
 # ---------------------------------------------------------------------------------------------------------- encoding
 
+
 def encode(packet: Packet, version: int) -> bytes:
     """Return the whole frame of a packet as a protocol level has it.
 
@@ -398,7 +426,8 @@ def encode(packet: Packet, version: int) -> bytes:
 
 
 def encode_connack(
-    version: int, session_present: bool, reason: Reason | ConnectReturn, properties: Mapping[str, Any]) -> bytes:
+    version: int, session_present: bool, reason: Reason | ConnectReturn, properties: Mapping[str, Any]
+) -> bytes:
     """Return a whole CONNACK; before 5.0 with the nearest return code and without properties."""
     if version == 5:
         return frame(0x20, bytes((session_present, reason)) + encode_properties(properties))
@@ -414,8 +443,9 @@ def encode_fitting(packet: Connack | Disconnect | Auth, version: int, packet_byt
     """
     frame = encode(packet, version)
     if len(frame) > packet_bytes_max:
-        fewer = {name: value for name, value in packet.properties.items()
-                 if name not in ("reason_string", "user_property")}
+        fewer = {
+            name: value for name, value in packet.properties.items() if name not in ("reason_string", "user_property")
+        }
         frame = encode(replace(packet, properties=fewer), version)
     return frame if len(frame) <= packet_bytes_max else b""
 
@@ -486,7 +516,7 @@ def _encode_subscribe(packet: Subscribe, version: int) -> bytes:
 def _reason_bytes(reasons: Iterable[Reason], version: int) -> bytes:
     if version == 5:
         return bytes(reasons)
-    return bytes(min(reason, Reason.UNSPECIFIED_ERROR) for reason in reasons)      # the only failure before 5.0
+    return bytes(min(reason, Reason.UNSPECIFIED_ERROR) for reason in reasons)  # the only failure before 5.0
 
 
 def _encode_suback(packet: Suback, version: int) -> bytes:

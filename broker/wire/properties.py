@@ -38,13 +38,13 @@ class PacketType(IntEnum):
 class Kind(IntEnum):
     """How the value of a property is encoded, and the Python type it has here."""
 
-    BYTE = 1                    # int
-    TWO_BYTES = 2               # int
-    FOUR_BYTES = 4              # int
-    VARIABLE_BYTE_INTEGER = 5   # int
-    UTF8_STRING = 6             # str
-    BINARY = 7                  # bytes
-    UTF8_PAIR = 8               # tuple[str, str]
+    BYTE = 1  # int
+    TWO_BYTES = 2  # int
+    FOUR_BYTES = 4  # int
+    VARIABLE_BYTE_INTEGER = 5  # int
+    UTF8_STRING = 6  # str
+    BINARY = 7  # bytes
+    UTF8_PAIR = 8  # tuple[str, str]
 
 
 class Property(NamedTuple):
@@ -53,12 +53,12 @@ class Property(NamedTuple):
     identifier: int
     name: str
     kind: Kind
-    packets: frozenset[PacketType]                       # where it may appear
-    repeats_in: frozenset[PacketType] = frozenset()      # where it may appear more than once: its value is a list
-    minimum: int = 0                                     # of an integer
+    packets: frozenset[PacketType]  # where it may appear
+    repeats_in: frozenset[PacketType] = frozenset()  # where it may appear more than once: its value is a list
+    minimum: int = 0  # of an integer
     maximum: int = 0xFFFFFFFF
     out_of_range: Reason = Reason.PROTOCOL_ERROR
-    clause: str = "section 2.2.2.2"                      # broken by a value out of range, or by a repetition
+    clause: str = "section 2.2.2.2"  # broken by a value out of range, or by a repetition
 
 
 _P = PacketType
@@ -68,8 +68,9 @@ _CONNECT = frozenset({_P.CONNECT})
 _CONNACK = frozenset({_P.CONNACK})
 _PUBLISH = frozenset({_P.PUBLISH})
 _AUTHENTICATION = frozenset({_P.CONNECT, _P.CONNACK, _P.AUTH})
-_ANSWERS = frozenset({
-    _P.CONNACK, _P.PUBACK, _P.PUBREC, _P.PUBREL, _P.PUBCOMP, _P.SUBACK, _P.UNSUBACK, _P.DISCONNECT, _P.AUTH})
+_ANSWERS = frozenset(
+    {_P.CONNACK, _P.PUBACK, _P.PUBREC, _P.PUBREL, _P.PUBCOMP, _P.SUBACK, _P.UNSUBACK, _P.DISCONNECT, _P.AUTH}
+)
 _EVERYWHERE = frozenset(set(_P) - {_P.PINGREQ, _P.PINGRESP})
 
 TABLE = (
@@ -78,10 +79,23 @@ TABLE = (
     Property(0x03, "content_type", Kind.UTF8_STRING, _MESSAGE, clause="section 3.3.2.3.9"),
     Property(0x08, "response_topic", Kind.UTF8_STRING, _MESSAGE, clause="section 3.3.2.3.5"),
     Property(0x09, "correlation_data", Kind.BINARY, _MESSAGE, clause="section 3.3.2.3.6"),
-    Property(0x0B, "subscription_identifier", Kind.VARIABLE_BYTE_INTEGER, frozenset({_P.PUBLISH, _P.SUBSCRIBE}),
-             repeats_in=_PUBLISH, minimum=1, maximum=VARIABLE_BYTE_INTEGER_MAX, clause="section 3.8.2.1.2"),
-    Property(0x11, "session_expiry_interval", Kind.FOUR_BYTES, frozenset({_P.CONNECT, _P.CONNACK, _P.DISCONNECT}),
-             clause="section 3.1.2.11.2"),
+    Property(
+        0x0B,
+        "subscription_identifier",
+        Kind.VARIABLE_BYTE_INTEGER,
+        frozenset({_P.PUBLISH, _P.SUBSCRIBE}),
+        repeats_in=_PUBLISH,
+        minimum=1,
+        maximum=VARIABLE_BYTE_INTEGER_MAX,
+        clause="section 3.8.2.1.2",
+    ),
+    Property(
+        0x11,
+        "session_expiry_interval",
+        Kind.FOUR_BYTES,
+        frozenset({_P.CONNECT, _P.CONNACK, _P.DISCONNECT}),
+        clause="section 3.1.2.11.2",
+    ),
     Property(0x12, "assigned_client_identifier", Kind.UTF8_STRING, _CONNACK, clause="section 3.2.2.3.7"),
     Property(0x13, "server_keep_alive", Kind.TWO_BYTES, _CONNACK, clause="section 3.2.2.3.14"),
     Property(0x15, "authentication_method", Kind.UTF8_STRING, _AUTHENTICATION, clause="section 3.1.2.11.9"),
@@ -90,13 +104,21 @@ TABLE = (
     Property(0x18, "will_delay_interval", Kind.FOUR_BYTES, frozenset({_P.WILL}), clause="section 3.1.3.2.2"),
     Property(0x19, "request_response_information", Kind.BYTE, _CONNECT, maximum=1, clause="section 3.1.2.11.6"),
     Property(0x1A, "response_information", Kind.UTF8_STRING, _CONNACK, clause="section 3.2.2.3.15"),
-    Property(0x1C, "server_reference", Kind.UTF8_STRING, frozenset({_P.CONNACK, _P.DISCONNECT}),
-             clause="section 3.2.2.3.16"),
+    Property(
+        0x1C, "server_reference", Kind.UTF8_STRING, frozenset({_P.CONNACK, _P.DISCONNECT}), clause="section 3.2.2.3.16"
+    ),
     Property(0x1F, "reason_string", Kind.UTF8_STRING, _ANSWERS, clause="section 3.2.2.3.9"),
     Property(0x21, "receive_maximum", Kind.TWO_BYTES, _LIMITS, minimum=1, clause="section 3.1.2.11.3"),
     Property(0x22, "topic_alias_maximum", Kind.TWO_BYTES, _LIMITS, clause="section 3.1.2.11.5"),
-    Property(0x23, "topic_alias", Kind.TWO_BYTES, _PUBLISH, minimum=1, out_of_range=Reason.TOPIC_ALIAS_INVALID,
-             clause="MQTT-3.3.2-8"),
+    Property(
+        0x23,
+        "topic_alias",
+        Kind.TWO_BYTES,
+        _PUBLISH,
+        minimum=1,
+        out_of_range=Reason.TOPIC_ALIAS_INVALID,
+        clause="MQTT-3.3.2-8",
+    ),
     Property(0x24, "maximum_qos", Kind.BYTE, _CONNACK, maximum=1, clause="section 3.2.2.3.4"),
     Property(0x25, "retain_available", Kind.BYTE, _CONNACK, maximum=1, clause="section 3.2.2.3.5"),
     Property(0x26, "user_property", Kind.UTF8_PAIR, _EVERYWHERE, repeats_in=_EVERYWHERE),
@@ -173,7 +195,8 @@ def put_binary(data: bytes) -> bytes:
 
 
 def decode_properties(
-        data: bytes, offset: int, packet: PacketType, *, user_properties: bool = True) -> tuple[dict[str, Any], int]:
+    data: bytes, offset: int, packet: PacketType, *, user_properties: bool = True
+) -> tuple[dict[str, Any], int]:
     """Return the properties that start at an offset with their length, and the offset behind them.
 
     Each property is under its name in `TABLE`. What may repeat in this packet has a list as its value, in the order
@@ -192,14 +215,14 @@ def decode_properties(
     end = offset + length
     if end > len(data):
         raise malformed("section 2.2.2.1", "the properties are longer than the packet")
-    data = data[:end]                                    # so that no value reads past the properties
+    data = data[:end]  # so that no value reads past the properties
     properties: dict[str, Any] = {}
     while offset < end:
         if data[offset] == USER_PROPERTY and packet in _EVERYWHERE:
             pairs = properties.setdefault("user_property", []) if user_properties else None
             before, offset = offset, take_user_properties(data, offset, end, pairs)
             if offset != before:
-                continue                                 # else what is wrong with it is said below
+                continue  # else what is wrong with it is said below
         identifier, offset = decode_varint(data, offset)
         row = BY_IDENTIFIER.get(identifier)
         if row is None or packet not in row.packets:
@@ -217,7 +240,7 @@ def decode_properties(
 
 def _decode_value(row: Property, data: bytes, offset: int) -> tuple[Any, int]:
     kind = row.kind
-    if kind <= Kind.FOUR_BYTES:                          # these three are worth as many bytes as their number says
+    if kind <= Kind.FOUR_BYTES:  # these three are worth as many bytes as their number says
         end = offset + kind
         if end > len(data):
             raise malformed("section 2.2.2.2", f"the properties end inside {row.name}")
@@ -234,8 +257,11 @@ def _decode_value(row: Property, data: bytes, offset: int) -> tuple[Any, int]:
         raw, end = take_binary(data, offset)
         text = decode_utf8(raw)
         if row.identifier == 0x08 and (not text or "+" in text or "#" in text):
-            raise ClientError(Reason.PROTOCOL_ERROR, "MQTT-3.3.2-14" if text else "MQTT-4.7.3-1",
-                              "a response_topic that is no topic name")
+            raise ClientError(
+                Reason.PROTOCOL_ERROR,
+                "MQTT-3.3.2-14" if text else "MQTT-4.7.3-1",
+                "a response_topic that is no topic name",
+            )
         return text, end
     if not row.minimum <= number <= row.maximum:
         raise ClientError(row.out_of_range, row.clause, f"{row.name} must not be {number}")
@@ -257,7 +283,7 @@ def encode_properties(properties: Mapping[str, Any]) -> bytes:
             block += put_user_properties(value if isinstance(value, list) else [value])
             continue
         for item in value if isinstance(value, list) else (value,):
-            block.append(row.identifier)                 # all are below 0x80: one byte
+            block.append(row.identifier)  # all are below 0x80: one byte
             block += _encode_value(row.kind, item)
     return b"".join((encode_varint(len(block)), block))
 
@@ -268,10 +294,10 @@ def encode_message_block(properties: Mapping[str, Any]) -> tuple[bytes, int]:
     The offset is -1 if there is none. That is how `router.core.message` holds them.
     """
     encoded = encode_properties(properties)
-    block = encoded[find_varint(encoded, 0)[1]:]
+    block = encoded[find_varint(encoded, 0)[1] :]
     if "message_expiry_interval" not in properties:
         return block, -1
-    offset = 3 if "payload_format_indicator" in properties else 1       # nothing else goes before it
+    offset = 3 if "payload_format_indicator" in properties else 1  # nothing else goes before it
     assert block[offset - 1] == 0x02, block
     return block, offset
 

@@ -91,13 +91,13 @@ class CloseReason(StrEnum):
     # The client ended it.
     CLIENT_DISCONNECT = "client_disconnect"
     CLIENT_DISCONNECT_WITH_WILL = "client_disconnect_with_will"
-    CLIENT_DISCONNECT_WITH_ERROR = "client_disconnect_with_error"     # DISCONNECT with a reason of 0x80 or above
-    CONNECTION_LOST = "connection_lost"                               # TCP closed without DISCONNECT
+    CLIENT_DISCONNECT_WITH_ERROR = "client_disconnect_with_error"  # DISCONNECT with a reason of 0x80 or above
+    CONNECTION_LOST = "connection_lost"  # TCP closed without DISCONNECT
     SOCKET_ERROR = "socket_error"
     # The client was silent.
     KEEP_ALIVE_TIMEOUT = "keep_alive_timeout"
-    CONNECT_TIMEOUT = "connect_timeout"                               # no CONNECT in time, or not authenticated
-    PACKET_TIMEOUT = "packet_timeout"                                 # a packet was begun and not finished in time
+    CONNECT_TIMEOUT = "connect_timeout"  # no CONNECT in time, or not authenticated
+    PACKET_TIMEOUT = "packet_timeout"  # a packet was begun and not finished in time
     # The client broke the protocol or a limit.
     MALFORMED_PACKET = "malformed_packet"
     PROTOCOL_ERROR = "protocol_error"
@@ -120,61 +120,73 @@ class CloseReason(StrEnum):
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = "wildcard_subscriptions_not_supported"
     TLS_ON_PLAIN_PORT = "tls_on_plain_port"
     HTTP_ON_PLAIN_PORT = "http_on_plain_port"
-    WEBSOCKET_REFUSED = "websocket_refused"                           # an HTTP request that opens no WebSocket here
-    WEBSOCKET_PROTOCOL_ERROR = "websocket_protocol_error"             # a frame that RFC 6455 does not allow
-    WEBSOCKET_TEXT_FRAME = "websocket_text_frame"                     # MQTT comes in binary frames
-    PROXY_HEADER_INVALID = "proxy_header_invalid"                     # no header of the PROXY protocol, or a wrong one
-    PROXY_NOT_TRUSTED = "proxy_not_trusted"                           # the listener is for proxies, and it is none
+    WEBSOCKET_REFUSED = "websocket_refused"  # an HTTP request that opens no WebSocket here
+    WEBSOCKET_PROTOCOL_ERROR = "websocket_protocol_error"  # a frame that RFC 6455 does not allow
+    WEBSOCKET_TEXT_FRAME = "websocket_text_frame"  # MQTT comes in binary frames
+    PROXY_HEADER_INVALID = "proxy_header_invalid"  # no header of the PROXY protocol, or a wrong one
+    PROXY_NOT_TRUSTED = "proxy_not_trusted"  # the listener is for proxies, and it is none
     PLAIN_ON_TLS_PORT = "plain_on_tls_port"
-    PENDING_HANDSHAKES_MAX = "pending_handshakes_max"                 # it was silent in one, and others waited to begin
+    PENDING_HANDSHAKES_MAX = "pending_handshakes_max"  # it was silent in one, and others waited to begin
     # TLS could not be agreed on.
-    TLS_NOTHING_IN_COMMON = "tls_nothing_in_common"                   # no version, cipher suite or key exchange
-    TLS_NO_CERTIFICATE = "tls_no_certificate"                         # the client has to have one
-    TLS_CERTIFICATE_REFUSED = "tls_certificate_refused"               # the client's: expired, revoked, of an unknown CA
-    TLS_UNKNOWN_KEY = "tls_unknown_key"                               # a pre-shared one
-    TLS_REFUSED_BY_CLIENT = "tls_refused_by_client"                   # it does not take our certificate, above all
+    TLS_NOTHING_IN_COMMON = "tls_nothing_in_common"  # no version, cipher suite or key exchange
+    TLS_NO_CERTIFICATE = "tls_no_certificate"  # the client has to have one
+    TLS_CERTIFICATE_REFUSED = "tls_certificate_refused"  # the client's: expired, revoked, of an unknown CA
+    TLS_UNKNOWN_KEY = "tls_unknown_key"  # a pre-shared one
+    TLS_REFUSED_BY_CLIENT = "tls_refused_by_client"  # it does not take our certificate, above all
     TLS_HANDSHAKE_FAILED = "tls_handshake_failed"
-    TLS_RECORD_WRONG = "tls_record_wrong"                             # after the handshake
+    TLS_RECORD_WRONG = "tls_record_wrong"  # after the handshake
     # The client was refused.
     CONNECTIONS_MAX = "connections_max"
     SESSIONS_MAX = "sessions_max"
     CLIENT_IDENTIFIER_NOT_VALID = "client_identifier_not_valid"
-    KEEP_ALIVE_TOO_LONG = "keep_alive_too_long"                       # of a 3.x client, which cannot be told another
+    KEEP_ALIVE_TOO_LONG = "keep_alive_too_long"  # of a 3.x client, which cannot be told another
     BAD_USER_NAME_OR_PASSWORD = "bad_user_name_or_password"
-    BAD_AUTHENTICATION = "bad_authentication"                         # wrong method or broken exchange
+    BAD_AUTHENTICATION = "bad_authentication"  # wrong method or broken exchange
     NOT_AUTHORIZED = "not_authorized"
     BANNED = "banned"
     # The server ended it.
     TAKEN_OVER = "taken_over"
-    KICKED = "kicked"                                                 # an administrator's action
-    REDIRECTED = "redirected"                                         # use another server, or server moved
-    AUTHENTICATION_EXPIRED = "authentication_expired"                 # its token has ended, and was not renewed
-    QUEUE_FULL = "queue_full"                                         # of its session, where the policy is disconnect
+    KICKED = "kicked"  # an administrator's action
+    REDIRECTED = "redirected"  # use another server, or server moved
+    AUTHENTICATION_EXPIRED = "authentication_expired"  # its token has ended, and was not renewed
+    QUEUE_FULL = "queue_full"  # of its session, where the policy is disconnect
     MAXIMUM_CONNECT_TIME = "maximum_connect_time"
-    MEMORY_LIMIT = "memory_limit"                                     # the worker is at its limit of memory
+    MEMORY_LIMIT = "memory_limit"  # the worker is at its limit of memory
     SERVER_BUSY = "server_busy"
     SERVER_UNAVAILABLE = "server_unavailable"
-    HOME_UNAVAILABLE = "home_unavailable"                             # the worker that the client lives on is away
+    HOME_UNAVAILABLE = "home_unavailable"  # the worker that the client lives on is away
     SERVER_SHUTDOWN = "server_shutdown"
-    INTERNAL_ERROR = "internal_error"                                 # our fault; a traceback was logged
-    RELAY_ENDED = "relay_ended"                                       # other end of a client whose home is elsewhere
-    FILTER_FAILED = "filter_failed"                                   # of its transport; a traceback was logged
+    INTERNAL_ERROR = "internal_error"  # our fault; a traceback was logged
+    RELAY_ENDED = "relay_ended"  # other end of a client whose home is elsewhere
+    FILTER_FAILED = "filter_failed"  # of its transport; a traceback was logged
 
 
-UNHEARD = frozenset({
-    CloseReason.CONNECTION_LOST, CloseReason.SOCKET_ERROR, CloseReason.TAKEN_OVER, CloseReason.KICKED,
-    CloseReason.REDIRECTED, CloseReason.SERVER_SHUTDOWN, CloseReason.MAXIMUM_CONNECT_TIME,
-    CloseReason.AUTHENTICATION_EXPIRED,
-})
+UNHEARD = frozenset(
+    {
+        CloseReason.CONNECTION_LOST,
+        CloseReason.SOCKET_ERROR,
+        CloseReason.TAKEN_OVER,
+        CloseReason.KICKED,
+        CloseReason.REDIRECTED,
+        CloseReason.SERVER_SHUTDOWN,
+        CloseReason.MAXIMUM_CONNECT_TIME,
+        CloseReason.AUTHENTICATION_EXPIRED,
+    }
+)
 """Ends that follow from nothing the client sent: a DISCONNECT of its may be among what waits to be dealt with."""
 
 LOST = frozenset({CloseReason.CONNECTION_LOST, CloseReason.SOCKET_ERROR})
 """Ends after which there is no peer any more that could be told anything."""
 
-BY_CLIENT = frozenset({
-    CloseReason.CLIENT_DISCONNECT, CloseReason.CLIENT_DISCONNECT_WITH_WILL, CloseReason.CLIENT_DISCONNECT_WITH_ERROR,
-    CloseReason.CONNECTION_LOST, CloseReason.SOCKET_ERROR,
-})
+BY_CLIENT = frozenset(
+    {
+        CloseReason.CLIENT_DISCONNECT,
+        CloseReason.CLIENT_DISCONNECT_WITH_WILL,
+        CloseReason.CLIENT_DISCONNECT_WITH_ERROR,
+        CloseReason.CONNECTION_LOST,
+        CloseReason.SOCKET_ERROR,
+    }
+)
 """Ends that leave nothing to say to the client: its socket is closed at once."""
 
 # Those whose close reason is not the name of the code in lower case.
@@ -191,7 +203,8 @@ _CLOSE_REASONS = {
     Reason.SERVER_MOVED: CloseReason.REDIRECTED,
 }
 _CLOSE_REASONS.update(
-    {reason: CloseReason(reason.name.lower()) for reason in Reason if reason >= 0x80 and reason not in _CLOSE_REASONS})
+    {reason: CloseReason(reason.name.lower()) for reason in Reason if reason >= 0x80 and reason not in _CLOSE_REASONS}
+)
 
 
 def reason_to_close(reason: Reason) -> CloseReason:

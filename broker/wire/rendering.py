@@ -34,7 +34,7 @@ def payload_fields(payload: bytes, shown_max: int = PAYLOAD_SHOWN_MAX) -> dict[s
     fields: dict[str, Any] = {"payload_bytes": len(payload)}
     for cut in range(4 if len(payload) > shown_max else 1):
         try:
-            text = beginning[:len(beginning) - cut].decode()
+            text = beginning[: len(beginning) - cut].decode()
         except UnicodeDecodeError:
             continue
         if all(character.isprintable() or character in "\t\n\r" for character in text):
@@ -50,11 +50,21 @@ def json_value(value: Any) -> Any:
     if isinstance(value, IntEnum):
         return value.name.lower()
     if isinstance(value, Subscription):
-        return {"topic_filter": text_of(value.topic_filter), "qos": value.qos, "no_local": value.no_local,
-                "retain_as_published": value.retain_as_published, "retain_handling": value.retain_handling}
+        return {
+            "topic_filter": text_of(value.topic_filter),
+            "qos": value.qos,
+            "no_local": value.no_local,
+            "retain_as_published": value.retain_as_published,
+            "retain_handling": value.retain_handling,
+        }
     if isinstance(value, Will):
-        return {"topic": text_of(value.topic), "qos": value.qos, "retain": value.retain,
-                "delay_interval_s": value.delay_interval_s, **payload_fields(value.payload)}
+        return {
+            "topic": text_of(value.topic),
+            "qos": value.qos,
+            "retain": value.retain,
+            "delay_interval_s": value.delay_interval_s,
+            **payload_fields(value.payload),
+        }
     if isinstance(value, dict):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -63,8 +63,16 @@ class Handover:
         given_up: clients that were told that their home is unavailable.
     """
 
-    def __init__(self, reactor: Reactor, handshake: Handshake, homes: Homes, number: int, run_dir: Path,
-                 home_wait_ms: int, tcp_keepalive_s: int) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        handshake: Handshake,
+        homes: Homes,
+        number: int,
+        run_dir: Path,
+        home_wait_ms: int,
+        tcp_keepalive_s: int,
+    ) -> None:
         self.reactor = reactor
         self.handshake = handshake
         self.homes = homes
@@ -212,11 +220,11 @@ class Arrivals:
             data = b"".join(self._pieces)
             self._pieces = []
             client, self._client = self._client, -1
-            return [(client, self._accepted_ms, data[:self._facts_length], data[self._facts_length:])]
+            return [(client, self._accepted_ms, data[: self._facts_length], data[self._facts_length :])]
         descriptors: Iterator[int] = iter(())
         for _, _, rights in ancillary:
             # What the system has no more room for is not there, and it begins with the first.
-            descriptors = iter(memoryview(rights[:len(rights) // DESCRIPTOR_BYTES * DESCRIPTOR_BYTES]).cast("i"))
+            descriptors = iter(memoryview(rights[: len(rights) // DESCRIPTOR_BYTES * DESCRIPTOR_BYTES]).cast("i"))
         clients = []
         start = 0
         while start < len(message):
@@ -224,7 +232,7 @@ class Arrivals:
             start += HEADER.size
             length += facts_length
             client = next(descriptors, -1)
-            data = message[start:start + length]
+            data = message[start : start + length]
             start += length
             if len(data) == length:
                 clients.append((client, accepted_ms, data[:facts_length], data[facts_length:]))

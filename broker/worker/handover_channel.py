@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 # Of a client: when its time to CONNECT began, monotonic ms; how many bytes say what is known of it (Facts as JSON, 0:
 # nothing); how many bytes of it follow those.
 HEADER = struct.Struct("<qII")
-MESSAGE_BYTES_MAX = 65_536           # of clients that share a message; of what follows of one that has more
-CLIENTS_PER_MESSAGE = 64             # at most; the system takes 253 descriptors
-WAITING_MAX = 10_000                 # clients that wait for one home; more are told that it is unavailable
-RETRY_S = 0.05                       # between two looks whether a home is back
+MESSAGE_BYTES_MAX = 65_536  # of clients that share a message; of what follows of one that has more
+CLIENTS_PER_MESSAGE = 64  # at most; the system takes 253 descriptors
+WAITING_MAX = 10_000  # clients that wait for one home; more are told that it is unavailable
+RETRY_S = 0.05  # between two looks whether a home is back
 DESCRIPTOR_BYTES = array.array("i").itemsize
-VERSIONS = {b"\0\x04MQTT\x04": 4, b"\0\x04MQTT\x05": 5, b"\0\x04MQTT\x84": 4,
-            b"\0\x06MQIsdp\x03": 3, b"\0\x06MQIsdp\x83": 3}       # with the bit that says that it is a bridge, too
+VERSIONS = {
+    b"\0\x04MQTT\x04": 4,
+    b"\0\x04MQTT\x05": 5,
+    b"\0\x04MQTT\x84": 4,
+    b"\0\x06MQIsdp\x03": 3,
+    b"\0\x06MQIsdp\x83": 3,
+}  # with the bit that says that it is a bridge, too
 GONE_ERRNOS = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED})
 # The home does not take more now: its queue is full, or too many sockets are under way (unix(7)).
 BUSY_ERRNOS = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
@@ -57,9 +62,7 @@ def client_identifier_of(body: bytes) -> bytes:
 
 
 def facts_of(connection: Connection) -> bytes:
-    """Return what the home of a client has to know of its connection, for facts_from(); b"" if there is nothing.
-
-    """
+    """Return what the home of a client has to know of its connection, for facts_from(); b"" if there is nothing."""
     facts = connection.facts
     if facts is None or (facts.listener == 0 and not connection.is_layered and facts.address is None):
         return b""
@@ -91,9 +94,9 @@ class Way:
         self.handover = handover
         self.path = path
         self._socket: socket.socket | None = None
-        self._leaving: list[Connection] = []         # in this turn
-        self._rest: deque[bytes] = deque()           # of the client sent last
-        self._waiting: deque[tuple[Connection, float]] = deque()        # and until when (trio's clock)
+        self._leaving: list[Connection] = []  # in this turn
+        self._rest: deque[bytes] = deque()  # of the client sent last
+        self._waiting: deque[tuple[Connection, float]] = deque()  # and until when (trio's clock)
         self._catching_up = False
 
     def send(self, connection: Connection) -> None:
@@ -108,7 +111,7 @@ class Way:
         self._leaving.clear()
         sent = 0
         if not self._waiting:
-            while sent < len(leaving) and (more := self._sent(leaving[sent:sent + CLIENTS_PER_MESSAGE])):
+            while sent < len(leaving) and (more := self._sent(leaving[sent : sent + CLIENTS_PER_MESSAGE])):
                 sent += more
         for connection in leaving[sent:]:
             if len(self._waiting) >= WAITING_MAX:
@@ -145,12 +148,13 @@ class Way:
         now_s = trio.current_time()
         while self._waiting:
             connection, until_s = self._waiting[0]
-            if not connection.is_connecting:     # it left, or was sent home
+            if not connection.is_connecting:  # it left, or was sent home
                 self._waiting.popleft()
             elif now_s >= until_s:
                 self.handover.give_up(connection)
-            elif not self._sent([waiting for waiting, _ in islice(self._waiting, CLIENTS_PER_MESSAGE)
-                                 if waiting.is_connecting]):
+            elif not self._sent(
+                [waiting for waiting, _ in islice(self._waiting, CLIENTS_PER_MESSAGE) if waiting.is_connecting]
+            ):
                 return True
         return bool(self._rest)
 
@@ -174,11 +178,12 @@ class Way:
                 break
             if connection.is_layered:
                 ours, theirs = relays[len(descriptors)] = socket.socketpair(
-                    socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                    socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+                )
                 descriptor = theirs.fileno()
             descriptors.append(descriptor)
             pieces += HEADER.pack(accepted_ms, len(facts), len(data)), facts + data
-        rest = pieces[-1][MESSAGE_BYTES_MAX:]        # empty unless it is alone
+        rest = pieces[-1][MESSAGE_BYTES_MAX:]  # empty unless it is alone
         if rest:
             pieces[-1] = pieces[-1][:MESSAGE_BYTES_MAX]
         sent = self._transmitted(pieces, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
@@ -188,16 +193,17 @@ class Way:
                 ours.close()
         if not sent:
             return 0
-        for index, connection in enumerate(connections[:len(descriptors)]):
+        for index, connection in enumerate(connections[: len(descriptors)]):
             if index in relays:
-                watch_peer(connection.fd, self.handover.tcp_keepalive_s)     # nothing here has a keep alive
+                watch_peer(connection.fd, self.handover.tcp_keepalive_s)  # nothing here has a keep alive
                 reactor.relay(connection, relays[index][0].detach())
             else:
                 reactor.release(connection)
         self.handover.handed_over += len(descriptors)
         if rest:
             self._rest.extend(
-                rest[start:start + MESSAGE_BYTES_MAX] for start in range(0, len(rest), MESSAGE_BYTES_MAX))
+                rest[start : start + MESSAGE_BYTES_MAX] for start in range(0, len(rest), MESSAGE_BYTES_MAX)
+            )
             self._send_rest()
             if self._rest:
                 self._begin_to_catch_up()
@@ -205,7 +211,7 @@ class Way:
 
     def _send_rest(self) -> None:
         while self._rest and self._transmitted([self._rest[0]], []):
-            if self._rest:               # a home that went away has emptied it
+            if self._rest:  # a home that went away has emptied it
                 self._rest.popleft()
 
     def _transmitted(self, pieces: list[bytes], rights: list[tuple[int, int, Any]]) -> bool:
@@ -220,7 +226,7 @@ class Way:
                 if error.errno in GONE_ERRNOS:
                     self.close()
                     if not rights:
-                        return True      # the rest of a client that is gone with its home
+                        return True  # the rest of a client that is gone with its home
                     continue
                 if error.errno not in BUSY_ERRNOS:
                     raise

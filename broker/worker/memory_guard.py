@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 log = get("limits")
 
-RECOVERED = 0.9                  # of the limit: below it, the worker takes in again
-FULL_OUTPUT_BYTES_MAX = 65_536   # of one connection's output while the worker is at its limit
-FULL_ROUTES_SHARE = 16           # of what routes may take, one part is left to them then
+RECOVERED = 0.9  # of the limit: below it, the worker takes in again
+FULL_OUTPUT_BYTES_MAX = 65_536  # of one connection's output while the worker is at its limit
+FULL_ROUTES_SHARE = 16  # of what routes may take, one part is left to them then
 
 
 class MemoryGuard:
@@ -75,4 +75,5 @@ class MemoryGuard:
         self._ledger.memory_full = not full
         self._hub.router.tree.cache.bytes_max = self._route_bytes_max // (1 if full else FULL_ROUTES_SHARE)
         self._hub.output_bytes_max = (
-            self._output_bytes_max if full else min(self._output_bytes_max, FULL_OUTPUT_BYTES_MAX))
+            self._output_bytes_max if full else min(self._output_bytes_max, FULL_OUTPUT_BYTES_MAX)
+        )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = get("mesh")
 
-READY_S = 10.0                   # for the other workers to say what they want, before clients are let in
+READY_S = 10.0  # for the other workers to say what they want, before clients are let in
 READY_POLL_S = 0.005
 
 
@@ -32,9 +32,14 @@ def endpoint(place: Place, number: int) -> str:
 def links_of(place: Place) -> Links:
     """Return the links between the workers of one node."""
     return Links(
-        router_name(place.node, place.number), endpoint(place, place.number),
-        {router_name(place.node, number): (endpoint(place, number), None)
-         for number in range(place.count) if number != place.number})
+        router_name(place.node, place.number),
+        endpoint(place, place.number),
+        {
+            router_name(place.node, number): (endpoint(place, number), None)
+            for number in range(place.count)
+            if number != place.number
+        },
+    )
 
 
 class LinkedWorker(Protocol):
@@ -61,11 +66,20 @@ def join(worker: LinkedWorker, links: Links) -> Mesh:
     incarnation: int = worker.store.log.incarnation
     settings: Any = worker.config.mesh
     transport = Transport(b"%b/%d" % (links.name, incarnation), links.endpoint, keys=links.keys, names=links.nodes)
-    mesh = Mesh(worker.router, transport, links.name, incarnation, dict(links.peers), worker.reactor.wake, log,
-                began_after=worker.store.log.started_after,
-                interest_timeout_ms=int(settings.interest_timeout_s * 1000), silence_ms=int(settings.silence_s * 1000),
-                window_bytes=settings.window_bytes,
-                absent_ms=int(settings.absent_peer_age_s * 1000))
+    mesh = Mesh(
+        worker.router,
+        transport,
+        links.name,
+        incarnation,
+        dict(links.peers),
+        worker.reactor.wake,
+        log,
+        began_after=worker.store.log.started_after,
+        interest_timeout_ms=int(settings.interest_timeout_s * 1000),
+        silence_ms=int(settings.silence_s * 1000),
+        window_bytes=settings.window_bytes,
+        absent_ms=int(settings.absent_peer_age_s * 1000),
+    )
     worker.reactor.join_mesh(mesh)
     worker.controller.join_mesh(mesh)
     return mesh
@@ -78,9 +92,11 @@ async def ready(worker: LinkedWorker) -> None:
     """
     mesh = worker.mesh
     with trio.move_on_after(READY_S):
-        while not mesh.ready and not worker.stopping:        # noqa: ASYNC110  (the mesh knows no trio)
+        while not mesh.ready and not worker.stopping:  # noqa: ASYNC110  (the mesh knows no trio)
             await trio.sleep(READY_POLL_S)
         return
     # Who is away is told when it comes; until then it is owed what it wanted when it was last there.
-    log.warning("peers_missing", peers=[name.decode() for name, neighbour in mesh.neighbours.items()
-                                        if neighbour.link.state != "up"])
+    log.warning(
+        "peers_missing",
+        peers=[name.decode() for name, neighbour in mesh.neighbours.items() if neighbour.link.state != "up"],
+    )

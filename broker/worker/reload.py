@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = get("reload")
 
-LOOK_S: Final = 2.0              # between two looks at the files: one to five system calls for each
+LOOK_S: Final = 2.0  # between two looks at the files: one to five system calls for each
 
 
 class Reload:
@@ -43,14 +43,18 @@ class Reload:
         error: why, in one sentence, the last time; None: it could.
     """
 
-    def __init__(self, entrances: Sequence[Entrance], authenticators: Sequence[Member] = (),
-                 authorizers: Authorizers | None = None) -> None:
+    def __init__(
+        self,
+        entrances: Sequence[Entrance],
+        authenticators: Sequence[Member] = (),
+        authorizers: Authorizers | None = None,
+    ) -> None:
         self.done = self.failed = 0
         self.error: str | None = None
         self._entrances = [entrance for entrance in entrances if entrance.context is not None]
         self.authenticators = tuple(authenticators)
         self.authorizers = authorizers
-        self._difference: dict[str, Any] | None = None       # what the last time changed that changed something
+        self._difference: dict[str, Any] | None = None  # what the last time changed that changed something
         self._changed_s = 0.0
         self._asked = trio.Event()
         self._reading = trio.Lock()
@@ -110,11 +114,16 @@ class Reload:
                 self._difference, self._changed_s = difference, time.monotonic()
             self.done += 1
             self.error = None
-            log.info("reloaded", certificates=[
-                {"subject": certificate.dn, "not_after_s": certificate.not_after_s}
-                for context in contexts for certificate in context.certificates],
+            log.info(
+                "reloaded",
+                certificates=[
+                    {"subject": certificate.dn, "not_after_s": certificate.not_after_s}
+                    for context in contexts
+                    for certificate in context.certificates
+                ],
                 authenticators=[authenticator.describe() for authenticator in self.authenticators],
-                rules=difference)
+                rules=difference,
+            )
         self._seen = seen
 
     def _read(self) -> tuple[list[TlsContext], list[Any], list[RuleSet], dict[str, Any] | None]:

@@ -60,12 +60,12 @@ if TYPE_CHECKING:
 log = get("worker")
 
 HOUSEKEEPING_S = 5.0
-ROUTES_SWEPT_MAX = 32_768        # places of the route cache looked at per housekeeping
-PURGE_EXPIRED_MAX = 1000         # retained messages looked at per housekeeping
+ROUTES_SWEPT_MAX = 32_768  # places of the route cache looked at per housekeeping
+PURGE_EXPIRED_MAX = 1000  # retained messages looked at per housekeeping
 DRAIN_POLL_S = 0.02
-OPENING_BYTES_MIN = 16_384       # of a TLS handshake, however small a CONNECT must be: a chain of certificates
-CONNECTIONS_BEYOND = 256         # over connections_max, so that who comes too late can be told
-DESCRIBED_PER_STEP = 500         # clients described between two checkpoints: some 5 ms
+OPENING_BYTES_MIN = 16_384  # of a TLS handshake, however small a CONNECT must be: a chain of certificates
+CONNECTIONS_BEYOND = 256  # over connections_max, so that who comes too late can be told
+DESCRIBED_PER_STEP = 500  # clients described between two checkpoints: some 5 ms
 
 
 class Worker:
@@ -90,12 +90,12 @@ class Worker:
                  admission: Admission | None = None, acl: Acl | None = None,
                  transform: Callable[[], Any] | None = None, log_store: Any = None, durability: Any = None,
                  mesh: Any = None, folder: Path | None = None, accept_loss: bool = False,
-                 place: Place | None = None, links: Links | None = None) -> None:
+                 place: Place | None = None, links: Links | None = None) -> None:  # fmt: skip
         self.config = config
         self.place = place
         self.mesh: Any = None
         self.acceptor: Acceptor | None = None
-        self._bound: list[ListeningSocket] = []          # here, and not by a supervisor
+        self._bound: list[ListeningSocket] = []  # here, and not by a supervisor
         self.handover: Handover | None = None
         self.sys_topics: SysTopics | None = None
         self.store: CommitLog | None = None
@@ -106,22 +106,22 @@ class Worker:
         self.router = Router(
             ledger(config), seed=SystemRandom().getrandbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, routes_bytes_max=limits.route_cache_bytes_max,
-            index=None if folder is None else self._open_index(folder, accept_loss))
+            index=None if folder is None else self._open_index(folder, accept_loss))  # fmt: skip
         self.bans = Bans()
         self.controller = Controller(
-            config, self.router, self._guarded(authenticator), acl, self._admission(admission),
-            self._accept_on)
+            config, self.router, self._guarded(authenticator), acl, self._admission(admission), self._accept_on
+        )
         if folder is not None:
             self.store = self._recover(folder, accept_loss)
             log_store = self.store.log
         self.reactor = Reactor(
             self.router, self.controller, Pump(self.router, log_store, durability, mesh),
             bytes_per_read=limits.bytes_per_read_max, sockets_per_turn=limits.sockets_per_turn_max,
-            pending_handshakes_max=limits.pending_handshakes_max, **terms(config))
+            pending_handshakes_max=limits.pending_handshakes_max, **terms(config))  # fmt: skip
         self.memory_guard = MemoryGuard(limits.memory_bytes_max, self.reactor, self.router.ledger)
         self.reactor.guard_memory(self.memory_guard)
         self.entrances = [Entrance(number, listener, max(limits.connect_bytes_max, OPENING_BYTES_MIN), transform)
-                          for number, listener in enumerate(config.listeners)]
+                          for number, listener in enumerate(config.listeners)]  # fmt: skip
         self.reload = Reload(self.entrances, members, authorizers)
         if self.store is not None:
             self.reactor.look_at_clock()
@@ -129,7 +129,8 @@ class Worker:
         elif log_store is not None:
             log_store.when_durable(self.reactor.wake)
         self.in_process = InProcess(
-            self.reactor, self.router, self.controller.acl, self.controller.presence, self._router_failed)
+            self.reactor, self.router, self.controller.acl, self.controller.presence, self._router_failed
+        )
         self.state = SharedState(self.in_process, self.router)
         self.bans.keep_in(self.state)
         self._judge_rights()
@@ -137,8 +138,7 @@ class Worker:
         if place is not None:
             from broker.reactor.shared_counts import Places
 
-            self.controller.handshake.session_limit.share(
-                Places(place.run_dir, place.number, place.count, "sessions"))
+            self.controller.handshake.session_limit.share(Places(place.run_dir, place.number, place.count, "sessions"))
         if self.store is not None:
             logs = ReplayLogs(self.store.log, 0 if place is None else place.number, folder, self.mesh)
             replays = Replays(self.router, logs)
@@ -182,7 +182,7 @@ class Worker:
             return CommitLog(self.config.storage, self.router, partial(PendingWill.recovered, self.controller.acl),
                              folder, worker=0 if place is None else place.number,
                              workers=1 if place is None else place.count,
-                             accept_loss=accept_loss, archive=self.config.archive)
+                             accept_loss=accept_loss, archive=self.config.archive)  # fmt: skip
         except BaseException:
             self.router.retaining.index.close()
             raise
@@ -244,18 +244,18 @@ class Worker:
         if sockets is None:
             sockets = self._bound = bind(self.config.listeners)
         self.acceptor = Acceptor(
-            self.reactor, sockets, self.entrances,
-            handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending)
+            self.reactor, sockets, self.entrances, handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending
+        )
         if self.place is not None:
             from broker.reactor.shared_counts import FILE_NAME, Places
 
             place = self.place.run_dir, self.place.number, self.place.count
             self.handover = Handover(
                 self.reactor, handshake, Homes(self.place.node.key, self.place.count), self.place.number,
-                self.place.run_dir, self.config.processes.home_wait_ms, self.config.limits.tcp_keepalive_s)
+                self.place.run_dir, self.config.processes.home_wait_ms, self.config.limits.tcp_keepalive_s)  # fmt: skip
             handshake.share(self.handover, Places(*place), {
                 number: Places(*place, f"{FILE_NAME}-{number}")
-                for number, listener in enumerate(self.config.listeners) if listener.connections_max})
+                for number, listener in enumerate(self.config.listeners) if listener.connections_max})  # fmt: skip
             self.handover.listen()
         self.acceptor.resume()
 
@@ -320,8 +320,9 @@ class Worker:
             if self.sys_topics is not None:
                 nursery.start_soon(self.sys_topics.run)
             nursery.start_soon(self.state.run)
-            nursery.start_soon(self.bans.send_away, self.controller.holders,
-                               lambda session: self.controller.send_away(session, False))
+            nursery.start_soon(
+                self.bans.send_away, self.controller.holders, lambda session: self.controller.send_away(session, False)
+            )
             nursery.start_soon(self.reload.run)
             for authenticator in self.reload.authenticators:
                 nursery.start_soon(authenticator.run)
@@ -335,7 +336,7 @@ class Worker:
             for connection in self.reactor.connections_snapshot():
                 self.controller.shut_down(connection)
             with trio.move_on_after(self.config.shutdown.drain_s):
-                while self.reactor.connection_count:    # noqa: ASYNC110  (the reactor knows no trio)
+                while self.reactor.connection_count:  # noqa: ASYNC110  (the reactor knows no trio)
                     await trio.sleep(DRAIN_POLL_S)
             nursery.cancel_scope.cancel()
 
@@ -380,8 +381,9 @@ class Worker:
         """Return where clients can connect to a listener, by its number."""
         return [] if self.acceptor is None else self.acceptor.addresses_of(listener)
 
-    async def connect(self, client_identifier: str, *, identity: str | None = None,
-                      inbox_max: int = INBOX_MAX) -> InProcessClient:
+    async def connect(
+        self, client_identifier: str, *, identity: str | None = None, inbox_max: int = INBOX_MAX
+    ) -> InProcessClient:
         """Connect a client inside this process. The caller disconnects it, or takes client() instead.
 
         Its name belongs to in-process clients alone: it shares no session with a network client of the same client
@@ -401,8 +403,9 @@ class Worker:
         return self.in_process.connect(client_identifier, identity, inbox_max)
 
     @asynccontextmanager
-    async def client(self, client_identifier: str, *, identity: str | None = None,
-                     inbox_max: int = INBOX_MAX) -> AsyncIterator[InProcessClient]:
+    async def client(
+        self, client_identifier: str, *, identity: str | None = None, inbox_max: int = INBOX_MAX
+    ) -> AsyncIterator[InProcessClient]:
         """connect(), and disconnect at the end of the block."""
         async with await self.connect(client_identifier, identity=identity, inbox_max=inbox_max) as client:
             yield client
@@ -435,8 +438,9 @@ class Worker:
 
     def metrics(self) -> Metrics:
         """Everything that the worker counts, now; about a tenth of a millisecond."""
-        return collect(self.reactor, self.controller, self.acceptor, self.entrances, self.reload,
-                       self.in_process.own_subscriptions)
+        return collect(
+            self.reactor, self.controller, self.acceptor, self.entrances, self.reload, self.in_process.own_subscriptions
+        )
 
     def counters(self) -> dict[str, int]:
         """The same under plain names, for a log line."""
@@ -446,11 +450,13 @@ class Worker:
 def ledger(config: Config) -> Ledger:
     """Return the limits and counters that a worker's router starts with."""
     mqtt, limits = config.mqtt, config.limits
+    # fmt: off
     return Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max, mqtt.queue_qos0,
                   limits.retained_messages_max, limits.retained_bytes_max, overflow=OverflowRules(
                       mqtt.queue_overflow, [parse_queue_rule(text) for text in mqtt.queue_rules],
                       SystemRandom().getrandbits(64)),
                   push_back_ms=round(mqtt.queue_push_back_s * 1000), peer_bytes_max=config.mesh.owed_bytes_max)
+    # fmt: on
 
 
 def terms(config: Config) -> dict[str, Any]:
@@ -491,8 +497,9 @@ def _acl(config: Config, given: Acl | None) -> tuple[Acl, Authorizers | None]:
     return authorizers.chain, authorizers
 
 
-def _authenticator(config: Config, given: Authenticator | None,
-                   folder: Path | None) -> tuple[Authenticator | None, list[Member]]:
+def _authenticator(
+    config: Config, given: Authenticator | None, folder: Path | None
+) -> tuple[Authenticator | None, list[Member]]:
     """Return what says who a client is, given or as the settings have it, and what that is put together of."""
     if not config.authenticator:
         return given, []
@@ -510,7 +517,7 @@ def _salts(folder: Path) -> bytes | None:
     try:
         node = read_node(folder)
     except NodeError:
-        return None              # said at every start
+        return None  # said at every start
     return None if node is None else blake2b(node.key, person=b"shoal salts").digest()
 
 
@@ -532,7 +539,7 @@ def _connections_max(config: Config) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    reserved = 64 + CONNECTIONS_BEYOND       # listening sockets, log, epoll, trio, data folder
+    reserved = 64 + CONNECTIONS_BEYOND  # listening sockets, log, epoll, trio, data folder
     limit = config.limits.connections_max
     limit = min(limit, max(hard - reserved, 1))
     log.info("connections_limit", connections_max=limit, open_files_max=hard)
@@ -558,7 +565,7 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
     worker = Worker(config, **seams)
     failure: Exception | None = None
     try:
-        async with trio.open_nursery() as driving:       # of its own: what listen() raises is in no group
+        async with trio.open_nursery() as driving:  # of its own: what listen() raises is in no group
             driving.start_soon(drive, worker.reactor)
             await worker.hear_peers()
             driving.cancel_scope.cancel()
@@ -573,7 +580,7 @@ async def open_broker(config: Config, **seams: Any) -> AsyncIterator[Worker]:
                 try:
                     yield worker
                 except Exception as error:
-                    failure = error              # the nurseries here are nobody's business: not in their groups
+                    failure = error  # the nurseries here are nobody's business: not in their groups
                 finally:
                     worker.stop()
             driving.cancel_scope.cancel()

@@ -181,7 +181,7 @@ def replace_file(folder: str | os.PathLike[str], name: str, data: bytes, mode: i
     path = os.path.join(folder, name)
     beside = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(beside)                    # of one that did not come to its end
+        os.unlink(beside)  # of one that did not come to its end
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
         file.write(data)
         file.flush()

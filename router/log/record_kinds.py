@@ -96,13 +96,7 @@ BY_NAME: Final = {kind.name: kind for kind in KINDS}
 BY_NUMBER: Final = {kind.number: kind for kind in KINDS}
 assert len(BY_NAME) == len(BY_NUMBER) == len(KINDS)
 
-_PYTHON_TYPES: Final[dict[str, type]] = {
-    "int": int,
-    "bin": bytes,
-    "str": str,
-    "bool": bool,
-    "array": list,
-}
+_PYTHON_TYPES: Final[dict[str, type]] = {"int": int, "bin": bytes, "str": str, "bool": bool, "array": list}
 
 
 class Record(NamedTuple):

@@ -164,11 +164,7 @@ def decode_position(text: str) -> dict[int, int]:
         if at <= 0:
             raise wrong
     # One position has one token: what is out of order, there twice, too large or written longer than need be is none.
-    if (
-        len(numbers) > LOGS_MAX
-        or max(numbers, default=0) > WORKER_MAX
-        or encode_position(numbers) != text
-    ):
+    if len(numbers) > LOGS_MAX or max(numbers, default=0) > WORKER_MAX or encode_position(numbers) != text:
         raise wrong
     return numbers
 

@@ -99,8 +99,9 @@ class Header:
         """Return the header that 64 bytes are, None if they are none."""
         if len(data) != HEADER.size:
             return None
-        magic, version, rules, worker, incarnation, mark, segment, first_number, created_us, owner, crc = (
-            HEADER.unpack(data))
+        magic, version, rules, worker, incarnation, mark, segment, first_number, created_us, owner, crc = HEADER.unpack(
+            data
+        )
         if magic != MAGIC or crc != checksum(data[:-4]):
             return None
         return cls(worker, incarnation, mark, segment, first_number, created_us, rules, version, owner)
@@ -306,12 +307,13 @@ class Segments:
         last = max(there, default=0)
         for segment, size in self._unfinished.items():
             if segment < max(last, newest) and (self._strict or size):
-                self._lose_unsynced(MissingSegmentError(
-                    segment_name(segment), 0, f"has {size} bytes, and records were in it"))
+                self._lose_unsynced(
+                    MissingSegmentError(segment_name(segment), 0, f"has {size} bytes, and records were in it")
+                )
                 if segment < last:
                     self._holes.append(segment)
             elif segment < last:
-                self._holes.append(segment)      # says so in today's way from now on
+                self._holes.append(segment)  # says so in today's way from now on
         if newest > last:
             self._lose_unsynced(MissingSegmentError(
                 segment_name(newest), 0,

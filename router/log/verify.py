@@ -274,6 +274,4 @@ def _examine_coverage(report: Report) -> None:
     elif first.first_number > needed:
         missing = first.first_number - needed
         without = "" if needed > 1 else ", and no whole snapshot stands for what came before"
-        report.damages.append(
-            Damage(first.name, 0, 0, needed, missing, False, f"is the oldest segment{without}")
-        )
+        report.damages.append(Damage(first.name, 0, 0, needed, missing, False, f"is the oldest segment{without}"))

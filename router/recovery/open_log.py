@@ -124,7 +124,8 @@ def _check_index(index: RetainedIndex) -> None:
     """Nothing of the log is there: the index must not have been written of one."""
     if index.applied:
         raise MissingSegmentError(
-            segment_name(1), 0, f"is missing: retained messages are from a log with {index.applied} records")
+            segment_name(1), 0, f"is missing: retained messages are from a log with {index.applied} records"
+        )
 
 
 def _check_fit(segments: Segments, first_segment: int, first_number: int) -> None:
@@ -155,8 +156,10 @@ def put_aside_snapshots(disk: Storage, worker: int, owner: int = 0) -> None:
                     if kind == "snapshot":
                         first_number = cursor.fields()["first_number"]
                 following = read_header(disk, segment_name(segment)) if segment_name(segment) in disk.names() else None
-                if cursor.status == END and kind == "snapshot_end" and (
-                    following is None or following.first_number == first_number
+                if (
+                    cursor.status == END
+                    and kind == "snapshot_end"
+                    and (following is None or following.first_number == first_number)
                 ):
                     return
             except (SegmentError, RecordError):
@@ -176,8 +179,10 @@ def _feed_segments(
             index.incarnation = header.incarnation
         if start is not None and header.segment < start.segment:
             # In the snapshot, but for retained messages.
-            if index is not None and segments.headers[position + 1 :] and (
-                segments.headers[position + 1].first_number > index.applied + 1
+            if (
+                index is not None
+                and segments.headers[position + 1 :]
+                and (segments.headers[position + 1].first_number > index.applied + 1)
             ):
                 for cursor in segments.segment_cursors(position):
                     recovery.feed_retained(cursor)
@@ -248,7 +253,7 @@ def open_log(
     segments.repair()
     incarnation = 1 + max([
         last_run.incarnation, index.applied_incarnation if index is not None else 0,
-        *(header.incarnation for header in segments.headers)])
+        *(header.incarnation for header in segments.headers)])  # fmt: skip
     run = LastRun(
         incarnation, options.get("durability", "fsync"), segments.begins,
         segments.headers[-1].segment if segments.headers else 0)  # fmt: skip

@@ -128,7 +128,7 @@ def compact(
     if unfinished in disk.names():
         disk.remove(unfinished)
     header = Header(worker, newest.incarnation, make_mark(), newest.segment, 1, newest.created_us, RULES,
-                    owner=owner or newest.owner)
+                    owner=owner or newest.owner)  # fmt: skip
     file = disk.create(unfinished)
     try:
         encoded = header.encode()
@@ -145,7 +145,7 @@ def compact(
         disk.sync(file)
     except BaseException:
         disk.close(file)
-        disk.remove(unfinished)          # it may have taken all the room that there was
+        disk.remove(unfinished)  # it may have taken all the room that there was
         raise
     disk.close(file)
     disk.rename(unfinished, name)
@@ -156,8 +156,10 @@ def compact(
 def _gather_earlier(segments: Segments, first_segment: int, gathered: Gathered, recovery: Recovery) -> None:
     """Gather what segments before a snapshot say of retained messages, as far as the copy does not have it."""
     if segments.headers[0].first_number > gathered.applied + 1:
-        raise CopyError(f"the copy has what the log says up to record {gathered.applied}, and the log begins with"
-                        f" record {segments.headers[0].first_number}")
+        raise CopyError(
+            f"the copy has what the log says up to record {gathered.applied}, and the log begins with"
+            f" record {segments.headers[0].first_number}"
+        )
     for index, header in enumerate(segments.headers[:-1]):
         if header.segment < first_segment and segments.headers[index + 1].first_number > gathered.applied + 1:
             gathered.incarnation = header.incarnation

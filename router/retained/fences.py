@@ -278,8 +278,11 @@ def _matching(receiver: Receiver, topic_name: bytes, tree: Any, candidates: list
     """Yield the topic filters by which a receiver is subscribed to a topic, but for shared subscriptions."""
     if candidates is not None:
         return (topic_filter for topic_filter in candidates if tree.options_of(receiver, topic_filter) >= 0)
-    return (topic_filter for topic_filter, _, _ in tree.subscriptions_of(receiver)
-            if not topic_filter.startswith(b"$share/") and matches(topic_filter, topic_name))
+    return (
+        topic_filter
+        for topic_filter, _, _ in tree.subscriptions_of(receiver)
+        if not topic_filter.startswith(b"$share/") and matches(topic_filter, topic_name)
+    )
 
 
 def filters_of(topic_name: bytes) -> list[bytes]:

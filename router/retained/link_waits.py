@@ -102,8 +102,9 @@ class LinkWaits:
         """The index may have got further."""
         written = self._written()
         shelf = self._for_either
-        self._settle([
-            wait for worker in list(shelf.heaps) for wait in shelf.take(worker, written.get(worker, NOWHERE))])
+        self._settle(
+            [wait for worker in list(shelf.heaps) for wait in shelf.take(worker, written.get(worker, NOWHERE))]
+        )
 
     def hears(self, worker: int, is_up: bool) -> None:
         """A worker is there, or nothing is heard of it: what waits does not wait for that one."""
@@ -139,9 +140,7 @@ class LinkWaits:
                 self._for_link.put(worker, record, wait)
                 return True
         for worker, record in wait.early.items():
-            if worker not in self.away and record > max(
-                self.passed.get(worker, record), written.get(worker, NOWHERE)
-            ):
+            if worker not in self.away and record > max(self.passed.get(worker, record), written.get(worker, NOWHERE)):
                 self._for_either.put(worker, record, wait)
                 return True
         return False

@@ -143,8 +143,10 @@ class RetainedEnvironment:
         for worker, first in self._logs.items():
             known = applied.get(worker, 0)
             if known + 1 < first:
-                raise DamagedError(f"it has what the log of worker {worker} says up to record {known:,} only, and that"
-                                   f" log begins with record {first:,}")
+                raise DamagedError(
+                    f"it has what the log of worker {worker} says up to record {known:,} only, and that"
+                    f" log begins with record {first:,}"
+                )
 
     def _checked(self, check: Callable[..., PageCheck], *arguments: Any) -> dict[int, int]:
         """Have the file checked; returns up to which record it has what each worker's log says."""
@@ -155,12 +157,16 @@ class RetainedEnvironment:
         version = FORMAT.unpack(meta[b"format"])[0] if meta else 0
         if version > FORMAT_VERSION:
             raise NewerVersionError(
-                self.folder, 0, f"has format {version}; this version of Shoal reads up to {FORMAT_VERSION}")
+                self.folder, 0, f"has format {version}; this version of Shoal reads up to {FORMAT_VERSION}"
+            )
         node = meta.get(NODE_KEY, b"").hex()
         if self.node and node not in ("", self.node):
             raise DamagedError(f"it {FOREIGN}")
-        return {int.from_bytes(key[len(APPLIED_KEY) :], "big"): APPLIED_2.unpack_from(value)[0]
-                for key, value in meta.items() if key.startswith(APPLIED_KEY)}
+        return {
+            int.from_bytes(key[len(APPLIED_KEY) :], "big"): APPLIED_2.unpack_from(value)[0]
+            for key, value in meta.items()
+            if key.startswith(APPLIED_KEY)
+        }
 
     def _mend(self, damage: DamagedError) -> None:
         """Set it aside and make it anew of its copy, if that has what is needed, or the loss is accepted."""
@@ -178,8 +184,7 @@ class RetainedEnvironment:
             if any(covered.get(worker, 0) + 1 < first for worker, first in self._logs.items()):
                 problem = problem or f"there is no copy of it in {self.copy_folder} that goes as far as the log begins"
                 if not self._accept_loss:
-                    raise MissingSegmentError(
-                        self.folder, 0, f"retained messages are lost: {damage}; and {problem}")
+                    raise MissingSegmentError(self.folder, 0, f"retained messages are lost: {damage}; and {problem}")
             kept = set_aside(self.folder) if self._has_anything() else None
             self.report = f"the index of retained messages, {self.folder}, is damaged ({damage}): it is " + (
                 f"set aside as {kept} and " if kept else "") + "built anew " + (

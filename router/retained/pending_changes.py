@@ -270,7 +270,8 @@ class PendingChanges:
             environment.put_meta(transaction, TOTALS_KEY, TOTALS.pack(count, size, stamp_us))
             if table.last:
                 applied, incarnation = (
-                    (table.last, table.incarnation) if is_last else (self.applied, self.applied_incarnation))
+                    (table.last, table.incarnation) if is_last else (self.applied, self.applied_incarnation)
+                )
                 highest = max(self._highest, table.last)  # until rewind() was told, it may be higher than the log is
                 environment.put_meta(transaction, self._applied_key, APPLIED.pack(applied, highest, incarnation))
         with self._lock:

@@ -110,7 +110,8 @@ class RetainedScan:
         self._sure = self.sure()
         self._reached = (index.reached() | self._sure if reached is None else reached) if index.is_shared else {}
         self._early = {
-            worker: found for worker, found in self.early.items() if found > self._reached.get(worker, NEVER)}
+            worker: found for worker, found in self.early.items() if found > self._reached.get(worker, NEVER)
+        }
         self._written = index.written() if index.is_shared else {}
         self.on_bound(self._written)
         self._tables = index.tables()  # those that are gone through yet
@@ -190,9 +191,7 @@ class RetainedScan:
         left = self._read_topics(cursor, found, limit, steps, now_us, now_ms)
         self._index.touched(1 + (steps - left) // TOPICS_PER_LEAF)
 
-    def _read_topics(
-        self, cursor: Any, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int
-    ) -> int:
+    def _read_topics(self, cursor: Any, found: list[Message], limit: int, steps: int, now_us: int, now_ms: int) -> int:
         """Read on with a cursor; returns how many steps are left."""
         assert not isinstance(self._filter, bytes)
         target_of = self._filter.target
@@ -211,8 +210,12 @@ class RetainedScan:
             name = key if not is_cut(key) else name_in(cursor.value())
             target = target_of(name)
             if target is name:
-                if all_written or not (key in older or key in newer or change_of(key) is not None
-                                       or any(key in changes for changes in forwarded)):
+                if all_written or not (
+                    key in older
+                    or key in newer
+                    or change_of(key) is not None
+                    or any(key in changes for changes in forwarded)
+                ):
                     take(found, cursor.value(), now_us, now_ms)
                 more = next_one()
             elif name is not key:
@@ -249,8 +252,12 @@ class RetainedScan:
     def _newest(self, key: bytes) -> bytes | None:
         """Return the value of a key, but what came before the scan and may be lost."""
         value = self._index.newest(key)
-        if self._early and value is not None and self._is_early(value) and (
-                id_of(value) > self._sure.get(origin_of(value), NEVER)):
+        if (
+            self._early
+            and value is not None
+            and self._is_early(value)
+            and (id_of(value) > self._sure.get(origin_of(value), NEVER))
+        ):
             return self._index.newest_written(key)
         return value
 
@@ -265,6 +272,9 @@ class RetainedScan:
             return bool(stamp_of(value) <= self._own_stamp_us)
         # By its record, too: the clocks of two workers are not that exact.
         return bool(stamp_of(value) <= self._stamp_us) and (
-            is_reached(id_of(value), self._reached.get(origin, NEVER)) or (
+            is_reached(id_of(value), self._reached.get(origin, NEVER))
+            or (
                 # What LMDB gets after the last look is not fenced off: it comes live.
-                self._is_early(value) and id_of(value) <= self._sure.get(origin, NEVER)))
+                self._is_early(value) and id_of(value) <= self._sure.get(origin, NEVER)
+            )
+        )

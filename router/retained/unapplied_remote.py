@@ -94,9 +94,7 @@ class Forwarded:
                 self._began.setdefault(origin, []).append((incarnation, after))
         self._settle()
 
-    def add(
-        self, message: Message, stamp_us: int, origin: int, incarnation: int, record: int, sure: Ids
-    ) -> None:
+    def add(self, message: Message, stamp_us: int, origin: int, incarnation: int, record: int, sure: Ids) -> None:
         """Remember what came, unless LMDB has it or something newer came before it.
 
         Args:

@@ -21,7 +21,6 @@ SETTINGS = {
 }
 
 
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from analytics.source.spark_session import session

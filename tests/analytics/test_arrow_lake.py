@@ -345,7 +345,9 @@ def test_what_is_published_through_kills_of_broker_and_writer_is_in_the_lake_onc
 json_texts = st.text(st.sampled_from('ab{}[]":,1.e-\\u0d8 \n\xe9tfn'), max_size=24)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
-    lambda held: st.lists(held, max_size=3) | st.dictionaries(st.text(max_size=3), held, max_size=3), max_leaves=8)
+    lambda held: st.lists(held, max_size=3) | st.dictionaries(st.text(max_size=3), held, max_size=3),
+    max_leaves=8,
+)
 
 
 @given(json_texts | json_values.map(json.dumps) | json_values.map(lambda value: json.dumps(value, ensure_ascii=False)))

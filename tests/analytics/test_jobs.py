@@ -45,7 +45,8 @@ def events(spark: Any) -> Any:
         told += [(second, "session", "flaps", None), (second + 5, "detached", "flaps", None)]
     numbered = [(at(second), index, kind, client, text) for index, (second, kind, client, text) in enumerate(told)]
     return spark.createDataFrame(
-        numbered, "time timestamp, number bigint, kind string, client string, topic_filter string").cache()
+        numbered, "time timestamp, number bigint, kind string, client string, topic_filter string"
+    ).cache()
 
 
 def test_who_has_stopped_is_found_by_the_own_rhythm_and_who_was_away_is_not(messages: Any) -> None:

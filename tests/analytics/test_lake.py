@@ -237,7 +237,8 @@ def test_what_is_published_through_kills_of_broker_and_driver_is_in_the_lake_onc
         fill(Lake(spark, Plan(str(data), str(lake))))
 
     verdict = run(
-        tmp_path, messages=3_000, workers=3, broker_kills=1, driver_kills=1, batch=500, every_s=0.2, finish=finish)
+        tmp_path, messages=3_000, workers=3, broker_kills=1, driver_kills=1, batch=500, every_s=0.2, finish=finish
+    )
     assert verdict.exactly_once, verdict
 
 

@@ -158,7 +158,9 @@ def test_messages_of_every_format_are_in_their_tables_and_what_is_none_is_in_the
         -5, 2**64 - 1, 1.5, datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC), "on", True]  # fmt: skip
     (row,) = rows(tmp_path, "described")
     assert (row["data"], row["rest"]) == (
-        {"celsius": 20.0, "at": datetime(2026, 11, 22, tzinfo=UTC), "list": [1], "any": "5"}, '{"z": 1}')
+        {"celsius": 20.0, "at": datetime(2026, 11, 22, tzinfo=UTC), "list": [1], "any": "5"},
+        '{"z": 1}',
+    )
     reasons = [(row["table"], row["reason"].split(":")[0]) for row in rows(tmp_path, "quarantine")]
     assert sorted(reasons) == [
         ("avro", "has 1 bytes behind the Avro"), ("avro", "is no Avro of this schema"),

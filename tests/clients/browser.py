@@ -19,9 +19,18 @@ from tests.support.certificates import certificates
 from tests.support.process import ROOT, BrokerProcess
 from tests.support.raw_client import RawClient
 
-CHROMIUM = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--disable-dev-shm-usage")
+CHROMIUM = (
+    "chromium",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
 LIBRARY = ROOT / ".cache" / "mqtt-js" / "node_modules" / "mqtt" / "dist" / "mqtt.min.js"
 # It tells the broker what it saw, by the message `result`.
 PAGE = """<!doctype html><meta charset="utf-8"><script src="mqtt.min.js"></script><script>
@@ -48,13 +57,24 @@ function tell (other) { client.publish("result", JSON.stringify({results, other}
 def chromium(page: Path, certificate: str) -> Iterator[None]:
     """Have a browser open a page; it trusts the one certificate."""
     key = subprocess.run(
-        f"openssl x509 -in {certificate} -pubkey -noout | openssl pkey -pubin -outform der", shell=True, check=True,
-        capture_output=True).stdout
+        f"openssl x509 -in {certificate} -pubkey -noout | openssl pkey -pubin -outform der",
+        shell=True,
+        check=True,
+        capture_output=True,
+    ).stdout
     pin = base64.b64encode(hashlib.sha256(key).digest()).decode()
     with (page.parent / "chromium.log").open("wb") as log:
         running = subprocess.Popen(
-            [*CHROMIUM, f"--user-data-dir={page.parent / 'profile'}", f"--ignore-certificate-errors-spki-list={pin}",
-             "--remote-debugging-port=0", page.as_uri()], stdout=log, stderr=log)
+            [
+                *CHROMIUM,
+                f"--user-data-dir={page.parent / 'profile'}",
+                f"--ignore-certificate-errors-spki-list={pin}",
+                "--remote-debugging-port=0",
+                page.as_uri(),
+            ],
+            stdout=log,
+            stderr=log,
+        )
         try:
             yield
         finally:
@@ -89,4 +109,4 @@ websocket_origins = ["https://app.example.org"]
         assert isinstance(message, Publish)
         said = json.loads(message.payload)
     assert said["results"] == [["page/0", 5, 0], ["page/1", 5, 1], ["page/2", 900_000, 2]]
-    assert said["other"] == 1006         # a browser does not say more of a page whose origin is refused
+    assert said["other"] == 1006  # a browser does not say more of a page whose origin is refused

@@ -7,16 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.acl_files import (
-    WITNESS,
-    WITNESS_LINES,
-    Client,
-    Mosquitto,
-    compare,
-    compare_faulty,
-    is_ours,
-    ours,
-)
+from tests.support.acl_files import WITNESS, WITNESS_LINES, Client, Mosquitto, compare, compare_faulty, is_ours, ours
 
 SEED = 21
 FILES = 120
@@ -51,15 +42,20 @@ def answers(folder: Path, lines: str, client: Client, *names: str) -> list[tuple
 
 # The exceptions. mosquitto 2.1 answers as we do, where nothing else is said.
 
+
 def test_a_marker_in_a_level_is_replaced_by_mosquitto_2_0_only(tmp_path: Path) -> None:
     client = Client("ann", "c1")
     assert answers(tmp_path, "pattern write dev-%c/up\n", client, "dev-c1/up", "dev-%c/up") == [
-        (True, False), (False, True)]
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_a_name_with_a_separator_fills_several_levels_at_mosquitto_2_0_only(tmp_path: Path) -> None:
     assert answers(tmp_path, "pattern write dev/%u/up\n", Client("a/b", "c1"), "dev/a/b/up", "dev/a/up") == [
-        (True, False), (False, False)]
+        (True, False),
+        (False, False),
+    ]
 
 
 @pytest.mark.parametrize("levels", [199, 200, 201, 202, 203])

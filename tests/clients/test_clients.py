@@ -13,7 +13,10 @@ HAVE_SUBSCRIPTION_OPTIONS = (*LIBRARIES, "shoal_driver")
 # mosquitto_sub in 5.0 asks for its will even when it is told to end.
 DROP_THEIR_WILL = [
     pytest.param(module, version, id=f"{module.removesuffix('_driver')}-{'5.0' if version == 5 else '3.1.1'}")
-    for module in MODULES for version in (4, 5) if (module, version) != ("mosquitto_driver", 5)]
+    for module in MODULES
+    for version in (4, 5)
+    if (module, version) != ("mosquitto_driver", 5)
+]
 
 MESSAGES = 60
 LARGE = 200_000
@@ -22,7 +25,8 @@ LARGE = 200_000
 def only(modules):
     """Run a test with these drivers instead of all."""
     return pytest.mark.parametrize(
-        "driver", modules, indirect=True, ids=[module.removesuffix("_driver") for module in modules])
+        "driver", modules, indirect=True, ids=[module.removesuffix("_driver") for module in modules]
+    )
 
 
 def essence(message):
@@ -134,7 +138,8 @@ def test_a_session_is_found_again_with_what_came_meanwhile(new_client, unique):
     publisher.publish(f"{unique}/2", b"end", 2)
     # Some clients hand out a QoS 2 message at its PUBLISH, some at its PUBREL: the order holds per topic and QoS.
     assert sorted(gathered(awake, b"end"), key=lambda payload: payload[:1]) == [
-        f"{qos} {number}".encode() for qos in (1, 2) for number in range(10)]
+        f"{qos} {number}".encode() for qos in (1, 2) for number in range(10)
+    ]
 
 
 def test_a_clean_start_forgets_the_session(new_client, unique):

@@ -126,8 +126,11 @@ def world(draw: random.Random) -> Iterator[Command]:
         yield {"command": "createGroup", "groupname": group}
         for role in draw.sample(ROLES, 2):
             yield {"command": "addGroupRole", "groupname": group, "rolename": role, "priority": draw.randrange(3)}
-    yield {"command": "createRole", "rolename": "first", "acls": [
-        {"acltype": "publishClientReceive", "topic": "end", "allow": True}]}
+    yield {
+        "command": "createRole",
+        "rolename": "first",
+        "acls": [{"acltype": "publishClientReceive", "topic": "end", "allow": True}],
+    }
     for user in USERS[:2]:
         yield {"command": "createClient", "username": user, "password": PASSWORD}
         yield {"command": "addClientRole", "username": user, "rolename": "first", "priority": 9}
@@ -135,19 +138,36 @@ def world(draw: random.Random) -> Iterator[Command]:
             yield {"command": "addClientRole", "username": user, "rolename": role, "priority": draw.randrange(3)}
         for group in draw.sample(GROUPS, 2):
             yield {"command": "addGroupClient", "username": user, "groupname": group, "priority": draw.randrange(3)}
-    yield {"command": "createRole", "rolename": "publisher's", "acls": [
-        {"acltype": "publishClientSend", "topic": "#", "allow": True}]}
-    yield {"command": "createClient", "username": "publisher", "password": PASSWORD,
-           "roles": [{"rolename": "publisher's"}]}
-    yield {"command": "setDefaultACLAccess", "acls": [
-        {"acltype": kind, "allow": draw.random() < 0.5}
-        for kind in ("publishClientSend", "publishClientReceive", "subscribe", "unsubscribe")]}
+    yield {
+        "command": "createRole",
+        "rolename": "publisher's",
+        "acls": [{"acltype": "publishClientSend", "topic": "#", "allow": True}],
+    }
+    yield {
+        "command": "createClient",
+        "username": "publisher",
+        "password": PASSWORD,
+        "roles": [{"rolename": "publisher's"}],
+    }
+    yield {
+        "command": "setDefaultACLAccess",
+        "acls": [
+            {"acltype": kind, "allow": draw.random() < 0.5}
+            for kind in ("publishClientSend", "publishClientReceive", "subscribe", "unsubscribe")
+        ],
+    }
 
 
 def log_in(port: int, user: str | None, client_identifier: str, password: str | None = PASSWORD) -> RawClient | None:
     client = RawClient(port)
-    client.socket.sendall(encode(Connect(
-        5, client_identifier.encode(), user_name=user, password=None if password is None else password.encode()), 5))
+    client.socket.sendall(
+        encode(
+            Connect(
+                5, client_identifier.encode(), user_name=user, password=None if password is None else password.encode()
+            ),
+            5,
+        )
+    )
     answer = client.read()
     assert isinstance(answer, Connack)
     if answer.reason == 0:
@@ -166,7 +186,8 @@ def read(client: RawClient, kind: type[Packet]) -> Packet:
 def is_different(state: State, topic_filter: str) -> bool:
     """mosquitto 2.0 takes a rule for `#` for one for `$SYS` as well, when somebody subscribes."""
     return topic_filter.startswith("$") and any(
-        rule.topic == "#" for role in state.roles.values() for rule in role.rules)
+        rule.topic == "#" for role in state.roles.values() for rule in role.rules
+    )
 
 
 @pytest.mark.parametrize("seed", range(WORLDS))
@@ -208,8 +229,13 @@ def test_generated_roles_let_the_same_messages_through_as_at_mosquitto(tmp_path:
     ours = Machine(start_file())
     with Mosquitto(tmp_path, start_file()) as mosquitto:
         with Administrator(mosquitto.port) as administrator:
-            subscribing = {"command": "addRoleACL", "rolename": "first", "acltype": "subscribeLiteral", "topic": "#",
-                           "allow": True}
+            subscribing = {
+                "command": "addRoleACL",
+                "rolename": "first",
+                "acltype": "subscribeLiteral",
+                "topic": "#",
+                "allow": True,
+            }
             for made in (*world(draw), subscribing):
                 answers, draft = ours.draft(made)
                 assert answers == administrator.ask(made)
@@ -233,7 +259,8 @@ def test_generated_roles_let_the_same_messages_through_as_at_mosquitto(tmp_path:
                         assert isinstance(packet, Publish)
                         arrived.append(packet.topic)
                     assert [topic.decode() for topic in arrived[:-1]] == [
-                        topic for topic in TOPICS if decisions.may_receive(user, b"c1", topic.encode()).allowed]
+                        topic for topic in TOPICS if decisions.may_receive(user, b"c1", topic.encode()).allowed
+                    ]
 
 
 def test_the_same_logins_get_in_at_both(tmp_path: Path) -> None:
@@ -262,8 +289,12 @@ def test_the_same_logins_get_in_at_both(tmp_path: Path) -> None:
             for client_identifier, password in itertools.product(("c1", "c2"), (PASSWORD, "older", "", None)):
                 client = log_in(mosquitto.port, user, client_identifier, password)
                 wanted = hash_wanted(ours.state, user, client_identifier)
-                fits = password is not None and wanted not in (UNKNOWN, REFUSED) and isinstance(
-                    wanted, bytes) and PasswordHash(wanted).fits(password.encode())
+                fits = (
+                    password is not None
+                    and wanted not in (UNKNOWN, REFUSED)
+                    and isinstance(wanted, bytes)
+                    and PasswordHash(wanted).fits(password.encode())
+                )
                 assert fits == (client is not None), (user, client_identifier, password)
                 got_in += fits
                 if client is not None:
@@ -277,8 +308,9 @@ def test_a_file_of_mosquitto_ctrl_and_one_that_mosquitto_wrote_are_a_start(tmp_p
     from tests.support.front_ends import program
 
     file = tmp_path / "made.json"
-    subprocess.run([program("mosquitto_ctrl"), "dynsec", "init", str(file), "root", "a password"], check=True,
-                   capture_output=True)
+    subprocess.run(
+        [program("mosquitto_ctrl"), "dynsec", "init", str(file), "root", "a password"], check=True, capture_output=True
+    )
     state = state_of(file.read_bytes())
     assert list(state.clients) == ["root"]
     wanted = hash_wanted(state, "root", "any")
@@ -293,6 +325,10 @@ def test_a_file_of_mosquitto_ctrl_and_one_that_mosquitto_wrote_are_a_start(tmp_p
             ours.take(ours.draft(made)[1])
             administrator.ask(made)
         again = Machine(mosquitto.file.read_bytes())
-    for made in ({"command": "listRoles", "verbose": True}, {"command": "listGroups", "verbose": True},
-                 {"command": "listClients", "verbose": True}, {"command": "getDefaultACLAccess"}):
+    for made in (
+        {"command": "listRoles", "verbose": True},
+        {"command": "listGroups", "verbose": True},
+        {"command": "listClients", "verbose": True},
+        {"command": "getDefaultACLAccess"},
+    ):
         assert again.draft(made)[0] == ours.draft(made)[0]

@@ -67,19 +67,30 @@ def test_the_same_logins_get_in_at_both_brokers(tmp_path: Path) -> None:
             with file.open("ab") as users:
                 users.write(draw.choice((b"%b:%b\n", b" %b : %b \r\n")) % (name.encode(), hashed))
         else:
-            subprocess.run([program("mosquitto_passwd"), "-H", kind, "-b", str(file), name, password], check=True,
-                           capture_output=True)
+            subprocess.run(
+                [program("mosquitto_passwd"), "-H", kind, "-b", str(file), name, password],
+                check=True,
+                capture_output=True,
+            )
         known[name] = password
     (tmp_path / "shoal.toml").write_text(f'[[authenticator]]\ntype = "password_file"\nfile = "{file}"\n')
     answers = {True: 0, False: 0}
-    with mosquitto(tmp_path, file) as theirs, BrokerProcess(
-            tmp_path, "--config", str(tmp_path / "shoal.toml"),
-            environment={"SHOAL_LIMITS__LOGIN_DELAY_MAX_S": "0"}) as ours:
+    with (
+        mosquitto(tmp_path, file) as theirs,
+        BrokerProcess(
+            tmp_path, "--config", str(tmp_path / "shoal.toml"), environment={"SHOAL_LIMITS__LOGIN_DELAY_MAX_S": "0"}
+        ) as ours,
+    ):
         for name, password in known.items():
             tries: list[tuple[str | None, bytes | None]] = [
-                (name, password.encode()), (name, password.encode() + b"x"), (name, password.encode()[1:]),
-                (name, None), (name.swapcase(), password.encode()), (f"{name} ", password.encode()),
-                (name, draw.choice(list(known.values())).encode())]
+                (name, password.encode()),
+                (name, password.encode() + b"x"),
+                (name, password.encode()[1:]),
+                (name, None),
+                (name.swapcase(), password.encode()),
+                (f"{name} ", password.encode()),
+                (name, draw.choice(list(known.values())).encode()),
+            ]
             for user, given in tries:
                 expected = gets_in(theirs, user, given, 4)
                 assert gets_in(ours.port, user, given, 4) == expected, (user, given)

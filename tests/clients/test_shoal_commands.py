@@ -37,7 +37,8 @@ def subscriber(command):
 
 def published(command, *arguments, **given):
     return subprocess.run(
-        command("pub", *arguments), cwd=ROOT, check=True, capture_output=True, timeout=ANSWER_TIMEOUT_S, **given)
+        command("pub", *arguments), cwd=ROOT, check=True, capture_output=True, timeout=ANSWER_TIMEOUT_S, **given
+    )
 
 
 def test_ctrl_c_ends_sub_without_a_word(subscriber, unique):
@@ -88,7 +89,8 @@ def test_a_reader_that_has_enough_ends_sub_quietly(command, unique):
     for number in range(3):
         published(command, "-t", f"{unique}/{number}", "-m", "kept", "-r", "-q", "1")
     program = subprocess.Popen(
-        command("sub", "-t", f"{unique}/#"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        command("sub", "-t", f"{unique}/#"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     program.stdout.close()
     assert program.stderr.read() == b""
     program.stderr.close()

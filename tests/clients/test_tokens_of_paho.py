@@ -28,8 +28,9 @@ class Client:
     def __init__(self, port: int, protocol: Any, password: bytes | None, properties: Properties | None = None) -> None:
         self.connects: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self.ends: queue.Queue[Any] = queue.Queue()
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, "meter-7", protocol=protocol,
-                                  reconnect_on_failure=False)
+        self.client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, "meter-7", protocol=protocol, reconnect_on_failure=False
+        )
         if password is not None:
             self.client.username_pw_set("ann", password.decode())
         self.client.on_connect = lambda client, data, flags, reason, said: self.connects.put((reason, said))
@@ -51,7 +52,8 @@ def broker_of(folder: Path, *options: str) -> BrokerProcess:
     (folder / "shoal.toml").write_text(
         f'[[authenticator]]\ntype = "jwt"\nalgorithms = ["ES256", "RS256"]\nkeys = ["{keys}"]\n\n'
         f'[[authenticator]]\ntype = "jwt"\nalgorithms = ["HS256"]\nsecret_file = "{secret}"\n'
-        f'token_from = "user_name"\n')
+        f'token_from = "user_name"\n'
+    )
     return BrokerProcess(folder, "--config", str(folder / "shoal.toml"), "--log-level", "debug", *options)
 
 
@@ -62,7 +64,7 @@ def test_paho_comes_by_tokens_and_goes_with_them(tmp_path: Path, protocol: Any) 
             client = Client(broker.port, protocol, token(algorithm))
             assert not client.connects.get(timeout=WAIT_S)[0].is_failure
             client.end()
-        for password in (token(ends_in_s=-1), token(which=1)):         # after a third one, ann would have to wait
+        for password in (token(ends_in_s=-1), token(which=1)):  # after a third one, ann would have to wait
             client = Client(broker.port, protocol, password)
             assert client.connects.get(timeout=WAIT_S)[0].is_failure
             client.ends.get(timeout=WAIT_S)
@@ -100,10 +102,14 @@ def test_no_token_and_no_secret_is_in_any_log_or_answer(tmp_path: Path, workers:
             told += [str(asked(broker, path)) for path in ("/clients/c", "/clients", "/status", "/listeners")]
             client.socket.sendall(encode(Auth(Reason.RE_AUTHENTICATE, {**method, "authentication_data": old}), 5))
             client.read()
-        for given in ({"password": foreign}, {"password": old}, {"user_name": by_name.decode()},
-                      *({"user_name": good.decode(), "password": b"x"},) * 5):
+        for given in (
+            {"password": foreign},
+            {"password": old},
+            {"user_name": by_name.decode()},
+            *({"user_name": good.decode(), "password": b"x"},) * 5,
+        ):
             with RawClient(broker.port, 5) as client:
-                client.socket.sendall(encode(Connect(5, b"d", **given), 5))      # type: ignore[arg-type]
+                client.socket.sendall(encode(Connect(5, b"d", **given), 5))  # type: ignore[arg-type]
                 told.append(str(client.read()))
                 told += [str(asked(broker, path)) for path in ("/clients/d", "/clients")]
         status, answer = asked(broker, "/reload", "POST")
@@ -117,7 +123,7 @@ def test_no_token_and_no_secret_is_in_any_log_or_answer(tmp_path: Path, workers:
     for secret in (good, old, foreign, by_name, SECRET):
         for part in secret.decode().split("."):
             if part == good.decode().split(".", 1)[0]:
-                continue                 # the header, which is the same for all
+                continue  # the header, which is the same for all
             for text in told:
                 assert part not in text
 
@@ -125,8 +131,10 @@ def test_no_token_and_no_secret_is_in_any_log_or_answer(tmp_path: Path, workers:
 def test_a_packet_does_not_show_its_secrets() -> None:
     good = token().decode()
     properties = {"authentication_method": "JWT", "authentication_data": good.encode()}
-    for packet in (Connect(5, b"c", user_name=good, password=good.encode(), properties=properties),
-                   Auth(Reason.RE_AUTHENTICATE, properties)):
+    for packet in (
+        Connect(5, b"c", user_name=good, password=good.encode(), properties=properties),
+        Auth(Reason.RE_AUTHENTICATE, properties),
+    ):
         assert good not in repr(packet)
         frame = encode(packet, 5)
         assert good not in repr(decode(frame[0], frame[3:] if frame[1] & 0x80 else frame[2:], 5))

@@ -27,11 +27,16 @@ ROUND_TRIPS = ["tcp", "unix", "ws", "tls", "wss", "certificate", "psk"]
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one_worker", "three_workers"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
-        tuple[Ways, dict[str, int]]]:
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Ways, dict[str, int]]]:
     """A broker with listeners of all kinds."""
-    with Ways() as ways, BrokerProcess(tmp_path_factory.mktemp("ways"), "--config", str(ways.configuration()),
-                                       "--workers", str(request.param)) as broker:
+    with (
+        Ways() as ways,
+        BrokerProcess(
+            tmp_path_factory.mktemp("ways"), "--config", str(ways.configuration()), "--workers", str(request.param)
+        ) as broker,
+    ):
         yield ways, ways.ports(broker)
 
 
@@ -39,14 +44,20 @@ def subscribed(options: tuple[str, ...], *arguments: str) -> Program:
     """Start `shoal sub`, and wait until it has subscribed; what it writes is in its `said`."""
     said = Announcements()
     program = Program([*SHOAL, "sub", "-d", *options, *arguments], said.lines.put, cwd=ROOT)
-    program.said = said                                  # type: ignore[attr-defined]
+    program.said = said  # type: ignore[attr-defined]
     said.wait_for(b"subscribed to")
     return program
 
 
 def published(options: tuple[str, ...], *arguments: str, **given: object) -> None:
-    done = subprocess.run([*SHOAL, "pub", *options, *arguments], cwd=ROOT, check=False, capture_output=True,
-                          timeout=ANSWER_TIMEOUT_S, **given)         # type: ignore[call-overload]
+    done = subprocess.run(
+        [*SHOAL, "pub", *options, *arguments],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        timeout=ANSWER_TIMEOUT_S,
+        **given,
+    )  # type: ignore[call-overload]
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
@@ -59,7 +70,7 @@ def test_what_is_published_by_a_way_arrives_by_it(world: tuple[Ways, dict[str, i
     published(options, "-t", unique, "-q", "2", "-l", input=b"one\n" + large + b"\ntwo\n")
     published(options, "-t", unique, "-m", "three")
     for expected in (b"one", large, b"two", b"three"):
-        assert program.said.lines.get(timeout=ANSWER_TIMEOUT_S) == expected + b"\n"      # type: ignore[attr-defined]
+        assert program.said.lines.get(timeout=ANSWER_TIMEOUT_S) == expected + b"\n"  # type: ignore[attr-defined]
     program.end()
     assert program.process.returncode == 0
 
@@ -69,51 +80,108 @@ def test_a_url_has_all_that_is_needed(world: tuple[Ways, dict[str, int]], unique
     url = f"mqtts://ad%61:s%20ecret@localhost:{ports['tls']}/{unique}/%C3%BC"
     program = subscribed(TRUST, "-L", url, "-C", "1", "-v")
     published(TRUST, "-L", url, "-m", "hello")
-    assert program.said.wait_for(b"hello") == f"{unique}/\u00fc hello\n".encode()        # type: ignore[attr-defined]
+    assert program.said.wait_for(b"hello") == f"{unique}/\u00fc hello\n".encode()  # type: ignore[attr-defined]
     program.end()
 
 
 def run(*arguments: str, command: object = pub) -> Result:
     more = ["-t", "a", "-m", "x"] if command is pub else ["-t", "a"]
-    return CliRunner().invoke(command, [*more, *arguments])           # type: ignore[arg-type]
+    return CliRunner().invoke(command, [*more, *arguments])  # type: ignore[arg-type]
 
 
 SAID = {
-    "unknown authority": ("tls", "mqtts", (),
-                          "TLS with {at} failed: the broker's certificate is signed by OU=Testing CA"),
-    "another authority": ("tls", "mqtts", ("--cafile", str(OTHERS.cafile)),
-                          "which is not trusted: --cafile says who is."),
-    "another name": ("other name", "mqtts", TRUST, "TLS with {at} failed: the broker's certificate is not for "
-                     "localhost, but for other.example, second.example and 192.0.2.7."),
+    "unknown authority": (
+        "tls",
+        "mqtts",
+        (),
+        "TLS with {at} failed: the broker's certificate is signed by OU=Testing CA",
+    ),
+    "another authority": (
+        "tls",
+        "mqtts",
+        ("--cafile", str(OTHERS.cafile)),
+        "which is not trusted: --cafile says who is.",
+    ),
+    "another name": (
+        "other name",
+        "mqtts",
+        TRUST,
+        "TLS with {at} failed: the broker's certificate is not for "
+        "localhost, but for other.example, second.example and 192.0.2.7.",
+    ),
     "expired": ("expired", "mqtts", TRUST, "TLS with {at} failed: the broker's certificate has expired on 20"),
     "insecure is about the name only": ("expired", "mqtts", (*TRUST, "--insecure"), "has expired on 20"),
     "TLS on a plain port": ("tcp", "mqtts", TRUST, "TLS with {at} failed: what answers there speaks no TLS."),
     "TLS on a port of WebSocket": ("ws", "mqtts", TRUST, "TLS with {at} failed: what answers there speaks no TLS."),
     "plain on a TLS port": ("tls", "mqtt", (), "the broker at {at} speaks TLS there: mqtts://."),
     "plain on a port of WebSocket": (
-        "ws", "mqtt", (), "what answers at {at} speaks HTTP (400 Bad Request): ws://, if it is a broker."),
+        "ws",
+        "mqtt",
+        (),
+        "what answers at {at} speaks HTTP (400 Bad Request): ws://, if it is a broker.",
+    ),
     "TLS without WebSocket": (
-        "wss", "mqtts", TRUST, "what answers at {at} speaks HTTP (400 Bad Request): wss://, if it is a broker."),
-    "WebSocket on a plain port": ("tcp", "ws", (), "there is no WebSocket at {at}: at /mqtt it answers 400 Bad "
-                                  "Request: This port speaks MQTT over plain TCP"),
+        "wss",
+        "mqtts",
+        TRUST,
+        "what answers at {at} speaks HTTP (400 Bad Request): wss://, if it is a broker.",
+    ),
+    "WebSocket on a plain port": (
+        "tcp",
+        "ws",
+        (),
+        "there is no WebSocket at {at}: at /mqtt it answers 400 Bad Request: This port speaks MQTT over plain TCP",
+    ),
     "WebSocket on a TLS port": (
-        "wss", "ws", (), "there is no WebSocket at {at}: what answers there speaks TLS: wss://."),
+        "wss",
+        "ws",
+        (),
+        "there is no WebSocket at {at}: what answers there speaks TLS: wss://.",
+    ),
     "WebSocket in TLS at a port without": (
-        "tls", "wss", TRUST, "there is no WebSocket at {at}: at /mqtt it answers 400 Bad Request"),
-    "another path": ("ws", "ws", ("--ws-path", "/here"), "there is no WebSocket at {at}: at /here it answers 404 "
-                     "Not Found: a WebSocket is opened at /mqtt, /ws, /."),
-    "no cipher suite in common": ("tls", "mqtts", (*TRUST, "--ciphers", "AES128-SHA256:TLS_AES_128_CCM_SHA256"),
-                                  "the broker and we have no cipher suite, or no key exchange, in common."),
+        "tls",
+        "wss",
+        TRUST,
+        "there is no WebSocket at {at}: at /mqtt it answers 400 Bad Request",
+    ),
+    "another path": (
+        "ws",
+        "ws",
+        ("--ws-path", "/here"),
+        "there is no WebSocket at {at}: at /here it answers 404 Not Found: a WebSocket is opened at /mqtt, /ws, /.",
+    ),
+    "no cipher suite in common": (
+        "tls",
+        "mqtts",
+        (*TRUST, "--ciphers", "AES128-SHA256:TLS_AES_128_CCM_SHA256"),
+        "the broker and we have no cipher suite, or no key exchange, in common.",
+    ),
     "no certificate": ("certificate", "mqtts", TRUST, "TLS with {at} failed: the broker wants a certificate of ours."),
-    "a certificate of another authority": ("certificate", "mqtts", (*TRUST, *own("stranger", of=OTHERS)),
-                                           "the broker does not know who signed our certificate."),
-    "a certificate that has expired": ("certificate", "mqtts", (*TRUST, *own("expired-client", days=-1)),
-                                       "to the broker, our certificate has expired."),
+    "a certificate of another authority": (
+        "certificate",
+        "mqtts",
+        (*TRUST, *own("stranger", of=OTHERS)),
+        "the broker does not know who signed our certificate.",
+    ),
+    "a certificate that has expired": (
+        "certificate",
+        "mqtts",
+        (*TRUST, *own("expired-client", days=-1)),
+        "to the broker, our certificate has expired.",
+    ),
     "another key": ("psk", "mqtts", ("--psk", "00", "--psk-identity", "device-7"), "does not know our pre-shared key"),
     "an identity that is not known": (
-        "psk", "mqtts", ("--psk", "0123456789abcdef", "--psk-identity", "x"), "does not know our pre-shared key"),
-    "a key of TLS 1.2": ("psk", "mqtts", ("--psk", "00", "--psk-identity", "device-7", "--ciphers",
-                                          "PSK-AES128-GCM-SHA256"), "does not know our pre-shared key"),
+        "psk",
+        "mqtts",
+        ("--psk", "0123456789abcdef", "--psk-identity", "x"),
+        "does not know our pre-shared key",
+    ),
+    "a key of TLS 1.2": (
+        "psk",
+        "mqtts",
+        ("--psk", "00", "--psk-identity", "device-7", "--ciphers", "PSK-AES128-GCM-SHA256"),
+        "does not know our pre-shared key",
+    ),
     "a key where certificates are used": ("tls", "mqtts", PSK, "does not know our pre-shared key"),
     "certificates where keys are used": ("psk", "mqtts", TRUST, "have no cipher suite, or no key exchange, in common."),
 }
@@ -158,7 +226,7 @@ def server() -> Iterator[Callable[..., int]]:
             for answer in answers:
                 with listener.accept()[0] as connection:
                     connection.recv(65536)
-                    if answer is None:                   # nothing, until the client has had enough
+                    if answer is None:  # nothing, until the client has had enough
                         connection.recv(65536)
                     else:
                         connection.sendall(answer)
@@ -177,23 +245,39 @@ def server() -> Iterator[Callable[..., int]]:
         listener.close()
 
 
-@pytest.mark.parametrize(("scheme", "answer", "words"), [
-    ("mqtts", b"", "TLS with {at} failed: what answers there closed the connection at once, as one without TLS does."),
-    ("mqtts", b"220 mail\r\n", "TLS with {at} failed: what answers there speaks no TLS."),
-    ("mqtts", b"\x16\x03\x03", "TLS with {at} failed: what answers there closed the connection in the handshake."),
-    ("mqtts", None, "the broker did not answer the TLS handshake within 0.2 seconds."),
-    ("ws", b"",
-     "there is no WebSocket at {at}: what answers there closed the connection, as one without WebSocket does."),
-    ("ws", None, "the broker did not answer the request for a WebSocket within 0.2 seconds."),
-    ("ws", b"220 mail\r\n\r\n", "there is no WebSocket at {at}: what answers there speaks no HTTP."),
-    ("ws", b"HTTP/1.1 302 Found\r\nLocation: https://else\r\n\r\n",
-     "there is no WebSocket at {at}: at /mqtt it answers 302 Found, go to https://else."),
-    ("ws", b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\n\r\nnobody\nis there",
-     "there is no WebSocket at {at}: at /mqtt it answers 502 Bad Gateway: nobody."),
-    ("ws", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 20_000, "at /mqtt it answers 200 OK."),
-    ("mqtt", b"\x15\x03\x03\x00\x02\x02\x46", "the broker at {at} speaks TLS there: mqtts://."),
-    ("mqtt", None, "the broker did not answer CONNECT within 0.2 seconds."),
-])
+@pytest.mark.parametrize(
+    ("scheme", "answer", "words"),
+    [
+        (
+            "mqtts",
+            b"",
+            "TLS with {at} failed: what answers there closed the connection at once, as one without TLS does.",
+        ),
+        ("mqtts", b"220 mail\r\n", "TLS with {at} failed: what answers there speaks no TLS."),
+        ("mqtts", b"\x16\x03\x03", "TLS with {at} failed: what answers there closed the connection in the handshake."),
+        ("mqtts", None, "the broker did not answer the TLS handshake within 0.2 seconds."),
+        (
+            "ws",
+            b"",
+            "there is no WebSocket at {at}: what answers there closed the connection, as one without WebSocket does.",
+        ),
+        ("ws", None, "the broker did not answer the request for a WebSocket within 0.2 seconds."),
+        ("ws", b"220 mail\r\n\r\n", "there is no WebSocket at {at}: what answers there speaks no HTTP."),
+        (
+            "ws",
+            b"HTTP/1.1 302 Found\r\nLocation: https://else\r\n\r\n",
+            "there is no WebSocket at {at}: at /mqtt it answers 302 Found, go to https://else.",
+        ),
+        (
+            "ws",
+            b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\n\r\nnobody\nis there",
+            "there is no WebSocket at {at}: at /mqtt it answers 502 Bad Gateway: nobody.",
+        ),
+        ("ws", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 20_000, "at /mqtt it answers 200 OK."),
+        ("mqtt", b"\x15\x03\x03\x00\x02\x02\x46", "the broker at {at} speaks TLS there: mqtts://."),
+        ("mqtt", None, "the broker did not answer CONNECT within 0.2 seconds."),
+    ],
+)
 def test_what_is_no_broker_is_one_sentence(
     server: Callable[..., int], scheme: str, answer: bytes | None, words: str
 ) -> None:
@@ -209,10 +293,11 @@ def test_what_is_no_broker_is_one_sentence(
 def test_sub_comes_again_by_the_way_that_it_came(way: str, tmp_path: Path) -> None:
     with Ways() as ways, BrokerProcess(tmp_path, "--config", str(ways.configuration())) as first:
         ports = ways.ports(first)
-        program = subscribed(ways.options(way, ports), "-t", "t", "-q", "1", "-i", "me",
-                             "--session-expiry-interval", "99")
+        program = subscribed(
+            ways.options(way, ports), "-t", "t", "-q", "1", "-i", "me", "--session-expiry-interval", "99"
+        )
         first.kill()
-        said = program.said                              # type: ignore[attr-defined]
+        said = program.said  # type: ignore[attr-defined]
         said.wait_for(b"connecting again")
         again = Again(tmp_path, "--config", str(ways.configuration(ports)))
         again.port_before = ports["tcp"]
@@ -230,8 +315,9 @@ class Again(BrokerProcess):
     port_before = 0
 
     def command(self) -> list[str]:
-        return [f"tcp://127.0.0.1:{self.port_before}" if part == "tcp://127.0.0.1:0" else part
-                for part in super().command()]
+        return [
+            f"tcp://127.0.0.1:{self.port_before}" if part == "tcp://127.0.0.1:0" else part for part in super().command()
+        ]
 
 
 def test_a_proxy_whose_broker_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,18 +362,31 @@ def test_a_proxy_whose_broker_is_away_is_asked_again(monkeypatch: pytest.MonkeyP
         thread.join(ANSWER_TIMEOUT_S)
     said = result.stderr.splitlines()
     assert [line.partition(" at ")[0] for line in said] == [
-        "shoal: the broker closed the connection; connecting again.", f"shoal: connected again to 127.0.0.1:{port}.",
-        "shoal: the broker closed the connection; connecting again.", "shoal: there is no WebSocket"], said
+        "shoal: the broker closed the connection; connecting again.",
+        f"shoal: connected again to 127.0.0.1:{port}.",
+        "shoal: the broker closed the connection; connecting again.",
+        "shoal: there is no WebSocket",
+    ], said
     assert result.exit_code == 1
 
 
 def test_the_password_of_a_key_needs_a_terminal(tmp_path: Path) -> None:
     certificate = own()[1]
     locked = tmp_path / "locked.key"
-    subprocess.run(["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", own()[3], "-out", locked], check=True,
-                   capture_output=True)
-    done = subprocess.run([*SHOAL, "pub", "-t", "a", "-m", "x", "--cert", certificate, "--key", str(locked)], cwd=ROOT,
-                          capture_output=True, text=True, start_new_session=True, stdin=subprocess.DEVNULL, check=False)
+    subprocess.run(
+        ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", own()[3], "-out", locked],
+        check=True,
+        capture_output=True,
+    )
+    done = subprocess.run(
+        [*SHOAL, "pub", "-t", "a", "-m", "x", "--cert", certificate, "--key", str(locked)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     assert done.returncode == 2
     assert "has a password, and there is no terminal to ask for it" in done.stderr
     assert os.fspath(locked) in done.stderr

@@ -19,7 +19,7 @@ from tests.support.all_ways import OTHERS, OURS, PSK, TRUST, own
 from tests.support.front_ends import program
 
 START_TIMEOUT_S = 20.0
-TRIES = 5                            # another program may take a port between our look and mosquitto's
+TRIES = 5  # another program may take a port between our look and mosquitto's
 NAMES = ("tcp", "ws", "tls", "wss", "certificate", "psk", "expired")
 
 
@@ -31,14 +31,20 @@ def configuration(folder: Path, ports: dict[str, int]) -> str:
         return f"certfile {files[0]}\nkeyfile {files[1]}\n"
 
     of = {
-        "tcp": "", "ws": "protocol websockets\n", "tls": pair(ours), "wss": f"protocol websockets\n{pair(ours)}",
+        "tcp": "",
+        "ws": "protocol websockets\n",
+        "tls": pair(ours),
+        "wss": f"protocol websockets\n{pair(ours)}",
         "certificate": f"{pair(ours)}cafile {OURS.cafile}\nrequire_certificate true\n",
-        "psk": f"psk_hint here\npsk_file {folder}/keys.psk\n", "expired": pair(expired),
+        "psk": f"psk_hint here\npsk_file {folder}/keys.psk\n",
+        "expired": pair(expired),
     }
     user = "user root\n" if os.geteuid() == 0 else ""
-    return f"per_listener_settings true\n{user}" + "".join(
-        f"listener {ports[name]} 127.0.0.1\nallow_anonymous true\n{of[name]}" for name in NAMES
-    ) + f"listener 0 {folder}/s\nallow_anonymous true\n"
+    return (
+        f"per_listener_settings true\n{user}"
+        + "".join(f"listener {ports[name]} 127.0.0.1\nallow_anonymous true\n{of[name]}" for name in NAMES)
+        + f"listener 0 {folder}/s\nallow_anonymous true\n"
+    )
 
 
 @contextlib.contextmanager
@@ -80,9 +86,12 @@ def options(way: str, folder: Path, ports: dict[str, int]) -> list[str]:
     """Return what leads to a listener, in the words of mosquitto_pub where it has them."""
     port = str(ports.get(way, 0))
     return {
-        "tcp": ["-h", "127.0.0.1", "-p", port], "unix": ["--unix", f"{folder}/s"],
-        "ws": ["--ws", "-h", "127.0.0.1", "-p", port], "wss": ["--ws", "-p", port, *TRUST],
-        "tls": ["-p", port, *TRUST], "certificate": ["-p", port, *TRUST, *own()],
+        "tcp": ["-h", "127.0.0.1", "-p", port],
+        "unix": ["--unix", f"{folder}/s"],
+        "ws": ["--ws", "-h", "127.0.0.1", "-p", port],
+        "wss": ["--ws", "-p", port, *TRUST],
+        "tls": ["-p", port, *TRUST],
+        "certificate": ["-p", port, *TRUST, *own()],
         "psk": ["-p", port, *PSK],
     }[way]
 
@@ -100,8 +109,12 @@ def test_what_is_published_by_a_way_arrives_by_it(world: tuple[Path, dict[str, i
 
 
 SAID = {
-    "unknown authority": ("tls", "mqtts", ("--cafile", str(OTHERS.cafile)),
-                          "which is not trusted: --cafile says who is."),
+    "unknown authority": (
+        "tls",
+        "mqtts",
+        ("--cafile", str(OTHERS.cafile)),
+        "which is not trusted: --cafile says who is.",
+    ),
     "expired": ("expired", "mqtts", TRUST, "the broker's certificate has expired on 20"),
     "TLS on a plain port": ("tcp", "mqtts", TRUST, "closed the connection at once, as one without TLS does"),
     "TLS on a port of WebSocket": ("ws", "mqtts", TRUST, "what answers there speaks no TLS."),
@@ -111,11 +124,19 @@ SAID = {
     "WebSocket on a plain port": ("tcp", "ws", (), "closed the connection, as one without WebSocket does"),
     "WebSocket in TLS at a port without": ("tls", "wss", TRUST, "closed the connection, as one without WebSocket does"),
     "no certificate": ("certificate", "mqtts", TRUST, "the broker wants a certificate of ours."),
-    "a certificate of another authority": ("certificate", "mqtts", (*TRUST, *own("stranger", of=OTHERS)),
-                                           "the broker does not know who signed our certificate."),
+    "a certificate of another authority": (
+        "certificate",
+        "mqtts",
+        (*TRUST, *own("stranger", of=OTHERS)),
+        "the broker does not know who signed our certificate.",
+    ),
     "another key": ("psk", "mqtts", ("--psk", "00", "--psk-identity", "device-7"), "does not know our pre-shared key"),
-    "no cipher suite in common": ("tls", "mqtts", (*TRUST, "--ciphers", "AES128-SHA256:TLS_AES_128_CCM_SHA256"),
-                                  "the broker and we have no cipher suite, or no key exchange, in common."),
+    "no cipher suite in common": (
+        "tls",
+        "mqtts",
+        (*TRUST, "--ciphers", "AES128-SHA256:TLS_AES_128_CCM_SHA256"),
+        "the broker and we have no cipher suite, or no key exchange, in common.",
+    ),
 }
 
 

@@ -18,8 +18,9 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one_worker", "three_workers"])
 def broker(request, tmp_path_factory):
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), "--workers", str(request.param),
-                       "--listen", "ws://127.0.0.1:0") as broker:
+    with BrokerProcess(
+        tmp_path_factory.mktemp("broker"), "--workers", str(request.param), "--listen", "ws://127.0.0.1:0"
+    ) as broker:
         yield broker
 
 

@@ -10,25 +10,57 @@ from tests.support.conversation import run_in_memory, run_over_sockets, run_over
 from tests.support.script import VERSIONS, Script, load
 
 SCRIPTS = [load(path) for path in sorted(Path(__file__).parent.glob("*.txt"))]
-CASES = [pytest.param(script, VERSIONS[version], id=f"{script.path.stem}-{version}")
-         for script in SCRIPTS for version in script.versions]
+CASES = [
+    pytest.param(script, VERSIONS[version], id=f"{script.path.stem}-{version}")
+    for script in SCRIPTS
+    for version in script.versions
+]
 SOCKET_CASES = [case for case in CASES if not case.values[0].needs_time]
 
 # Over several workers these go another way: limits are of what each knows of the others (retained_max), only publishers
 # on the subscriber's worker are pushed back, a worker that was picked for a shared subscription picks among its own
 # members, and what comes through one is sent by itself.
-OF_ONE_WORKER = {
-    "overlapping_shared", "queue_push_back_room", "retained_max", "shared_too_large"}
+OF_ONE_WORKER = {"overlapping_shared", "queue_push_back_room", "retained_max", "shared_too_large"}
 # The others are in `make test-workers`.
 OF_SEVERAL_WORKERS = {
-    "acknowledgements", "behind_connect", "client_identifiers", "connections_max", "empty_identifier",
-    "no_matching_subscribers", "order", "overlapping", "queue_max", "reauthentication", "receive_maximum", "redelivery",
-    "retain_options", "retained", "retained_changed", "server_reference_full", "session", "shared", "shared_reconnect",
-    "subscribe_again", "subscription_options", "sys_publish", "takeover", "topic_alias", "unsubscribe", "will_acl",
-    "will_takeover", "wills"}
-WORKERS_CASES = [case for case in SOCKET_CASES if case.values[0].path.stem not in OF_ONE_WORKER and (
-    os.environ.get("SHOAL_TEST_WORKERS") == "all"
-    or (case.values[0].path.stem in OF_SEVERAL_WORKERS and case.values[1] == 5))]
+    "acknowledgements",
+    "behind_connect",
+    "client_identifiers",
+    "connections_max",
+    "empty_identifier",
+    "no_matching_subscribers",
+    "order",
+    "overlapping",
+    "queue_max",
+    "reauthentication",
+    "receive_maximum",
+    "redelivery",
+    "retain_options",
+    "retained",
+    "retained_changed",
+    "server_reference_full",
+    "session",
+    "shared",
+    "shared_reconnect",
+    "subscribe_again",
+    "subscription_options",
+    "sys_publish",
+    "takeover",
+    "topic_alias",
+    "unsubscribe",
+    "will_acl",
+    "will_takeover",
+    "wills",
+}
+WORKERS_CASES = [
+    case
+    for case in SOCKET_CASES
+    if case.values[0].path.stem not in OF_ONE_WORKER
+    and (
+        os.environ.get("SHOAL_TEST_WORKERS") == "all"
+        or (case.values[0].path.stem in OF_SEVERAL_WORKERS and case.values[1] == 5)
+    )
+]
 
 IN_MEMORY = {
     "whole": {},
@@ -63,7 +95,8 @@ async def test_a_conversation_goes_as_written(script: Script, version: int, cond
 @pytest.mark.parametrize("conditions", OVER_SOCKETS.values(), ids=OVER_SOCKETS.keys())
 @pytest.mark.parametrize(("script", "version"), SOCKET_CASES)
 async def test_a_conversation_goes_as_written_over_sockets(
-        script: Script, version: int, conditions: dict[str, Any]) -> None:
+    script: Script, version: int, conditions: dict[str, Any]
+) -> None:
     # Proves: [MQTT-4.2.0-1] [MQTT3-7.1.1-1] [MQTT-6.0.0-2]
     await run_over_sockets(script, version, **conditions)
 
@@ -71,15 +104,18 @@ async def test_a_conversation_goes_as_written_over_sockets(
 @pytest.mark.parametrize("conditions", [{}, {"logged": True, "indexed": True}], ids=["plain", "logged_and_indexed"])
 @pytest.mark.parametrize(("script", "version"), [case for case in CASES if case.values[0].path.stem not in OF_BYTES])
 async def test_a_conversation_goes_as_written_under_a_mount_point(
-        script: Script, version: int, conditions: dict[str, bool]) -> None:
+    script: Script, version: int, conditions: dict[str, bool]
+) -> None:
     await run_in_memory(script, version, over="tcp@plant/two/", **conditions)
 
 
 @pytest.mark.parametrize("over", ["tcp@plant/", "tls_cut@plant/"])
 @pytest.mark.parametrize(
-    ("script", "version"), [case for case in SOCKET_CASES if case.values[0].path.stem not in OF_BYTES])
+    ("script", "version"), [case for case in SOCKET_CASES if case.values[0].path.stem not in OF_BYTES]
+)
 async def test_a_conversation_goes_as_written_under_a_mount_point_over_sockets(
-        script: Script, version: int, over: str) -> None:
+    script: Script, version: int, over: str
+) -> None:
     await run_over_sockets(script, version, over=over)
 
 
@@ -91,5 +127,6 @@ async def test_a_conversation_goes_as_written_over_several_workers(script: Scrip
 @pytest.mark.parametrize("over", ["tls", "ws", "wss", "tcp@plant/", "wss@plant/"])
 @pytest.mark.parametrize(("script", "version"), WORKERS_CASES)
 async def test_a_conversation_goes_as_written_through_a_worker_that_speaks_for_another(
-        script: Script, version: int, over: str) -> None:
+    script: Script, version: int, over: str
+) -> None:
     await run_over_workers(script, version, 3, over=over)

@@ -10,18 +10,24 @@ PAGE = TESTS.parent / "docs" / "conformance.md"
 
 # How many numbered statements each section has: of 5.0 by its appendix B, of 3.1.1 by its appendix B.
 STATEMENTS = {
-    "MQTT": (251, """
+    "MQTT": (
+        251,
+        """
         1.5.4:1-3 1.5.5:1-1 1.5.7:1-1 2.1.3:1-1 2.2.1:2-6 2.2.2:1-1 3.1.0:1-2 3.1.2:1-30 3.1.3:1-12 3.1.4:1-6 3.2.0:1-2
         3.2.2:1-22 3.3.1:1-13 3.3.2:1-20 3.3.4:1-10 3.4.2:1-3 3.5.2:1-3 3.6.1:1-1 3.6.2:1-3 3.7.2:1-3 3.8.1:1-1
         3.8.3:1-5 3.8.4:1-8 3.9.2:1-2 3.9.3:1-2 3.10.1:1-1 3.10.3:1-2 3.10.4:1-6 3.11.2:1-2 3.11.3:1-2 3.12.4:1-1
         3.14.0:1-1 3.14.1:1-1 3.14.2:1-4 3.14.4:1-3 3.15.1:1-1 3.15.2:1-3 4.1.0:1-2 4.2.0:1-1 4.3.1:1-1 4.3.2:1-5
         4.3.3:1-13 4.4.0:1-2 4.5.0:1-2 4.6.0:1-6 4.7.0:1-1 4.7.1:1-2 4.7.2:1-1 4.7.3:1-4 4.8.2:1-6 4.9.0:1-3
-        4.12.0:1-7 4.12.1:1-2 4.13.1:1-1 4.13.2:1-1 6.0.0:1-4"""),
-    "MQTT3": (141, """
+        4.12.0:1-7 4.12.1:1-2 4.13.1:1-1 4.13.2:1-1 6.0.0:1-4""",
+    ),
+    "MQTT3": (
+        141,
+        """
         1.5.3:1-3 2.2.2:1-2 2.3.1:1-7 3.1.0:1-2 3.1.2:1-24 3.1.3:1-11 3.1.4:1-5 3.2.0:1-1 3.2.2:1-6 3.3.1:1-12 3.3.2:1-3
         3.3.4:1-1 3.3.5:1-2 3.6.1:1-1 3.8.1:1-1 3.8.3:1-4 3.8.4:1-6 3.9.3:1-2 3.10.1:1-1 3.10.3:1-2 3.10.4:1-6
         3.12.4:1-1 3.14.1:1-1 3.14.4:1-3 4.1.0:1-2 4.3.1:1-1 4.3.2:1-2 4.3.3:1-2 4.4.0:1-1 4.5.0:1-2 4.6.0:1-6
-        4.7.1:1-3 4.7.2:1-1 4.7.3:1-4 4.8.0:1-2 6.0.0:1-4 7.0.0:1-2 7.1.1:1-1 7.1.2:1-1"""),
+        4.7.1:1-3 4.7.2:1-1 4.7.3:1-4 4.8.0:1-2 6.0.0:1-4 7.0.0:1-2 7.1.1:1-1 7.1.2:1-1""",
+    ),
 }
 CLAUSE = re.compile(r"\[(MQTT3?-\d+\.\d+\.\d+-\d+)\]")
 ROW = re.compile(r"^\| (MQTT3?-\S+) \| (.+) \| (.*)\|$")
@@ -32,9 +38,12 @@ SHORTEST_REASON = 15
 
 def statements() -> list[str]:
     """The numbers of the two standards, in their order."""
-    return [f"{standard}-{section}-{number}" for standard, (_, sections) in STATEMENTS.items()
-            for section, first, last in re.findall(r"([\d.]+):(\d+)-(\d+)", sections)
-            for number in range(int(first), int(last) + 1)]
+    return [
+        f"{standard}-{section}-{number}"
+        for standard, (_, sections) in STATEMENTS.items()
+        for section, first, last in re.findall(r"([\d.]+):(\d+)-(\d+)", sections)
+        for number in range(int(first), int(last) + 1)
+    ]
 
 
 @cache
@@ -75,15 +84,18 @@ def proofs() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
                 found[f"{path.relative_to(TESTS).as_posix()}::{node.name}"] = clauses_of(
-                    lines[node.lineno - 1:node.end_lineno])
+                    lines[node.lineno - 1 : node.end_lineno]
+                )
     return found
 
 
 def unproved() -> list[str]:
     """The statements without a test that says it proves them, save those that do not concern a server."""
-    return [clause for clause, (sentence, tests) in rows().items()
-            if not NOT_APPLICABLE.match(sentence)
-            and not any(clause in proofs().get(test, ()) for test in tests)]
+    return [
+        clause
+        for clause, (sentence, tests) in rows().items()
+        if not NOT_APPLICABLE.match(sentence) and not any(clause in proofs().get(test, ()) for test in tests)
+    ]
 
 
 def runs_under(test: str, version: str) -> bool:
@@ -131,10 +143,14 @@ def test_every_clause_that_a_test_proves_has_a_row() -> None:
 def test_no_file_names_a_statement_that_the_standards_do_not_have() -> None:
     known = set(statements())
     suffixes = {".py", ".pyx", ".pxd", ".txt", ".md", ".toml"}
-    wrong = [f"{path}: {clause}" for folder in ("broker", "router", "mesh", "analytics", "docs", "tests")
-             for path in sorted((TESTS.parent / folder).rglob("*")) if path.suffix in suffixes
-             for clause in re.findall(r"\bMQTT3?-\d[\d.]*(?:-\d+)?", path.read_text(encoding="utf-8"))
-             if clause not in known]
+    wrong = [
+        f"{path}: {clause}"
+        for folder in ("broker", "router", "mesh", "analytics", "docs", "tests")
+        for path in sorted((TESTS.parent / folder).rglob("*"))
+        if path.suffix in suffixes
+        for clause in re.findall(r"\bMQTT3?-\d[\d.]*(?:-\d+)?", path.read_text(encoding="utf-8"))
+        if clause not in known
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -155,8 +171,11 @@ def test_nothing_that_a_server_must_do_is_unproved() -> None:
 
 
 def test_a_proof_is_tried_under_the_version_whose_statement_it_proves() -> None:
-    wrong = [clause for clause, (_, tests) in rows().items() if tests and not any(
-        runs_under(test, "5.0" if clause.startswith("MQTT-") else "3.1.1") for test in tests)]
+    wrong = [
+        clause
+        for clause, (_, tests) in rows().items()
+        if tests and not any(runs_under(test, "5.0" if clause.startswith("MQTT-") else "3.1.1") for test in tests)
+    ]
     for clause, other in same_rows().items():
         tests = rows()[other][1]
         if tests and not any(runs_under(test, "3.1.1") for test in tests):

@@ -20,8 +20,9 @@ from tests.support.embedded import CONFIG, TIMEOUT_S
 from tests.support.scram import ScramClient
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8"),
-                      re.MULTILINE | re.DOTALL)
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
 
 
 def defined(name: str) -> Any:
@@ -46,8 +47,14 @@ def test_the_gateway_measures_obeys_and_tells_who_is_there(tmp_path: Path) -> No
     port_in_text = "tcp://127.0.0.1:1883"
     assert port_in_text in EXAMPLES[0]
     program.write_text(EXAMPLES[0].replace(port_in_text, "tcp://127.0.0.1:0"), encoding="utf-8")
-    with subprocess.Popen([sys.executable, "-W", "error", program], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as gateway:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", program],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as gateway:
         assert gateway.stdout is not None
         try:
             found = re.fullmatch(r"listening on .*\b127\.0\.0\.1:(\d+)\n", line := gateway.stdout.readline())
@@ -90,19 +97,33 @@ def test_the_seams_decide_who_comes_in_and_what_they_may_do() -> None:
             return f"{error.reason.name}"
 
     async def main() -> list[str]:
-        async with open_broker(CONFIG, authenticator=defined("Passwords")(), acl=defined("OwnTopics")(),
-                               admission=defined("Doorkeeper")()) as broker:
+        async with open_broker(
+            CONFIG, authenticator=defined("Passwords")(), acl=defined("OwnTopics")(), admission=defined("Doorkeeper")()
+        ) as broker:
             port = broker.addresses[0].port
-            return [await trio.to_thread.run_sync(ask, port, *client) for client in (
-                (b"a", "ann", b"correct horse"), (b"b", "ann", b"wrong"), (b"c", None, None),
-                (b"d", "meter-7", b"battery staple"), (b"test-1", "ann", b"correct horse"))]
+            return [
+                await trio.to_thread.run_sync(ask, port, *client)
+                for client in (
+                    (b"a", "ann", b"correct horse"),
+                    (b"b", "ann", b"wrong"),
+                    (b"c", None, None),
+                    (b"d", "meter-7", b"battery staple"),
+                    (b"test-1", "ann", b"correct horse"),
+                )
+            ]
 
     assert trio.run(main) == [
-        "0x1 published", "BAD_USER_NAME_OR_PASSWORD", "BAD_USER_NAME_OR_PASSWORD", "NOT_AUTHORIZED", "BANNED"]
+        "0x1 published",
+        "BAD_USER_NAME_OR_PASSWORD",
+        "BAD_USER_NAME_OR_PASSWORD",
+        "NOT_AUTHORIZED",
+        "BANNED",
+    ]
 
 
 async def test_a_password_is_proved_or_sent() -> None:
     async with open_broker(CONFIG, authenticator=defined("ScramOrPasswords")(defined("Passwords")())) as broker:
+
         async def enter(connect: Connect, scram: ScramClient | None) -> Connack:
             """Return the CONNACK of a client."""
             stream = await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port)

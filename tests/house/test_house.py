@@ -41,7 +41,7 @@ LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 
 DOCS = ROOT / "docs"
-GENERATED = {"changes"}              # folders of docs/ whose files are parts of another page, and no pages
+GENERATED = {"changes"}  # folders of docs/ whose files are parts of another page, and no pages
 # A Markdown link, and code that is a file's path or, with its parentheses, a function's or a class's name.
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
@@ -145,8 +145,11 @@ def test_no_file_is_too_long_for_one_head() -> None:
 
 def set_from_outside(text: str) -> set[str]:
     """The attributes that are assigned to and not those of `self`."""
-    return {ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self"}
+    return {
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self"
+    }
 
 
 @pytest.mark.parametrize("name", ["worker.py", "mesh_links.py"])
@@ -170,7 +173,7 @@ def lengths_of_functions(text: str) -> dict[str, int]:
             continue
         end = first + 1
         while lines[first:end] and "".join(lines[first:end]).count("(") > "".join(lines[first:end]).count(")"):
-            end += 1                     # a signature's last line may be as little indented as its first
+            end += 1  # a signature's last line may be as little indented as its first
         last = end
         while end < len(lines) and (not lines[end].strip() or lines[end].startswith(f"{beginning[1]} ")):
             end += 1
@@ -252,8 +255,11 @@ def pages() -> list[Path]:
 
 def test_every_page_is_on_the_map() -> None:
     linked = {(DOCS / name).resolve() for name in LINK.findall((DOCS / "README.md").read_text(encoding="utf-8"))}
-    missing = [str(path.relative_to(DOCS)) for path in sorted(DOCS.rglob("*.md"))
-               if path not in linked and path.name != "README.md" and not GENERATED & set(path.relative_to(DOCS).parts)]
+    missing = [
+        str(path.relative_to(DOCS))
+        for path in sorted(DOCS.rglob("*.md"))
+        if path not in linked and path.name != "README.md" and not GENERATED & set(path.relative_to(DOCS).parts)
+    ]
     assert not missing, f"not in docs/README.md: {missing}"
 
 
@@ -275,8 +281,11 @@ def test_a_page_names_a_module_by_a_path_that_exists() -> None:
 
 def test_every_folder_of_tests_says_what_is_in_it() -> None:
     page = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
-    folders = {path.relative_to(ROOT / "tests").parts[0] for path in tracked()
-               if path.is_relative_to(ROOT / "tests") and path.parent != ROOT / "tests"}
+    folders = {
+        path.relative_to(ROOT / "tests").parts[0]
+        for path in tracked()
+        if path.is_relative_to(ROOT / "tests") and path.parent != ROOT / "tests"
+    }
     assert set(re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE)) == folders
 
 
@@ -350,17 +359,36 @@ def test_the_table_of_behaviours_has_some_thirty_and_names_what_does_each() -> N
 
 def test_the_public_module_only_re_exports() -> None:
     module = ast.parse((ROOT / "shoal.py").read_text(encoding="utf-8"))
-    check = ["import shoal_packages", "shoal_packages.check('router', 'mesh', 'broker')"]      # what stands in the way
+    check = ["import shoal_packages", "shoal_packages.check('router', 'mesh', 'broker')"]  # what stands in the way
     assert [ast.unparse(statement) for statement in module.body[1:3]] == check
     for statement in module.body[3:]:
         is_all = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__"
         assert isinstance(statement, ast.ImportFrom) or is_all, ast.unparse(statement)
 
 
-@pytest.mark.parametrize("name", [
-    "run", "test", "lint", "test-checked", "mutants", "bench", "bench-check", "profile", "wheel", "fuzz", "test-leaks",
-    "soak", "capacity", "demo", "bench-analytics", "test-lake-kills", "test-cluster",
-    "changelog"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run",
+        "test",
+        "lint",
+        "test-checked",
+        "mutants",
+        "bench",
+        "bench-check",
+        "profile",
+        "wheel",
+        "fuzz",
+        "test-leaks",
+        "soak",
+        "capacity",
+        "demo",
+        "bench-analytics",
+        "test-lake-kills",
+        "test-cluster",
+        "changelog",
+    ],
+)
 def test_the_makefile_has_the_targets_that_the_documentation_names(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^(?:.* )?{name}(?: .*)?:", makefile, re.MULTILINE)

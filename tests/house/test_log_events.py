@@ -14,7 +14,7 @@ METHODS = {"debug": "debug", "info": "info", "warning": "warning", "error": "err
 CALL = re.compile(r"\blog\.(debug|info|warning|error|exception)\(\s*\"([a-z_]+)\"")
 OWN_LINE = re.compile(r"_own_line\(\"([a-z_]+)\"|\"event\": \"(log_[a-z_]+)\"")
 LOGGER = re.compile(r'^log = (?:logs\.)?get\("(\w+)"\)$', re.MULTILINE)
-UNFIXED = {"connection_ended": {"debug"}}         # levels that its meaning speaks of
+UNFIXED = {"connection_ended": {"debug"}}  # levels that its meaning speaks of
 
 
 class Call(NamedTuple):
@@ -37,25 +37,35 @@ def calls() -> dict[str, list[Call]]:
                     if is_call(node):
                         assert isinstance(node, ast.Call)
                         assert isinstance(node.func, ast.Attribute)
-                        found[name_of(node)].append(Call(
-                            METHODS[node.func.attr],
-                            frozenset(keyword.arg for keyword in node.keywords if keyword.arg) - {"exc_info"},
-                            logger[1] if logger else None))
+                        found[name_of(node)].append(
+                            Call(
+                                METHODS[node.func.attr],
+                                frozenset(keyword.arg for keyword in node.keywords if keyword.arg) - {"exc_info"},
+                                logger[1] if logger else None,
+                            )
+                        )
     for first, second in OWN_LINE.findall((ROOT / "broker/logs.py").read_text()):
         found[first or second].append(Call("error" if second else "warning", frozenset()))
     return found
 
 
 def is_call(node: ast.AST) -> bool:
-    return (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS
-            and isinstance(node.func.value, ast.Name | ast.Attribute) and "log" in ast.unparse(node.func.value)
-            and bool(node.args) and bool(name_of(node)))
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in METHODS
+        and isinstance(node.func.value, ast.Name | ast.Attribute)
+        and "log" in ast.unparse(node.func.value)
+        and bool(node.args)
+        and bool(name_of(node))
+    )
 
 
 def name_of(node: ast.Call) -> str:
     """Return the event, or the last of those that an expression chooses from."""
-    constants = [each.value for each in ast.walk(node.args[0])
-                 if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    constants = [
+        each.value for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
     return constants[-1] if constants else ""
 
 
@@ -75,15 +85,19 @@ def test_every_event_is_in_the_table_with_its_level_and_its_fields() -> None:
 
 
 def test_no_event_is_in_the_table_that_the_code_does_not_log() -> None:
-    text = "".join(path.read_text() for package in ("broker", "mesh", "router")
-                   for path in (ROOT / package).rglob("*.py*") if path.suffix in (".py", ".pyx")
-                   and path.name != "log_events.py")
+    text = "".join(
+        path.read_text()
+        for package in ("broker", "mesh", "router")
+        for path in (ROOT / package).rglob("*.py*")
+        if path.suffix in (".py", ".pyx") and path.name != "log_events.py"
+    )
     assert [name for name in events() if f'"{name}"' not in text] == []
 
 
 def test_the_page_is_that_of_the_table() -> None:
     assert (ROOT / "docs/log-events.md").read_text() == page(), (
-        "python -m broker.telemetry.log_events > docs/log-events.md")
+        "python -m broker.telemetry.log_events > docs/log-events.md"
+    )
 
 
 def test_no_event_is_named_twice() -> None:

@@ -72,26 +72,51 @@ async def published(client: Device, topic: bytes) -> int:
 REFUSED = Reason.NOT_AUTHORIZED
 
 
-@pytest.mark.parametrize(("user", "topic", "expected"), [
-    ("ann", b"plant/a", True), ("ann", b"plant/secret/a", False), ("ann", b"plant/secret", False),
-    ("ann", b"other", False), ("bob", b"plant/a/state", False), ("bob", b"devices/c1/up", True),
-    ("bob", b"devices/c2/up", False), (None, b"public/a", False), (None, b"devices/c1", True),
-    ("zoe", b"plant/a", False), ("ann", b"$SYS/a", False), ("a+", b"devices/c1/up", False)])
+@pytest.mark.parametrize(
+    ("user", "topic", "expected"),
+    [
+        ("ann", b"plant/a", True),
+        ("ann", b"plant/secret/a", False),
+        ("ann", b"plant/secret", False),
+        ("ann", b"other", False),
+        ("bob", b"plant/a/state", False),
+        ("bob", b"devices/c1/up", True),
+        ("bob", b"devices/c2/up", False),
+        (None, b"public/a", False),
+        (None, b"devices/c1", True),
+        ("zoe", b"plant/a", False),
+        ("ann", b"$SYS/a", False),
+        ("a+", b"devices/c1/up", False),
+    ],
+)
 async def test_a_publish_is_answered_by_the_file(
-        tmp_path: Path, user: str | None, topic: bytes, expected: bool) -> None:
+    tmp_path: Path, user: str | None, topic: bytes, expected: bool
+) -> None:
     async with serving(settings(written(tmp_path))) as broker, device(broker, b"c1", user_name=user) as client:
         reason = await published(client, topic)
         assert reason == (Reason.NO_MATCHING_SUBSCRIBERS if expected else REFUSED)
 
 
-@pytest.mark.parametrize(("user", "topic_filter", "expected"), [
-    ("ann", b"plant/a/#", True), ("ann", b"plant/secret/a", False), ("ann", b"other/#", False),
-    ("bob", b"plant/+/state", True), ("bob", b"plant/a/b", False), (None, b"public/#", True),
-    ("ann", b"public/#", False),
-    ("bob", b"devices/c1/#", True), ("bob", b"$share/g/devices/c1/+", True), ("bob", b"$share/g/devices/c2/+", False),
-    ("bob", b"$SYS/#", True), ("zoe", b"$SYS/broker/uptime", True)])
+@pytest.mark.parametrize(
+    ("user", "topic_filter", "expected"),
+    [
+        ("ann", b"plant/a/#", True),
+        ("ann", b"plant/secret/a", False),
+        ("ann", b"other/#", False),
+        ("bob", b"plant/+/state", True),
+        ("bob", b"plant/a/b", False),
+        (None, b"public/#", True),
+        ("ann", b"public/#", False),
+        ("bob", b"devices/c1/#", True),
+        ("bob", b"$share/g/devices/c1/+", True),
+        ("bob", b"$share/g/devices/c2/+", False),
+        ("bob", b"$SYS/#", True),
+        ("zoe", b"$SYS/broker/uptime", True),
+    ],
+)
 async def test_a_subscribe_is_answered_by_the_file(
-        tmp_path: Path, user: str | None, topic_filter: bytes, expected: bool) -> None:
+    tmp_path: Path, user: str | None, topic_filter: bytes, expected: bool
+) -> None:
     async with serving(settings(written(tmp_path))) as broker:
         async with device(broker, b"c1", user_name=user) as client:
             assert await granted(client, topic_filter) == (0 if expected else REFUSED)
@@ -101,10 +126,15 @@ async def test_a_subscribe_is_answered_by_the_file(
 
 async def test_a_wider_topic_filter_is_narrowed_or_where_that_is_set_refused(tmp_path: Path) -> None:
     file = written(tmp_path)
+    # fmt: off
     narrow, strict = (AclFileTable(file=str(file), subscribe=way) for way in ("narrow", "strict"))     # type: ignore[arg-type]
+    # fmt: on
     for tables, expected in (((narrow,), 0), ((strict,), REFUSED), ((narrow, strict), REFUSED)):
-        async with serving(msgspec.structs.replace(CONFIG, authorizer=tables)) as broker, \
-                device(broker, b"c1", user_name="ann") as ann, broker.client("inside") as inside:
+        async with (
+            serving(msgspec.structs.replace(CONFIG, authorizer=tables)) as broker,
+            device(broker, b"c1", user_name="ann") as ann,
+            broker.client("inside") as inside,
+        ):
             await inside.publish("plant/a", b"kept", retain=True)
             await inside.publish("other", b"kept", retain=True)
             # Of plant/# plant/secret/# is denied.
@@ -123,8 +153,11 @@ async def test_a_wider_topic_filter_is_narrowed_or_where_that_is_set_refused(tmp
 
 
 async def test_what_is_allowed_comes_and_what_is_not_does_not(tmp_path: Path) -> None:
-    async with serving(settings(written(tmp_path))) as broker, device(broker, b"c1", user_name="ann") as ann, \
-            device(broker, b"c2", version=4, user_name="bob") as bob:
+    async with (
+        serving(settings(written(tmp_path))) as broker,
+        device(broker, b"c1", user_name="ann") as ann,
+        device(broker, b"c2", version=4, user_name="bob") as bob,
+    ):
         await ann.subscribe(b"plant/a/#")
         # 3.1.1 has no answer that says no: the message is acknowledged and dropped.
         await bob.publish(b"plant/a/x", b"from bob", 1)
@@ -145,9 +178,12 @@ async def test_a_will_has_the_rights_of_its_client(tmp_path: Path) -> None:
 
 async def test_a_change_counts_for_publishers_that_are_connected(tmp_path: Path) -> None:
     file = written(tmp_path)
-    async with serving(settings(file)) as broker, device(broker, b"c1", user_name="ann") as ann, \
-            device(broker, b"c2", user_name="bob") as bob:
-        for _ in range(3):               # so that the answer is remembered
+    async with (
+        serving(settings(file)) as broker,
+        device(broker, b"c1", user_name="ann") as ann,
+        device(broker, b"c2", user_name="bob") as bob,
+    ):
+        for _ in range(3):  # so that the answer is remembered
             assert await published(ann, b"plant/a") != REFUSED
             assert await published(bob, b"plant/a") == REFUSED
         written(tmp_path, ACL.replace(b"user ann", b"user bob"))
@@ -167,7 +203,8 @@ async def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> Non
         await broker.reload.reload()
         assert broker.reload.error == (
             f"authorizer 2: The ACL file {second} cannot be used: line 3: found 'topics', expected user, topic or "
-            "pattern.")
+            "pattern."
+        )
         assert broker.reload.failed == 1
         assert await published(ann, b"plant/a") != REFUSED
         second.unlink()

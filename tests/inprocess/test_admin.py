@@ -54,10 +54,9 @@ class Asked:
         return caught.value.status, caught.value.reason
 
 
-def asking(
-    run: Callable[[Asked], Awaitable[None]], config: Config = CONFIG, **seams: Any
-) -> Callable[[Path], None]:
+def asking(run: Callable[[Asked], Awaitable[None]], config: Config = CONFIG, **seams: Any) -> Callable[[Path], None]:
     """Make a test of `async def test(asked)`: a broker with a log in a folder of its own."""
+
     def test(tmp_path: Path) -> None:
         async def main() -> None:
             with trio.fail_after(TIMEOUT_S):
@@ -121,7 +120,8 @@ async def test_an_in_process_client_is_listed_too(asked: Asked) -> None:
         await client.subscribe("a/+")
         assert [(row["client"], row["in_process"]) for row in await asked.rows("/clients")] == [("inside", True)]
         assert await asked.rows("/subscriptions") == [
-            {"client": "inside", "in_process": True, "worker": 0, "topic_filter": "a/+", "qos": 0}]
+            {"client": "inside", "in_process": True, "worker": 0, "topic_filter": "a/+", "qos": 0}
+        ]
 
 
 @asking
@@ -206,33 +206,46 @@ async def test_a_kick_with_the_session_ends_it_connected_or_not(asked: Asked) ->
 async def test_what_is_published_reaches_its_receivers_and_is_retained(asked: Asked) -> None:
     async with device(asked.broker, b"c", **KEPT) as client:
         await client.subscribe(b"t/#", 1)
-        answer = await asked.get(
-            "/publish", "POST", b'{"topic": "t/1", "payload": "hi", "qos": 1, "retain": true}')
+        answer = await asked.get("/publish", "POST", b'{"topic": "t/1", "payload": "hi", "qos": 1, "retain": true}')
         assert answer == {"topic": "t/1", "receivers": 1, "recorded": True, "unknown": []}
         message = await acknowledged(client)
         assert (message.topic, message.payload, message.qos) == (b"t/1", b"hi", 1)
         await asked.get("/publish", "POST", b'{"topic": "t/2", "payload_base64": "/w==", "retain": true}')
         assert (await client.receive()).payload == b"\xff"
     rows = await asked.rows("/retained?filter=t/%2B&limit=1")
-    assert [(row["topic"], row.get("payload"), row.get("payload_base64")) for row in sorted(
-        rows, key=lambda row: row["topic"])] == [("t/1", "hi", None), ("t/2", None, "/w==")]
+    assert [
+        (row["topic"], row.get("payload"), row.get("payload_base64"))
+        for row in sorted(rows, key=lambda row: row["topic"])
+    ] == [("t/1", "hi", None), ("t/2", None, "/w==")]
 
 
 @asking
 async def test_wrong_questions_are_refused_and_disturb_nothing(asked: Asked) -> None:
     for method, target, body, status in (
-            ("GET", "/nothing", b"", 404), ("GET", "/", b"", 404), ("POST", "/clients", b"", 405),
-            ("DELETE", "/clients/x", b"", 405), ("GET", "/clients?limit=x", b"", 400),
-            ("GET", "/clients?wrong=1", b"", 400), ("GET", "/routes", b"", 400),
-            ("GET", "/routes?topic=a/%23", b"", 400), ("GET", "/routes?topic=a&publisher=x", b"", 404),
-            ("GET", "/retained?filter=%23/a", b"", 400), ("GET", "/retained?filter=$share/a/b", b"", 400),
-            ("POST", "/publish", b"{", 400), ("POST", "/publish", b"[]", 400), ("POST", "/publish", b"{}", 400),
-            ("POST", "/publish", b'{"topic": "a/+"}', 400), ("POST", "/publish", b'{"topic": 1}', 400),
-            ("POST", "/publish", b'{"topic": "a", "qos": 3}', 400), ("POST", "/publish", b'{"topic": "$SYS/a"}', 400),
-            ("POST", "/publish", b'{"topic": "a", "qos": true}', 400),
-            ("POST", "/publish", b'{"topic": "a", "payload_base64": "?"}', 400),
-            ("PUT", "/log-level", b'{"level": "loud"}', 400), ("GET", "/clients/x/why?topic=a", b"", 404),
-            ("GET", "/sessions?connected=perhaps", b"", 400)):
+        ("GET", "/nothing", b"", 404),
+        ("GET", "/", b"", 404),
+        ("POST", "/clients", b"", 405),
+        ("DELETE", "/clients/x", b"", 405),
+        ("GET", "/clients?limit=x", b"", 400),
+        ("GET", "/clients?wrong=1", b"", 400),
+        ("GET", "/routes", b"", 400),
+        ("GET", "/routes?topic=a/%23", b"", 400),
+        ("GET", "/routes?topic=a&publisher=x", b"", 404),
+        ("GET", "/retained?filter=%23/a", b"", 400),
+        ("GET", "/retained?filter=$share/a/b", b"", 400),
+        ("POST", "/publish", b"{", 400),
+        ("POST", "/publish", b"[]", 400),
+        ("POST", "/publish", b"{}", 400),
+        ("POST", "/publish", b'{"topic": "a/+"}', 400),
+        ("POST", "/publish", b'{"topic": 1}', 400),
+        ("POST", "/publish", b'{"topic": "a", "qos": 3}', 400),
+        ("POST", "/publish", b'{"topic": "$SYS/a"}', 400),
+        ("POST", "/publish", b'{"topic": "a", "qos": true}', 400),
+        ("POST", "/publish", b'{"topic": "a", "payload_base64": "?"}', 400),
+        ("PUT", "/log-level", b'{"level": "loud"}', 400),
+        ("GET", "/clients/x/why?topic=a", b"", 404),
+        ("GET", "/sessions?connected=perhaps", b"", 400),
+    ):
         assert (await asked.refused(target, method, body))[0] == status, (method, target, body)
     assert (await asked.get("/status"))["ready"]
 
@@ -260,7 +273,10 @@ async def test_routes_say_who_gets_a_message_and_why(asked: Asked) -> None:
         assert found["publisher"] == {"client": "own", "connected": True, "allowed": True, "decided_by": "AllowAll"}
         rows = {row["client"]: row for row in found["rows"]}
         assert {name: (row["qos"], row["outcome"]) for name, row in rows.items()} == {
-            "away": (1, "queued"), "here": (1, "sent"), "own": (None, "no_local")}
+            "away": (1, "queued"),
+            "here": (1, "sent"),
+            "own": (None, "no_local"),
+        }
         assert {match["topic_filter"]: match["qos"] for match in rows["here"]["filters"]} == {"a/b": 0, "a/#": 2}
         at_0 = {row["client"]: row["outcome"] for row in (await asked.get("/routes?topic=a/b"))["rows"]}
         assert at_0 == {"away": "offline", "here": "sent", "own": "sent"}
@@ -333,8 +349,12 @@ async def test_why_tells_queued_from_sent_and_from_acknowledged(asked: Asked) ->
         await publisher.publish(b"a/1", b"waiting", 1)
         await client.receive()
         answer = await asked.get("/clients/c/why?topic=a/1")
-        assert fates(answer) == [("taken", "acknowledged"), ("refused", "refused"), ("half", "received_not_complete"),
-                                 ("waiting", "sent_not_acknowledged")]
+        assert fates(answer) == [
+            ("taken", "acknowledged"),
+            ("refused", "refused"),
+            ("half", "received_not_complete"),
+            ("waiting", "sent_not_acknowledged"),
+        ]
         assert answer["messages"][1]["reason"] == "0x97"
         assert answer["messages"][3]["packet_identifier"] == 5
         assert answer["filters"] == [{"topic_filter": "a/#", "qos": 2}]
@@ -357,7 +377,8 @@ async def _full_queue(asked: Asked) -> None:
 
 
 test_why_names_the_reason_for_which_a_message_was_left_out = asking(
-    _full_queue, Config(listen=CONFIG.listen, mqtt=Mqtt(queue_messages_max=2), shutdown=Shutdown(drain_s=0.5)))
+    _full_queue, Config(listen=CONFIG.listen, mqtt=Mqtt(queue_messages_max=2), shutdown=Shutdown(drain_s=0.5))
+)
 
 
 @asking
@@ -414,7 +435,7 @@ class Watcher:
                     self.arrived = trio.Event()
         finally:
             with trio.CancelScope(shield=True):
-                await answer.lines.aclose()          # type: ignore[attr-defined]
+                await answer.lines.aclose()  # type: ignore[attr-defined]
 
     async def until(self, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         while not any(map(wanted, self.events)):
@@ -437,8 +458,15 @@ async def test_a_trace_shows_a_client_from_its_connect_to_its_end(asked: Asked) 
         nursery.cancel_scope.cancel()
     seen = [(event.get("direction", "event"), event.get("packet", event.get("event"))) for event in events]
     assert seen == [
-        ("event", "connected"), ("out", "CONNACK"), ("in", "SUBSCRIBE"), ("out", "SUBACK"), ("out", "PUBLISH"),
-        ("in", "PUBACK"), ("in", "DISCONNECT"), ("event", "connection_ended")]
+        ("event", "connected"),
+        ("out", "CONNACK"),
+        ("in", "SUBSCRIBE"),
+        ("out", "SUBACK"),
+        ("out", "PUBLISH"),
+        ("in", "PUBACK"),
+        ("in", "DISCONNECT"),
+        ("event", "connection_ended"),
+    ]
     assert events[0]["user_name"] == "me"
     assert "hidden" not in str(events)
     assert (events[4]["topic"], events[4]["payload"], events[-1]["reason"]) == ("t", "hi", "client_disconnect")
@@ -459,7 +487,9 @@ async def test_a_trace_that_begins_in_the_middle_knows_topic_aliases(asked: Aske
             events = await watcher.until(lambda event: event["direction"] == "out")
             nursery.cancel_scope.cancel()
     assert [(event["direction"], event["topic"], event["payload"]) for event in events] == [
-        ("in", "in", "x"), ("out", "in", "x")]
+        ("in", "in", "x"),
+        ("out", "in", "x"),
+    ]
 
 
 @asking
@@ -467,7 +497,7 @@ async def test_a_malformed_packet_is_seen_and_then_the_end(asked: Asked) -> None
     watcher = Watcher(asked, "/clients/c/trace")
     async with device(asked.broker, b"c") as client, trio.open_nursery() as nursery:
         await nursery.start(watcher.run)
-        await client.client.send(b"\x36\x02\x00\x00", False)         # PUBLISH of QoS 3
+        await client.client.send(b"\x36\x02\x00\x00", False)  # PUBLISH of QoS 3
         assert (await client.receive()).reason == Reason.MALFORMED_PACKET
         events = await watcher.until(lambda event: event.get("packet") == "DISCONNECT")
         nursery.cancel_scope.cancel()
@@ -492,8 +522,11 @@ async def _watched(asked: Asked) -> None:
             await publisher.publish(b"a", b"3", 0)
             await watcher.until(lambda event: event.get("reason") == "offline")
         nursery.cancel_scope.cancel()
-    deliveries = [(event["qos"], event["outcome"], event.get("reason")) for event in watcher.events
-                  if event.get("event") == "delivery"]
+    deliveries = [
+        (event["qos"], event["outcome"], event.get("reason"))
+        for event in watcher.events
+        if event.get("event") == "delivery"
+    ]
     assert deliveries == [(1, "sent", None), (1, "queued", None), (0, "dropped", "offline")]
     packets = [(event["packet"], event["packet_identifier"]) for event in watcher.events if "packet" in event]
     assert packets == [("PUBLISH", 2), ("PUBACK", 2)]

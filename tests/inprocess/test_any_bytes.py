@@ -14,7 +14,7 @@ from tests.support.doubles import QuickAuthenticator
 from tests.support.script import Script
 from tests.support.strategies import packets_of
 
-CONFIG = config_for(Script(path=None, versions=(), lines=[]))    # type: ignore[arg-type]
+CONFIG = config_for(Script(path=None, versions=(), lines=[]))  # type: ignore[arg-type]
 
 
 def outcome_of(version: int | None, stream: bytes, cuts: list[int]) -> tuple[bytes, str | None, dict[str, int]]:
@@ -49,12 +49,25 @@ versions = st.sampled_from((None, 4, 5))
 noise = st.binary(max_size=60)
 valid = st.sampled_from((4, 5)).flatmap(
     lambda version: st.lists(packets_of(version), max_size=4).map(
-        lambda some: b"".join(encode(packet, version) for packet in some)))
-plausible = st.lists(st.sampled_from((
-    encode(Publish(b"a", b"x"), 4), encode(Publish(b"a", b"x", 1, False, False, 1), 4),
-    encode(Publish(b"a", b"x", 2, False, False, 1), 5), encode(Subscribe(1, (subscription(b"a", 2),)), 4),
-    encode(Subscribe(1, (subscription(b"a", 2),)), 5), b"\xc0\0", b"\x62\x02\0\x01", b"\x40\x02\0\x01", b"\xe0\0",
-)), max_size=6).map(b"".join)
+        lambda some: b"".join(encode(packet, version) for packet in some)
+    )
+)
+plausible = st.lists(
+    st.sampled_from(
+        (
+            encode(Publish(b"a", b"x"), 4),
+            encode(Publish(b"a", b"x", 1, False, False, 1), 4),
+            encode(Publish(b"a", b"x", 2, False, False, 1), 5),
+            encode(Subscribe(1, (subscription(b"a", 2),)), 4),
+            encode(Subscribe(1, (subscription(b"a", 2),)), 5),
+            b"\xc0\0",
+            b"\x62\x02\0\x01",
+            b"\x40\x02\0\x01",
+            b"\xe0\0",
+        )
+    ),
+    max_size=6,
+).map(b"".join)
 streams = st.one_of(noise, valid, plausible, st.tuples(plausible, noise).map(b"".join))
 
 
@@ -67,8 +80,13 @@ def test_any_bytes_whole_and_cut_anywhere_give_the_same(version: int | None, str
 
 
 def test_a_stream_cut_at_every_byte_gives_the_same() -> None:
-    stream = (encode(Subscribe(1, (subscription(b"a", 2),)), 5)
-              + encode(Publish(b"a", b"x" * 200, 2, True, False, 1), 5) + b"\x62\x02\0\x01" + b"\xc0\0" + b"\xf0\0")
+    stream = (
+        encode(Subscribe(1, (subscription(b"a", 2),)), 5)
+        + encode(Publish(b"a", b"x" * 200, 2, True, False, 1), 5)
+        + b"\x62\x02\0\x01"
+        + b"\xc0\0"
+        + b"\xf0\0"
+    )
     assert outcome_of(5, stream, list(range(len(stream)))) == outcome_of(5, stream, [])
 
 
@@ -81,17 +99,20 @@ def test_a_connect_that_ends_early_ends_its_client_alone(version: int) -> None:
         assert reason in ("malformed_packet", "unsupported_protocol_version"), (length, reason)
 
 
-@pytest.mark.parametrize(("stream", "reason", "words"), [
-    # A ClientHello begins like a CONNECT with flags: once it was taken for one.
-    (b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03", "tls_on_plain_port", b"\x15\x03\x01\x00\x02\x02\x28"),
-    (b"\x16\x03\x03\x01", "tls_on_plain_port", b"\x15\x03\x01\x00\x02\x02\x28"),
-    (b"GET /mqtt HTTP/1.1\r\nUpgrade: websocket\r\n\r\n", "http_on_plain_port", b"HTTP/1.1 400 Bad Request\r\n"),
-    (b"SSH-2.0-x\r\n", "protocol_error", b""),
-])
+@pytest.mark.parametrize(
+    ("stream", "reason", "words"),
+    [
+        # A ClientHello begins like a CONNECT with flags: once it was taken for one.
+        (b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03", "tls_on_plain_port", b"\x15\x03\x01\x00\x02\x02\x28"),
+        (b"\x16\x03\x03\x01", "tls_on_plain_port", b"\x15\x03\x01\x00\x02\x02\x28"),
+        (b"GET /mqtt HTTP/1.1\r\nUpgrade: websocket\r\n\r\n", "http_on_plain_port", b"HTTP/1.1 400 Bad Request\r\n"),
+        (b"SSH-2.0-x\r\n", "protocol_error", b""),
+    ],
+)
 def test_another_protocol_is_answered_in_its_own_words(stream: bytes, reason: str, words: bytes) -> None:
     # Proves: [MQTT-3.1.0-1]
     output, ended, counts = outcome_of(None, stream, [])
-    assert (output[:len(words)], ended, counts) == (words, reason, {reason: 1})
+    assert (output[: len(words)], ended, counts) == (words, reason, {reason: 1})
     assert bool(output) == bool(words)
     assert outcome_of(None, stream, list(range(len(stream)))) == (output, ended, counts)
 

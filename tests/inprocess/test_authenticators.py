@@ -25,6 +25,7 @@ SCRAM = ScramSha256({"user": PENCIL, "root": PENCIL}, iterations=4096)
 
 # Clients that leave ------------------------------------------------------------------------------------------------
 
+
 class Host:
     """Asks a client in the method `ask`, thinks in any other; counts who is with it."""
 
@@ -103,7 +104,7 @@ async def test_an_authenticator_that_cannot_be_stopped_counts_as_pending_until_i
         (connection,) = pending.connections.values()
         dawdler.done.set()
         await here.is_empty()
-        assert connection.pending_bytes == 0        # the challenge had nobody to go to
+        assert connection.pending_bytes == 0  # the challenge had nobody to go to
 
 
 async def test_nothing_is_kept_of_an_authentication_without_a_method() -> None:
@@ -127,6 +128,7 @@ async def test_clients_that_are_asked_and_do_not_answer_do_not_keep_others_out()
 
 
 # Authenticators that fail ------------------------------------------------------------------------------------------
+
 
 class Broken:
     """Fails in the way that the client identifier names, or lets the client in."""
@@ -239,7 +241,7 @@ async def test_an_auth_with_any_byte_changed_is_an_answer_or_an_error_and_leaves
                         assert connection.is_open
                         if packet is answer:
                             await say(connection, again)
-                    await say(connection, packet[:position] + bytes((value,)) + packet[position + 1:])
+                    await say(connection, packet[:position] + bytes((value,)) + packet[position + 1 :])
                     if not connection.is_closing:
                         connection.close(CloseReason.CONNECTION_LOST)
                         await say(connection, b"")

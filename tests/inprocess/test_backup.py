@@ -184,7 +184,8 @@ def test_segments_that_are_removed_meanwhile_are_not_in_the_backup(tmp_path: Pat
     assert manifest.workers[0] == {"first_number": 8, "last_number": 20, "incarnation": 5}
     assert records(copy) == list(range(8, 21))
     assert sorted(manifest.files) == [
-        "worker-0/incarnation", *(f"worker-0/{segment_name(number)}" for number in (3, 4, 5))
+        "worker-0/incarnation",
+        *(f"worker-0/{segment_name(number)}" for number in (3, 4, 5)),
     ]
     restore(copy, folder(tmp_path / "new"))
     assert records(tmp_path / "new") == list(range(8, 21))
@@ -387,8 +388,13 @@ def test_damaged_retained_messages_are_named_and_no_copy_is_made(tmp_path: Path,
     data = tmp_path / "data"
     write(data, 3)
     folder(data / "retained")
-    subprocess.run([sys.executable, "-c", FILL, str(data / "retained")], cwd=ROOT, check=True, stdin=subprocess.DEVNULL,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-c", FILL, str(data / "retained")],
+        cwd=ROOT,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     path = data / "retained" / "data.mdb"
     content = bytearray(path.read_bytes())
     if damage == "value":
@@ -396,7 +402,7 @@ def test_damaged_retained_messages_are_named_and_no_copy_is_made(tmp_path: Path,
             content[at] ^= 1
     elif damage == "page":
         for page in range(2, len(content) // 4096):
-            content[page * 4096 + 12] ^= 0x80      # where its entries end
+            content[page * 4096 + 12] ^= 0x80  # where its entries end
     else:
         (data / "retained" / "damaged").touch()
     path.write_bytes(content)
@@ -404,8 +410,12 @@ def test_damaged_retained_messages_are_named_and_no_copy_is_made(tmp_path: Path,
     for command in (["backup", tmp_path / "copy"], ["log", "verify"]):
         # In a process of its own: LMDB may end who reads a damaged page.
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", *map(str, command), "--data-dir", str(data)], cwd=ROOT,
-            check=False, capture_output=True, text=True)
+            [sys.executable, "-m", "broker.cli.main", *map(str, command), "--data-dir", str(data)],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 1, done
         assert f"{data / 'retained'} is damaged: " in done.stdout + done.stderr
     assert list((tmp_path / "copy").iterdir()) == []

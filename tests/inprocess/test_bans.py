@@ -60,7 +60,10 @@ async def test_clients_are_refused_by_name_user_and_address(asked: Asked) -> Non
     assert (row["name"], 99 < row["ends_in_s"] <= 100) == ("127.0.0.0/8", True)
     assert await answer(broker) == Reason.BANNED
     assert await banned(asked) == [
-        ("address", "127.0.0.0/8", ""), ("client", "bad/+", "noise"), ("user", "mallory", "")]
+        ("address", "127.0.0.0/8", ""),
+        ("client", "bad/+", "noise"),
+        ("user", "mallory", ""),
+    ]
     await asked.get("/bans?kind=address&name=127.0.0.0/8", "DELETE")
     assert await answer(broker) == Reason.SUCCESS
     await asked.get("/bans", "DELETE", b'{"kind":"client","name":"bad/+"}')
@@ -68,12 +71,14 @@ async def test_clients_are_refused_by_name_user_and_address(asked: Asked) -> Non
     assert await banned(asked) == [("user", "mallory", "")]
 
 
-
 @asking
 async def test_a_ban_ends_connections_of_its_clients_and_of_no_others(asked: Asked) -> None:
     broker = asked.broker
-    async with (device(broker, b"a", user_name="ann") as ann, device(broker, b"b", user_name="bob") as bob,
-                device(broker, b"old", 4, user_name="ann") as old):
+    async with (
+        device(broker, b"a", user_name="ann") as ann,
+        device(broker, b"b", user_name="bob") as bob,
+        device(broker, b"old", 4, user_name="ann") as old,
+    ):
         await ban(asked, "user", "ann")
         assert (await ann.receive()).reason == Reason.ADMINISTRATIVE_ACTION
         assert await ann.receive() is await old.receive() is None
@@ -85,10 +90,19 @@ async def test_a_ban_ends_connections_of_its_clients_and_of_no_others(asked: Ask
         assert await bob.receive() is None
 
 
-@pytest.mark.parametrize("body", [
-    {"kind": "city", "name": "x"}, {"kind": "address", "name": "10.0.0.0/99"}, {"kind": "client", "name": ""},
-    {"kind": "client", "name": "x" * 10_001}, {"kind": "client", "name": "x", "for_s": 0},
-    {"kind": "client", "name": "x", "reason": "x" * 1001}, {"name": "x"}, {"kind": "client", "name": "x", "until": 1}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "city", "name": "x"},
+        {"kind": "address", "name": "10.0.0.0/99"},
+        {"kind": "client", "name": ""},
+        {"kind": "client", "name": "x" * 10_001},
+        {"kind": "client", "name": "x", "for_s": 0},
+        {"kind": "client", "name": "x", "reason": "x" * 1001},
+        {"name": "x"},
+        {"kind": "client", "name": "x", "until": 1},
+    ],
+)
 def test_a_ban_that_makes_no_sense_is_refused_and_changes_nothing(tmp_path: Path, body: dict[str, Any]) -> None:
     async def run(asked: Asked) -> None:
         assert (await asked.refused("/bans", "POST", json.dumps(body).encode()))[0] == 400
@@ -107,7 +121,7 @@ def test_bans_stand_after_a_restart_and_go_at_their_time(tmp_path: Path) -> None
                 await ban(asked, "client", "b")
                 await ban(asked, "client", "late", for_s=1)
                 await asked.get("/bans?kind=client&name=b", "DELETE")
-            await trio.sleep(1.2)                # the end of a ban is a time, and nothing tells of it
+            await trio.sleep(1.2)  # the end of a ban is a time, and nothing tells of it
             async with open_broker(CONFIG, folder=tmp_path) as broker:
                 asked = Asked(broker, tmp_path)
                 assert await banned(asked) == [("client", "a", "r")]
@@ -122,8 +136,9 @@ async def test_what_workers_keep_for_one_another_is_no_clients_business(asked: A
     broker = asked.broker
     await ban(asked, "client", "x", reason="secret")
     async with device(broker) as client:
-        for number, topic_filter in enumerate((b"$shoal/#", b"$shoal", b"$shoal/bans/+", b"$share/g/$shoal/#",
-                                               b"$replay/-1h/$shoal/#"), 1):
+        for number, topic_filter in enumerate(
+            (b"$shoal/#", b"$shoal", b"$shoal/bans/+", b"$share/g/$shoal/#", b"$replay/-1h/$shoal/#"), 1
+        ):
             await client.send(Subscribe(number, (subscription(topic_filter, 1),)))
             assert (await client.receive()).reasons == (Reason.NOT_AUTHORIZED,), topic_filter
         for topic_filter in (b"#", b"+/#", b"+/bans/+", b"$SYS/#"):
@@ -179,7 +194,8 @@ def login(broker: Worker, user: str, password: bytes = SECRET) -> Any:
 
 
 def test_one_device_with_a_wrong_password_waits_and_its_neighbours_do_not(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr(login_guard.time, "monotonic", lambda: now[0])
 
@@ -204,7 +220,7 @@ def test_from_an_address_that_tries_user_after_user_only_who_was_right_before_co
                 assert await login(broker, "ann") == Reason.SUCCESS
                 for number in range(FREE_OF_NETWORK):
                     assert await login(broker, f"u{number}", b"x") == Reason.BAD_USER_NAME_OR_PASSWORD
-                for number in range(12):         # each failed attempt would make the delay longer
+                for number in range(12):  # each failed attempt would make the delay longer
                     await login(broker, f"v{number}", b"x")
                 assert await login(broker, "bob") == Reason.CONNECTION_RATE_EXCEEDED
                 assert await login(broker, "ann") == Reason.SUCCESS

@@ -80,7 +80,7 @@ def test_topic_names_behind_a_client_s_aliases_have_a_bound_in_bytes() -> None:
     assert client.packets() == []
     client.send(Publish(b"z" * 40_000, b"", properties={"topic_alias": 4}))
     broker.turn()
-    last, = client.packets()
+    (last,) = client.packets()
     assert isinstance(last, Disconnect)
     assert last.reason == Reason.QUOTA_EXCEEDED
     assert client.connection.close_reason == CloseReason.QUOTA_EXCEEDED
@@ -128,14 +128,18 @@ def test_whatever_is_subscribed_a_topic_is_looked_for_in_as_many_places_as_the_s
     # The worst that filters of six levels can be: all that a topic name of six levels matches, and more below.
     levels = 6
     broker = TurnedHub(wildcard_levels_max=levels, subscriptions_per_client_max=100)
-    broker.hub.bound_turns(share=1)             # a publish ends each share, so its work is seen by itself
-    worst = [b"/".join(combination) for length in range(1, levels + 1)
-             for combination in itertools.product((b"a", b"+", b"#"), repeat=length)
-             if b"#" not in combination[:-1]]
-    deep = [b"/".join((b"a", b"+")[number >> bit & 1] if bit < 7 else b"a" for bit in range(100))
-            for number in range(128)]
+    broker.hub.bound_turns(share=1)  # a publish ends each share, so its work is seen by itself
+    worst = [
+        b"/".join(combination)
+        for length in range(1, levels + 1)
+        for combination in itertools.product((b"a", b"+", b"#"), repeat=length)
+        if b"#" not in combination[:-1]
+    ]
+    deep = [
+        b"/".join((b"a", b"+")[number >> bit & 1] if bit < 7 else b"a" for bit in range(100)) for number in range(128)
+    ]
     filters = worst + deep
-    for number, some in enumerate(filters[at:at + 100] for at in range(0, len(filters), 100)):
+    for number, some in enumerate(filters[at : at + 100] for at in range(0, len(filters), 100)):
         client = broker.connect(b"attacker%d" % number)
         client.send(Subscribe(1, tuple(subscription(each, 0) for each in some)))
         broker.turn(20)

@@ -13,7 +13,7 @@ from broker.worker.worker import Worker
 from tests.support.certificates import certificates
 
 CLIENTS = 100
-WORK = 30_000                    # units of a turn: four handshakes, or some dozens who come
+WORK = 30_000  # units of a turn: four handshakes, or some dozens who come
 
 
 def worker_of(listener: Listener) -> Worker:

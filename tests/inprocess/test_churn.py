@@ -13,7 +13,7 @@ from broker.worker.worker import open_broker
 
 CONNECTIONS = 2000
 AT_ONCE = 50
-IDENTIFIERS = 120                   # few enough that clients take each other over
+IDENTIFIERS = 120  # few enough that clients take each other over
 
 
 async def one_client(port: int, draw: random.Random) -> None:
@@ -34,8 +34,9 @@ async def one_client(port: int, draw: random.Random) -> None:
                 data += encode(Unsubscribe(number, (topic,)), version)
             else:
                 qos = draw.randrange(3)
-                data += encode(Publish(topic, b"x" * draw.randrange(300), qos, False, False, number if qos else 0),
-                               version)
+                data += encode(
+                    Publish(topic, b"x" * draw.randrange(300), qos, False, False, number if qos else 0), version
+                )
         if draw.random() < 0.5:
             data += b"\xe0\0"
         elif draw.random() < 0.2:
@@ -46,7 +47,7 @@ async def one_client(port: int, draw: random.Random) -> None:
                 while await stream.receive_some():
                     pass
         except trio.BrokenResourceError:
-            pass                    # taken over, or thrown out for what it sent
+            pass  # taken over, or thrown out for what it sent
 
 
 async def churn(port: int, seeds: Iterable[int], at_once: int) -> None:

@@ -65,7 +65,7 @@ async def test_a_connect_with_any_byte_changed_is_accepted_or_refused_and_hurts_
         for position in range(len(body)):
             for value in (0, 1, 0x7F, 0x80, 0xFF, body[position] ^ 1, body[position] ^ 0x80):
                 connection = broker.hub.connect()
-                changed = body[:position] + bytes((value,)) + body[position + 1:]
+                changed = body[:position] + bytes((value,)) + body[position + 1 :]
                 broker.talk(connection, bytes((0x10, len(body))) + changed)
                 assert connection.is_open or connection.is_closing, (position, value)
         assert broker.controller.ends["internal_error"] == 0
@@ -73,8 +73,12 @@ async def test_a_connect_with_any_byte_changed_is_accepted_or_refused_and_hurts_
 
 async def test_response_information_too_long_with_the_clients_identifier_in_it_is_left_out() -> None:
     async with trio.open_nursery() as nursery:
-        broker = Broker(nursery, Config(
-            mqtt=Mqtt(response_information="answers/{client_identifier}"), limits=Limits(connect_bytes_max=100_000)))
+        broker = Broker(
+            nursery,
+            Config(
+                mqtt=Mqtt(response_information="answers/{client_identifier}"), limits=Limits(connect_bytes_max=100_000)
+            ),
+        )
         for length, there in ((65_000, True), (65_500, True), (65_535, False)):
             connection = broker.hub.connect()
             connect = Connect(5, b"x" * length, properties={"request_response_information": 1})
@@ -99,9 +103,12 @@ async def test_an_acl_that_fails_says_no_and_hurts_nobody() -> None:
     async with trio.open_nursery() as nursery:
         broker = Broker(nursery, acl=NoAcl())
         connection = broker.hub.connect()
-        broker.talk(connection, encode(Connect(5, b"one", will=WILL), 5)
-                    + encode(Subscribe(1, (subscription(b"t"),)), 5)
-                    + encode(Publish(b"t", b"x", 1, False, False, 1), 5))
+        broker.talk(
+            connection,
+            encode(Connect(5, b"one", will=WILL), 5)
+            + encode(Subscribe(1, (subscription(b"t"),)), 5)
+            + encode(Publish(b"t", b"x", 1, False, False, 1), 5),
+        )
         connack, suback, puback = said(connection, 5)
         assert connack.reason == Reason.SUCCESS
         assert suback.reasons == (Reason.NOT_AUTHORIZED,)
@@ -109,4 +116,4 @@ async def test_an_acl_that_fails_says_no_and_hurts_nobody() -> None:
         assert connection.is_open
         connection.close(CloseReason.CONNECTION_LOST)
         broker.hub.run_turn(broker.now_ms)
-        assert broker.controller.ends == {"connection_lost": 1}      # and the will was not published
+        assert broker.controller.ends == {"connection_lost": 1}  # and the will was not published

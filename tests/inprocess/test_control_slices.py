@@ -129,7 +129,8 @@ def test_one_filter_many_times_in_a_subscribe_asks_for_what_is_retained_once(on_
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_client_that_reads_nothing_has_a_filter_asked_for_again_and_again_waiting_once(
-        on_disk: bool, tmp_path: Path) -> None:
+    on_disk: bool, tmp_path: Path
+) -> None:
     log = FakeLog()
     index = RetainedIndex(str(tmp_path / "retained")) if on_disk else None
     broker = TurnedHub(log, index, output_buffer_bytes_max=4096)
@@ -176,7 +177,7 @@ def test_a_control_packet_has_a_largest_size_of_its_own_and_a_publish_has_not() 
     assert client.packets() == [Suback(1, (Reason(0),))]
     client.send(Subscribe(1, (subscription(b"a" * 1016, 0),)))
     broker.turn()
-    last, = client.packets()
+    (last,) = client.packets()
     assert isinstance(last, Disconnect)
     assert last.reason == Reason.PACKET_TOO_LARGE
     assert client.connection.close_reason == CloseReason.PACKET_TOO_LARGE
@@ -186,9 +187,9 @@ def test_what_is_malformed_at_the_end_of_a_subscribe_is_so_before_anything_is_su
     broker = TurnedHub()
     client = broker.connect(b"malformed")
     body = encode(Subscribe(1, tuple(subscription(each) for each in FILTERS)), 5)
-    client.connection.feed_bytes(body[:-1] + b"\x03")        # a Maximum QoS of 3
+    client.connection.feed_bytes(body[:-1] + b"\x03")  # a Maximum QoS of 3
     broker.turn()
-    last, = client.packets()
+    (last,) = client.packets()
     assert isinstance(last, Disconnect)
     assert last.reason == Reason.PROTOCOL_ERROR
     assert broker.router.tree.subscription_count == 0

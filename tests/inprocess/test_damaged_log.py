@@ -13,7 +13,7 @@ from tests.support.disk import SimulatedDisk
 from tests.support.disk_broker import Broker
 
 MESSAGES = 8
-LAST_BYTES = 700            # at least the last ten records
+LAST_BYTES = 700  # at least the last ten records
 
 
 def written() -> tuple[SimulatedDisk, int, list[tuple[int, bytes]]]:
@@ -70,7 +70,7 @@ def test_every_byte_of_the_log_flipped_in_turn() -> None:
     whole = disk.content(segment_name(1))
     for at in range(len(whole)):
         if 64 <= at < RECORDS_AT - 64:
-            continue                        # nothing is there
+            continue  # nothing is there
         flipped = bytearray(whole)
         flipped[at] ^= 0xFF >> at % 8 or 1
         damaged = disk.copy()
@@ -115,4 +115,4 @@ def test_what_comes_after_a_loss_of_power_is_no_repeat_of_what_was_lost(durabili
         packets.append(decode(*frame, 4))
     (new,) = [packet for packet in packets if packet.payload == b"new"]
     assert not new.dup
-    assert new.packet_identifier > 1000          # far from 1, under which the subscriber may hold the lost one
+    assert new.packet_identifier > 1000  # far from 1, under which the subscriber may hold the lost one

@@ -35,6 +35,7 @@ SCRAM = ScramSha256({"user": PENCIL, "root": PENCIL}, iterations=4096)
 
 # SCRAM-SHA-256 -----------------------------------------------------------------------------------------------------
 
+
 async def test_a_client_and_the_broker_prove_to_each_other_that_they_know_the_password() -> None:
     # Proves: [MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5]
     async with house(SCRAM) as here:
@@ -68,8 +69,11 @@ async def test_a_wrong_password_and_an_unknown_name_are_refused_in_the_same_word
             client = await here.client()
             answers.append(await client.log_in(scram))
             assert await client.hear() is None
-        assert answers[0] == answers[1] == Connack(False, Reason.NOT_AUTHORIZED,
-                                                   {"reason_string": "authentication failed"})
+        assert (
+            answers[0]
+            == answers[1]
+            == Connack(False, Reason.NOT_AUTHORIZED, {"reason_string": "authentication failed"})
+        )
         assert here.ended("not_authorized") == 2
 
 
@@ -106,9 +110,15 @@ async def test_what_is_not_scram_ends_the_connection_by_name(first: bytes) -> No
         assert here.ended("bad_authentication") == 1
 
 
-@pytest.mark.parametrize(("version", "method", "reason"), [
-    (5, None, Reason.NOT_AUTHORIZED), (4, None, 5), (3, None, 5), (5, "SCRAM-SHA-1", Reason.BAD_AUTHENTICATION_METHOD),
-])
+@pytest.mark.parametrize(
+    ("version", "method", "reason"),
+    [
+        (5, None, Reason.NOT_AUTHORIZED),
+        (4, None, 5),
+        (3, None, 5),
+        (5, "SCRAM-SHA-1", Reason.BAD_AUTHENTICATION_METHOD),
+    ],
+)
 async def test_a_client_without_the_method_is_refused(version: int, method: str | None, reason: Reason) -> None:
     # Proves: [MQTT-4.12.0-1]
     async with house(SCRAM) as here:
@@ -118,6 +128,7 @@ async def test_a_client_without_the_method_is_refused(version: int, method: str 
 
 
 # Re-authentication -------------------------------------------------------------------------------------------------
+
 
 async def test_a_client_re_authenticates_under_its_own_name_only() -> None:
     # Proves: [MQTT-4.12.1-1] [MQTT-4.12.1-2]
@@ -223,11 +234,16 @@ async def test_the_acl_knows_the_client_by_its_new_identity_and_so_does_its_will
         assert [packet.payload for packet in arrived if isinstance(packet, Publish)] == [b"1", b"2", b"the will"]
 
 
-@pytest.mark.parametrize(("reason", "said"), [
-    (Reason.NOT_AUTHORIZED, Reason.NOT_AUTHORIZED), (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED),
-    (Reason.BANNED, Reason.NOT_AUTHORIZED), (Reason.SERVER_MOVED, Reason.SERVER_MOVED),
-    (Reason.USE_ANOTHER_SERVER, Reason.USE_ANOTHER_SERVER),
-])
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (Reason.NOT_AUTHORIZED, Reason.NOT_AUTHORIZED),
+        (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED),
+        (Reason.BANNED, Reason.NOT_AUTHORIZED),
+        (Reason.SERVER_MOVED, Reason.SERVER_MOVED),
+        (Reason.USE_ANOTHER_SERVER, Reason.USE_ANOTHER_SERVER),
+    ],
+)
 async def test_a_refused_re_authentication_says_why_and_where_to_go(reason: Reason, said: Reason) -> None:
     # Proves: [MQTT-4.12.1-2] [MQTT-3.14.2-1]
     thinker = Thinker()
@@ -265,8 +281,10 @@ class Hasty:
         return Accepted()
 
 
-@pytest.mark.parametrize(("settled", "reason"), [
-    (True, Reason.CONTINUE_AUTHENTICATION), (False, Reason.CONTINUE_AUTHENTICATION), (False, Reason.RE_AUTHENTICATE)])
+@pytest.mark.parametrize(
+    ("settled", "reason"),
+    [(True, Reason.CONTINUE_AUTHENTICATION), (False, Reason.CONTINUE_AUTHENTICATION), (False, Reason.RE_AUTHENTICATE)],
+)
 async def test_an_answer_to_a_challenge_that_was_given_up_is_an_error(settled: bool, reason: Reason) -> None:
     log = FakeLog()
     appended = trio.Event()

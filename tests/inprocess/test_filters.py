@@ -44,7 +44,7 @@ class Breaking:
     @staticmethod
     def some(data: bytes) -> Iterator[bytes]:
         """Yield half of it."""
-        yield data[:len(data) // 2]
+        yield data[: len(data) // 2]
         raise ZeroDivisionError("by chance")
 
     def send(self, data: bytes) -> Any:
@@ -60,8 +60,15 @@ class Breaking:
         return False
 
 
-HOW = ["received", "received later", "received returns text", "received returns nothing", "send", "send returns text",
-       "wants_to_send"]
+HOW = [
+    "received",
+    "received later",
+    "received returns text",
+    "received returns nothing",
+    "send",
+    "send returns text",
+    "wants_to_send",
+]
 
 
 async def stream_to(broker: Worker, stack: AsyncExitStack) -> trio.SocketStream:
@@ -79,8 +86,11 @@ async def come(broker: Worker, stack: AsyncExitStack, name: bytes, will: Will | 
 
 def lines(file: Path) -> list[dict[str, Any]]:
     logs.flush(10)
-    return [line for line in map(json.loads, file.read_text(encoding="utf-8").splitlines())
-            if line["event"] == "filter_failed"]
+    return [
+        line
+        for line in map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        if line["event"] == "filter_failed"
+    ]
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -124,9 +134,11 @@ def test_a_filter_that_cannot_be_made_costs_one_connection(driver: Callable[...,
     assert line["exception"].endswith("ZeroDivisionError: integer division or modulo by zero")
 
 
-def fail(driver: Callable[..., None], run: Callable[[Worker, AsyncExitStack], Awaitable[None]], file: Path,
-         **seams: Any) -> None:
+def fail(
+    driver: Callable[..., None], run: Callable[[Worker, AsyncExitStack], Awaitable[None]], file: Path, **seams: Any
+) -> None:
     """Run a broker whose log is a file."""
+
     async def closing(broker: Worker) -> None:
         async with AsyncExitStack() as stack:
             await run(broker, stack)

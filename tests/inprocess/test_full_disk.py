@@ -32,8 +32,9 @@ async def ask(client: MemoryClient, packet: Any, version: int = 5) -> Any:
 
 
 def durable(name: bytes, version: int = 5, **more: Any) -> Connect:
-    return Connect(version, name, clean_start=False,
-                   properties={"session_expiry_interval": 100} if version == 5 else {}, **more)
+    return Connect(
+        version, name, clean_start=False, properties={"session_expiry_interval": 100} if version == 5 else {}, **more
+    )
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -47,7 +48,7 @@ def test_what_must_be_kept_is_refused_while_the_disk_takes_no_more(version: int)
         await ask(publisher, Connect(version, b"publisher"), version)
 
         log.accepting = False
-        await ask(keeper, Subscribe(9, (subscription(b"last", 1),)))     # the record that finds the disk full
+        await ask(keeper, Subscribe(9, (subscription(b"last", 1),)))  # the record that finds the disk full
         # What nobody keeps goes on.
         assert (await ask(publisher, Publish(b"seen", b"x", 1, False, False, 1), version)).packet_identifier == 1
         assert decode(*await watcher.receive(), 5).payload == b"x"
@@ -61,7 +62,7 @@ def test_what_must_be_kept_is_refused_while_the_disk_takes_no_more(version: int)
         if version == 5:
             assert (answer.packet_identifier, answer.reason) == (2, Reason.QUOTA_EXCEEDED)
         else:
-            assert answer is None                # no PUBACK, but the end: it comes again with what it keeps
+            assert answer is None  # no PUBACK, but the end: it comes again with what it keeps
             assert publisher.connection.is_closing
         assert broker.router.ledger.dropped() == {"log_unavailable": 1}
 

@@ -36,8 +36,9 @@ def named(home: int, text: str = "client") -> str:
 
 @asynccontextmanager
 async def worker(number: int, folder: Path, *, home_wait_ms: int = 60_000, limits: Limits | None = None, **seams: Any):
-    config = Config(listen=("tcp://127.0.0.1:0",), processes=Processes(home_wait_ms=home_wait_ms),
-                    limits=limits or Limits())
+    config = Config(
+        listen=("tcp://127.0.0.1:0",), processes=Processes(home_wait_ms=home_wait_ms), limits=limits or Limits()
+    )
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config, place=Place(number, 2, NODE, folder), **seams) as broker:
             yield broker
@@ -53,7 +54,7 @@ async def soon(function, *arguments):
 
 
 async def until(condition) -> None:
-    while not condition():              # noqa: ASYNC110  (the broker tells nobody)
+    while not condition():  # noqa: ASYNC110  (the broker tells nobody)
         await trio.sleep(0.005)
 
 
@@ -65,7 +66,9 @@ async def test_a_client_is_served_by_its_home_whichever_worker_it_comes_to(tmp_p
             assert (await soon(away.connect, away_name)).reason == 0
             assert (await soon(at_home.connect, home_name)).reason == 0
             assert [set(broker.router.sessions) for broker in (here, there)] == [
-                {home_name.encode()}, {away_name.encode()}]
+                {home_name.encode()},
+                {away_name.encode()},
+            ]
             counters = here.counters(), there.counters()
             assert [counter["connections"] for counter in counters] == [1, 1]
             assert [counter["connections_open"] for counter in counters] == [1, 1]
@@ -77,7 +80,7 @@ async def test_a_client_is_served_by_its_home_whichever_worker_it_comes_to(tmp_p
 
 
 async def test_what_was_sent_behind_connect_comes_along_in_order_and_whole(tmp_path) -> None:
-    payload = bytes(range(256)) * 450                # with what is around it, more than one message between workers
+    payload = bytes(range(256)) * 450  # with what is around it, more than one message between workers
     async with worker(0, tmp_path) as here, worker(1, tmp_path) as there:
         with RawClient(port_of(here)) as client:
             packets = [Subscribe(1, (subscription(b"to/me", 1),)), Publish(b"to/me", payload, 1, packet_identifier=2)]
@@ -127,8 +130,10 @@ async def test_a_worker_that_was_restarted_is_found_again(tmp_path) -> None:
         assert here.handover.handed_over == 3
 
 
-@pytest.mark.parametrize(("version", "code"), [
-    (5, Reason.SERVER_UNAVAILABLE), (4, ConnectReturn.SERVER_UNAVAILABLE), (3, ConnectReturn.SERVER_UNAVAILABLE)])
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(5, Reason.SERVER_UNAVAILABLE), (4, ConnectReturn.SERVER_UNAVAILABLE), (3, ConnectReturn.SERVER_UNAVAILABLE)],
+)
 async def test_a_home_that_stays_away_is_unavailable_after_a_while(tmp_path, version, code) -> None:
     async with worker(0, tmp_path, home_wait_ms=100) as here:
         with RawClient(port_of(here), version) as client:
@@ -189,6 +194,7 @@ async def test_clients_wait_where_they_came_while_their_home_takes_none_in(tmp_p
             async def decide():
                 await free.wait()
                 return Accepted()
+
             return decide()
 
     limits = Limits(pending_connects_max=1)
@@ -247,9 +253,18 @@ async def test_clients_of_one_home_that_come_in_one_turn_travel_in_one_message(t
         assert not ports
 
 
-@pytest.mark.parametrize(("room", "sizes"), [
-    (700, (0, 0, 5000, 0)), (700, (5000, 5000)), (700, (300, 300, 300, 0, 300)), (700, (700, 0, 600, 1000)),
-    (700, (80,) * 6), (700, (5000,) * 40), (100, (60_000,))])
+@pytest.mark.parametrize(
+    ("room", "sizes"),
+    [
+        (700, (0, 0, 5000, 0)),
+        (700, (5000, 5000)),
+        (700, (300, 300, 300, 0, 300)),
+        (700, (700, 0, 600, 1000)),
+        (700, (80,) * 6),
+        (700, (5000,) * 40),
+        (100, (60_000,)),
+    ],
+)
 async def test_clients_that_come_in_one_turn_with_much_or_little_behind_connect(
     tmp_path, monkeypatch, room, sizes,
 ) -> None:  # fmt: skip
@@ -260,8 +275,10 @@ async def test_clients_that_come_in_one_turn_with_much_or_little_behind_connect(
         with ExitStack() as stack:
             clients = [stack.enter_context(RawClient(port_of(here))) for _ in sizes]
             for number, (client, size) in enumerate(zip(clients, sizes, strict=True)):
-                client.socket.sendall(client.connect_bytes(named(1, f"client{number}")) + encode(
-                    Publish(b"a", bytes(size), 1, packet_identifier=1 + number), 5))
+                client.socket.sendall(
+                    client.connect_bytes(named(1, f"client{number}"))
+                    + encode(Publish(b"a", bytes(size), 1, packet_identifier=1 + number), 5)
+                )
             for number, client in enumerate(clients):
                 assert (await soon(client.read)).reason == 0
                 assert (await soon(client.read)).packet_identifier == 1 + number
@@ -307,8 +324,12 @@ def body_of(connect: Connect) -> bytes:
     return body
 
 
-@given(st.sampled_from([3, 4, 5]), st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30),
-       st.text("ab", max_size=200), st.booleans())
+@given(
+    st.sampled_from([3, 4, 5]),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30),
+    st.text("ab", max_size=200),
+    st.booleans(),
+)
 def test_the_client_identifier_is_found_in_every_connect(version, identifier, user, clean) -> None:
     properties = {"session_expiry_interval": 5, "user_property": [("a", user)]} if version == 5 else {}
     connect = Connect(version, identifier.encode(), clean, 60, None, user or None, None, properties)

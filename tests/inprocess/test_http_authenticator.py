@@ -39,6 +39,7 @@ def says(result: Any, status: int = 200, headers: dict[str, str] | None = None, 
 @pytest.fixture
 def backend() -> Iterator[Backend]:
     """Lets ann in by the password "right"; knows nothing of zoe."""
+
     def decide(asked: Asked) -> Answer:
         said = json.loads(asked.body)
         if said["user_name"] == "zoe":
@@ -55,14 +56,20 @@ async def test_a_server_decides_and_its_connections_are_kept(backend: Backend) -
         assert (await answer(broker, b"wrong", "ann")).reason == BAD
         assert (await answer(broker, b"right", "zoe")).reason == BAD
         assert (await answer(broker, None)).reason == BAD
-        assert (await answer(broker, b"\xff", "ann")).reason == BAD       # which no contract can say
+        assert (await answer(broker, b"\xff", "ann")).reason == BAD  # which no contract can say
         assert len({asked.connection for asked in backend.asked}) == 1
         first = backend.asked[0]
         assert first.path == "/login?a=b"
         said = json.loads(first.body)
         assert said.pop("address") == "127.0.0.1"
-        assert said == {"client_identifier": "c", "user_name": "ann", "password": "right", "version": 5, "listener": 0,
-                        "certificate": None}
+        assert said == {
+            "client_identifier": "c",
+            "user_name": "ann",
+            "password": "right",
+            "version": 5,
+            "listener": 0,
+            "certificate": None,
+        }
 
 
 async def test_who_is_ignored_is_looked_up_elsewhere(backend: Backend, tmp_path: Path) -> None:
@@ -75,7 +82,8 @@ async def test_who_is_ignored_is_looked_up_elsewhere(backend: Backend, tmp_path:
 
 async def test_answers_count_for_as_long_as_they_say_refusals_too(backend: Backend) -> None:
     backend.answer = lambda asked: says(
-        "allow" if b"right" in asked.body else "deny", headers={"Cache-Control": "private, max-age=300"})
+        "allow" if b"right" in asked.body else "deny", headers={"Cache-Control": "private, max-age=300"}
+    )
     async with serving(HttpTable(urls=(backend.url,))) as broker:
         for _ in range(3):
             assert (await answer(broker, b"right", "ann")).reason == Reason.SUCCESS
@@ -104,8 +112,9 @@ async def test_a_kept_connection_that_the_server_has_cut_is_replaced(backend: Ba
 
 async def test_a_client_that_names_an_authentication_method_is_not_asked_about(backend: Backend) -> None:
     async with serving(HttpTable(urls=(backend.url,))) as broker:
-        assert (await answer(broker, b"right", "ann", authentication_method="x")
-                ).reason == Reason.BAD_AUTHENTICATION_METHOD
+        assert (
+            await answer(broker, b"right", "ann", authentication_method="x")
+        ).reason == Reason.BAD_AUTHENTICATION_METHOD
         assert not backend.asked
 
 
@@ -133,13 +142,13 @@ async def test_a_server_that_dies_is_left_alone_for_a_while_and_asked_again_when
         async with serving(HttpTable(urls=(dying.url,), timeout_s=2)) as broker:
             assert (await answer(broker, b"right", "ann")).reason == Reason.SUCCESS
             (member,) = broker.reload.authenticators
-            dying.raw = b""                              # and every connection is closed
+            dying.raw = b""  # and every connection is closed
             for _ in range(8):
                 assert (await answer(broker, b"right", "ann")).reason == AWAY
-            assert member.describe()["failed"] == 5      # then it was left alone
+            assert member.describe()["failed"] == 5  # then it was left alone
             assert member.describe()["trouble"] == dying.url
             dying.raw = None
-            while (await answer(broker, b"right", "ann")).reason != Reason.SUCCESS:      # noqa: ASYNC110
+            while (await answer(broker, b"right", "ann")).reason != Reason.SUCCESS:  # noqa: ASYNC110
                 await trio.sleep(0.1)
             assert member.describe()["trouble"] is None
 
@@ -149,7 +158,7 @@ async def test_the_next_server_is_asked_if_one_is_down(backend: Backend) -> None
         async with serving(HttpTable(urls=(down.url, backend.url))) as broker:
             for _ in range(10):
                 assert (await answer(broker, b"right", "ann")).reason == Reason.SUCCESS
-            assert len(down.asked) < 10                  # the one that answers is asked first
+            assert len(down.asked) < 10  # the one that answers is asked first
             assert len(backend.asked) == 10
 
 
@@ -173,17 +182,36 @@ async def test_an_answer_may_count_for_longer_if_nobody_answers(backend: Backend
         assert (await answer(broker, b"right", "ann")).reason == BAD
 
 
-@pytest.mark.parametrize("raw", [
-    b"", b"\0" * 100, b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"220 smtp\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n" + b" " * 70_000,
-    b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    *(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body) for body in (
-        b'{"result": "yes"}', b'{"result": true}', b'{"result": "allow", "superuser": "yes"}', b'{"result"', b"allow",
-        b'{"result": "allow", "user_name": ""}', b'{"result": "allow", "user_name": "a\\u0000"}',
-        b'{"result": "allow", "expires_at": -1}', b'{"result": "allow", "expires_at": "soon"}', b"[" * 5000)),
-])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0" * 100,
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
+        b"220 smtp\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n" + b" " * 70_000,
+        b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        *(
+            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+            for body in (
+                b'{"result": "yes"}',
+                b'{"result": true}',
+                b'{"result": "allow", "superuser": "yes"}',
+                b'{"result"',
+                b"allow",
+                b'{"result": "allow", "user_name": ""}',
+                b'{"result": "allow", "user_name": "a\\u0000"}',
+                b'{"result": "allow", "expires_at": -1}',
+                b'{"result": "allow", "expires_at": "soon"}',
+                b"[" * 5000,
+            )
+        ),
+    ],
+)
 async def test_a_server_that_says_what_it_should_not_has_let_nobody_in(backend: Backend, raw: bytes) -> None:
     backend.raw = raw
     async with serving(HttpTable(urls=(backend.url,), timeout_s=5)) as broker:
@@ -191,8 +219,9 @@ async def test_a_server_that_says_what_it_should_not_has_let_nobody_in(backend: 
 
 
 async def test_what_a_server_says_of_a_client_holds_and_ends(backend: Backend) -> None:
-    backend.answer = lambda asked: says("allow", user_name="device/7", groups=["meters"], superuser=True,
-                                        expires_at=time.time() + 1.5)
+    backend.answer = lambda asked: says(
+        "allow", user_name="device/7", groups=["meters"], superuser=True, expires_at=time.time() + 1.5
+    )
     async with serving(HttpTable(urls=(backend.url,))) as broker, client_of(broker) as client:
         await client.send(Connect(5, b"c", user_name="ann", password=b"right"))
         assert (await client.receive()).reason == Reason.SUCCESS
@@ -204,8 +233,7 @@ async def test_what_a_server_says_of_a_client_holds_and_ends(backend: Backend) -
         assert (await answer(broker, b"right", "ann")).reason == BAD
 
 
-async def test_authorization_comes_from_a_file_and_no_secret_is_told(
-        backend: Backend, tmp_path: Path) -> None:
+async def test_authorization_comes_from_a_file_and_no_secret_is_told(backend: Backend, tmp_path: Path) -> None:
     logs.configure(Log(file=str(tmp_path / "log")))
     file = tmp_path / "authorization"
     file.write_text("Bearer of-the-broker\n")
@@ -231,13 +259,28 @@ async def test_authorization_comes_from_a_file_and_no_secret_is_told(
 
 # Contracts ----------------------------------------------------------------------------------------------------------
 
+
 def asked_by(contract: str) -> dict[str, Any]:
-    return {"emqx": {"clientid": "c", "username": "ann", "password": "right", "peerhost": "127.0.0.1",
-                     "cert_common_name": None, "cert_subject": None},
-            "vernemq": {"username": "ann", "password": "right", "mountpoint": "", "client_id": "c", "clean_start": True,
-                        "peer_addr": "127.0.0.1"},
-            "mosquitto-go-auth": {"username": "ann", "password": "right", "clientid": "c"},
-            "rabbitmq": {"username": ["ann"], "password": ["right"], "vhost": ["/"], "client_id": ["c"]}}[contract]
+    return {
+        "emqx": {
+            "clientid": "c",
+            "username": "ann",
+            "password": "right",
+            "peerhost": "127.0.0.1",
+            "cert_common_name": None,
+            "cert_subject": None,
+        },
+        "vernemq": {
+            "username": "ann",
+            "password": "right",
+            "mountpoint": "",
+            "client_id": "c",
+            "clean_start": True,
+            "peer_addr": "127.0.0.1",
+        },
+        "mosquitto-go-auth": {"username": "ann", "password": "right", "clientid": "c"},
+        "rabbitmq": {"username": ["ann"], "password": ["right"], "vhost": ["/"], "client_id": ["c"]},
+    }[contract]
 
 
 @pytest.mark.parametrize(("contract", "status", "body", "expected"), [
@@ -260,7 +303,8 @@ def asked_by(contract: str) -> dict[str, Any]:
     ("rabbitmq", 200, b"", AWAY),
 ])  # fmt: skip
 async def test_servers_of_other_brokers_are_asked_in_their_own_words(
-        backend: Backend, contract: Any, status: int, body: bytes, expected: Reason) -> None:
+    backend: Backend, contract: Any, status: int, body: bytes, expected: Reason
+) -> None:
     backend.answer = lambda asked: (status, {}, body)
     async with serving(HttpTable(urls=(backend.url,), contract=contract)) as broker:
         assert (await answer(broker, b"right", "ann")).reason == expected
@@ -272,10 +316,22 @@ async def test_servers_of_other_brokers_are_asked_in_their_own_words(
             assert asked.headers["vernemq-hook"] == "auth_on_register_m5"
 
 
-@pytest.mark.parametrize(("said", "expected"), [
-    ("", (7, 9)), ("max-age=300, private", (300, 9)), ("private,max-age=300", (300, 9)), ("MAX-AGE=5", (5, 9)),
-    ("max-age=x", (7, 9)), ("s-maxage=5", (7, 9)), ("no-store", (0, 0)), ("max-age=5, no-cache", (0, 0)),
-    ("max-age=1, stale-if-error=60", (1, 60)), ('max-age="4"', (4, 9)), ("xmax-age=4", (7, 9))])
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("", (7, 9)),
+        ("max-age=300, private", (300, 9)),
+        ("private,max-age=300", (300, 9)),
+        ("MAX-AGE=5", (5, 9)),
+        ("max-age=x", (7, 9)),
+        ("s-maxage=5", (7, 9)),
+        ("no-store", (0, 0)),
+        ("max-age=5, no-cache", (0, 0)),
+        ("max-age=1, stale-if-error=60", (1, 60)),
+        ('max-age="4"', (4, 9)),
+        ("xmax-age=4", (7, 9)),
+    ],
+)
 def test_how_long_an_answer_counts(said: str, expected: tuple[float, float]) -> None:
     assert kept_for({"cache-control": said} if said else {}, 7, 9) == expected
 
@@ -288,6 +344,7 @@ def test_a_server_that_is_out_of_order_has_decided_nothing(contract: str, status
 
 
 # Keys of tokens at a URL --------------------------------------------------------------------------------------------
+
 
 async def test_keys_at_a_url_are_found_and_others_when_a_token_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     from broker.auth import key_source
@@ -313,14 +370,15 @@ async def test_keys_at_a_url_are_found_and_others_when_a_token_names_them(monkey
             assert member.describe()["trouble"] == "answered 500, expected 200"
             issuer_of.answer = lambda asked: (200, {}, jwk_set(jwk("ES256", 2, kid="third")))
             await broker.reload.reload()
-            while member.describe()["trouble"]:                      # noqa: ASYNC110
+            while member.describe()["trouble"]:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             assert (await answer(broker, token(which=2, headers={"kid": "third"}))).reason == Reason.SUCCESS
 
 
 async def test_tokens_are_not_refused_for_good_while_the_issuer_was_never_there(tmp_path: Path) -> None:
-    async with serving(JwtTable(algorithms=("ES256",), jwks_url="http://127.0.0.1:1/keys"),
-                       issuer(tmp_path, which=1)) as broker:
+    async with serving(
+        JwtTable(algorithms=("ES256",), jwks_url="http://127.0.0.1:1/keys"), issuer(tmp_path, which=1)
+    ) as broker:
         assert (await answer(broker, token())).reason == AWAY
         assert (await answer(broker, token(which=1))).reason == Reason.SUCCESS
         assert (await answer(broker, b"no token", "ann")).reason == BAD
@@ -328,19 +386,31 @@ async def test_tokens_are_not_refused_for_good_while_the_issuer_was_never_there(
 
 # A chain for each listener ------------------------------------------------------------------------------------------
 
+
 async def test_a_listener_asks_those_that_it_names(tmp_path: Path, backend: Backend) -> None:
     users = tmp_path / "users"
     users.write_bytes(b"bob:" + new_hash(b"known", "sha512-pbkdf2", 2))
-    listeners = (Listener(address="tcp://127.0.0.1:0", authenticators=("people",)),
-                 Listener(address="tcp://127.0.0.1:0", authenticators=("devices", "asked")),
-                 Listener(address="tcp://127.0.0.1:0"), Listener(address="tcp://127.0.0.1:0", authenticators=(),
-                                                                 allow_anonymous=True))
-    async with serving(PasswordFileTable(file=str(users), name="people"), issuer(tmp_path, name="devices"),
-                       HttpTable(urls=(backend.url,), name="asked"), listen=(), listener=listeners,
-                       limits=Limits(login_delay_max_s=0)) as broker:
+    listeners = (
+        Listener(address="tcp://127.0.0.1:0", authenticators=("people",)),
+        Listener(address="tcp://127.0.0.1:0", authenticators=("devices", "asked")),
+        Listener(address="tcp://127.0.0.1:0"),
+        Listener(address="tcp://127.0.0.1:0", authenticators=(), allow_anonymous=True),
+    )
+    async with serving(
+        PasswordFileTable(file=str(users), name="people"),
+        issuer(tmp_path, name="devices"),
+        HttpTable(urls=(backend.url,), name="asked"),
+        listen=(),
+        listener=listeners,
+        limits=Limits(login_delay_max_s=0),
+    ) as broker:
         ports = [broker.addresses_of(number)[0].port for number in range(4)]
         logins: dict[str, tuple[str | None, bytes | None]] = {
-            "bob": ("bob", b"known"), "token": ("x", token()), "ann": ("ann", b"right"), "nobody": (None, None)}
+            "bob": ("bob", b"known"),
+            "token": ("x", token()),
+            "ann": ("ann", b"right"),
+            "nobody": (None, None),
+        }
         let_in = {}
         for number, port in enumerate(ports):
             for name, (user, password) in logins.items():
@@ -355,4 +425,4 @@ def client_of_port(port: int) -> Any:
     class There:
         addresses = [Listener(address=f"tcp://127.0.0.1:{port}").where]
 
-    return client_of(There())        # type: ignore[arg-type]
+    return client_of(There())  # type: ignore[arg-type]

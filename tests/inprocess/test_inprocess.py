@@ -47,8 +47,13 @@ async def test_messages_go_from_network_clients_to_in_process_clients_and_back(b
 @both_drivers
 async def test_properties_survive_both_ways_and_an_alias_stays_with_its_connection(broker: Worker) -> None:
     properties = {
-        "payload_format_indicator": 1, "message_expiry_interval": 3600, "content_type": "text/plain",
-        "response_topic": "answers", "correlation_data": b"\0\1", "user_property": [("k", "v"), ("k", "w")]}
+        "payload_format_indicator": 1,
+        "message_expiry_interval": 3600,
+        "content_type": "text/plain",
+        "response_topic": "answers",
+        "correlation_data": b"\0\1",
+        "user_property": [("k", "v"), ("k", "w")],
+    }
     async with broker.client("gateway") as client, device(broker) as network:
         await client.subscribe("#")
         await network.subscribe(b"down")
@@ -56,7 +61,7 @@ async def test_properties_survive_both_ways_and_an_alias_stays_with_its_connecti
         (message,) = await take(client)
         assert message.properties == properties
         assert message.message_expiry_interval == 3600
-        assert message.properties is not message.properties     # a copy: the reader may change it
+        assert message.properties is not message.properties  # a copy: the reader may change it
         assert await client.publish("down", b"y", properties=message.properties) == 2
         assert (await network.receive()).properties == properties
         await client.publish("plain")
@@ -92,10 +97,12 @@ async def test_retained_messages_come_as_the_retain_handling_says(broker: Worker
         await one.publish("r/2", b"own", qos=2, retain=True)
         await two.subscribe("r/#", 1, subscription_identifier=5)
         assert await take(two, 2) == [
-            ReceivedMessage("r/1", b"network", 1, True, (5,)), ReceivedMessage("r/2", b"own", 1, True, (5,))]
-        await two.subscribe("r/#", 1, retain_handling=1)        # not new: nothing
+            ReceivedMessage("r/1", b"network", 1, True, (5,)),
+            ReceivedMessage("r/2", b"own", 1, True, (5,)),
+        ]
+        await two.subscribe("r/#", 1, retain_handling=1)  # not new: nothing
         await two.subscribe("r/1", 1, retain_handling=2)
-        await two.subscribe("$share/group/r/#", 1)              # never for a shared one
+        await two.subscribe("$share/group/r/#", 1)  # never for a shared one
         await nothing_waits(two)
         await two.unsubscribe("$share/group/r/#")
         await one.publish("r/2", b"live", retain=True)
@@ -110,12 +117,15 @@ async def test_retained_messages_come_as_the_retain_handling_says(broker: Worker
 @both_drivers
 async def test_a_retained_message_that_was_replaced_before_it_was_taken_is_passed_over(broker: Worker) -> None:
     async with broker.client("one", inbox_max=1) as one, broker.client("two") as two:
-        for number in range(3):                                 # more than the inbox holds
+        for number in range(3):  # more than the inbox holds
             await two.publish(f"r/{number}", b"old", retain=True)
         await one.subscribe("r/#")
         await two.publish("r/1", b"new", retain=True)
         assert [(message.topic_name, message.payload, message.retain) for message in await take(one, 3)] == [
-            ("r/0", b"old", True), ("r/2", b"old", True), ("r/1", b"new", False)]
+            ("r/0", b"old", True),
+            ("r/2", b"old", True),
+            ("r/1", b"new", False),
+        ]
         assert one.dropped == 0
 
 
@@ -127,7 +137,7 @@ async def test_a_message_that_expired_in_the_inbox_is_not_handed_out(broker: Wor
         await one.publish("t", b"expired", properties={"message_expiry_interval": 0})
         await one.publish("t", b"lives", properties={"message_expiry_interval": 60})
         came_ms = broker.reactor.look_at_clock()
-        while broker.reactor.look_at_clock() <= came_ms + 1:    # it expires within the next millisecond
+        while broker.reactor.look_at_clock() <= came_ms + 1:  # it expires within the next millisecond
             await trio.lowlevel.checkpoint()
         (message,) = await take(one)
         assert (message.payload, message.message_expiry_interval) == (b"lives", 60)
@@ -140,7 +150,7 @@ async def test_what_is_published_between_turns_expires_by_the_clock_not_by_the_l
     async with broker.client("one") as one:
         await trio.lowlevel.checkpoint()
         before_ms = time.monotonic_ns() // 1_000_000 + 50
-        while time.monotonic_ns() // 1_000_000 < before_ms:     # no turn meanwhile: nothing else runs
+        while time.monotonic_ns() // 1_000_000 < before_ms:  # no turn meanwhile: nothing else runs
             pass
         await one.publish("t", b"x", retain=True, properties={"message_expiry_interval": 10})
         assert broker.router.retained.message_of(b"t").expires_at_ms >= before_ms + 10_000
@@ -197,7 +207,7 @@ async def test_ten_thousand_messages_leave_nothing_behind(broker: Worker) -> Non
             if number == 1000:
                 gc.collect()
                 blocks = sys.getallocatedblocks()
-            if number % 100 == 0:                               # some from outside, all in order
+            if number % 100 == 0:  # some from outside, all in order
                 await network.publish(b"t", b"%d" % number, 1)
             else:
                 assert await two.publish("t", b"%d" % number) == 1
@@ -230,8 +240,11 @@ async def test_what_is_wrong_with_an_argument_is_said_with_its_name(broker: Work
             (lambda: one.publish("a", qos="1"), TypeError, "qos is an int, not str"),
             (lambda: one.publish("a", properties={"colour": 1}), ValueError, "properties: 'colour' is none of"),
             (lambda: one.publish("a", properties={"topic_alias": 1}), ValueError, "'topic_alias' is none of"),
-            (lambda: one.publish("a", properties={"payload_format_indicator": 2}), ValueError,
-             r"properties\['payload_format_indicator'\] is 0 to 1, not 2"),
+            (
+                lambda: one.publish("a", properties={"payload_format_indicator": 2}),
+                ValueError,
+                r"properties\['payload_format_indicator'\] is 0 to 1, not 2",
+            ),
             (lambda: one.publish("a", properties={"message_expiry_interval": -1}), ValueError, "not -1"),
             (lambda: one.publish("a", properties={"response_topic": "a/#"}), ValueError, r"\['response_topic'\] 'a/#'"),
             (lambda: one.publish("a", properties={"correlation_data": "x"}), TypeError, "is bytes, not str"),
@@ -256,7 +269,8 @@ async def test_what_is_wrong_with_an_argument_is_said_with_its_name(broker: Work
 
 @pytest.mark.parametrize("driver", [as_task, as_guest])
 def test_a_client_with_an_identity_is_subject_to_the_acl_and_one_without_is_trusted(
-        driver: Callable[..., None]) -> None:
+    driver: Callable[..., None],
+) -> None:
     async def run(broker: Worker) -> None:
         async with broker.client("trusted") as trusted, broker.client("ann", identity="ann") as ann:
             assert await trusted.subscribe("secret/#") == 0
@@ -284,7 +298,8 @@ def test_retained_messages_come_from_the_data_folder_however_many(driver: Callab
             await one.publish("t/7", b"live")
             received = [await anext(two) for _ in range(201)]
             assert {(message.topic_name, message.payload) for message in received if message.retain} == {
-                (f"t/{number}", b"%d" % number) for number in range(200)}
+                (f"t/{number}", b"%d" % number) for number in range(200)
+            }
             assert (received[-1].payload, received[-1].retain) == (b"live", False)
             assert broker.metrics().retained_messages == 200
             # What is durable comes to lie in the index, and need not be kept in memory.
@@ -327,7 +342,8 @@ class AsyncAcl:
 @pytest.mark.parametrize("acl", [BrokenAcl(), AsyncAcl()])
 @pytest.mark.parametrize("driver", [as_task, as_guest])
 def test_an_acl_that_fails_refuses_in_process_clients_as_it_refuses_others(
-        driver: Callable[..., None], acl: Any) -> None:
+    driver: Callable[..., None], acl: Any
+) -> None:
     async def run(broker: Worker) -> None:
         async with broker.client("one", identity="ann") as client, device(broker) as network:
             with pytest.raises(RefusedError, match=r"not authorized \(0x87\)"):

@@ -19,7 +19,8 @@ from tests.support.embedded import CONFIG, TIMEOUT_S, as_guest, as_task, both_dr
 
 @both_drivers
 async def test_a_task_that_waits_for_a_message_wakes_when_one_comes_and_its_cancellation_loses_none(
-        broker: Worker) -> None:
+    broker: Worker,
+) -> None:
     async with broker.client("one") as one, device(broker) as network, trio.open_nursery() as nursery:
         await one.subscribe("t")
         got: list[bytes] = []
@@ -66,8 +67,10 @@ def test_a_publish_returns_when_its_record_is_durable(driver: Callable[..., None
             await trio.lowlevel.checkpoint()
 
     async def run(broker: Worker) -> None:
-        async with broker.client("one") as one, device(
-                broker, clean_start=False, properties={"session_expiry_interval": 100}) as network:
+        async with (
+            broker.client("one") as one,
+            device(broker, clean_start=False, properties={"session_expiry_interval": 100}) as network,
+        ):
             log.sync()
             await network.send(Subscribe(1, (subscription(b"t", 1),)))
             while log.records[-1].kind != "subscribe":
@@ -82,8 +85,8 @@ def test_a_publish_returns_when_its_record_is_durable(driver: Callable[..., None
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(publish, "first", 1)
-                await recorded(b"first")                         # the pump runs, though nothing came from outside
-                await one.publish("t", b"zero", retain=True)     # QoS 0 waits for nobody
+                await recorded(b"first")  # the pump runs, though nothing came from outside
+                await one.publish("t", b"zero", retain=True)  # QoS 0 waits for nobody
                 assert order == []
                 # A cancelled wait changes nothing for the message.
                 with trio.CancelScope() as scope:
@@ -119,6 +122,7 @@ def test_a_publish_returns_when_its_record_is_durable(driver: Callable[..., None
 @both_drivers
 async def test_who_is_cancelled_on_the_way_in_leaves_no_client_behind(broker: Worker) -> None:
     """At every checkpoint between the call and the block, by both ways in."""
+
     async def by_client(entered: Callable[[], None]) -> None:
         async with broker.client("one"):
             entered()

@@ -48,8 +48,9 @@ PINGREQ, PINGRESP = b"\xc0\0", b"\xd0\0"
 
 @asynccontextmanager
 async def broker_with(limits: Limits | None = None, mqtt: Mqtt | None = None) -> AsyncIterator[Worker]:
-    config = Config(listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.1), limits=limits or Limits(),
-                    mqtt=mqtt or Mqtt())
+    config = Config(
+        listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.1), limits=limits or Limits(), mqtt=mqtt or Mqtt()
+    )
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config) as broker:
             yield broker
@@ -57,18 +58,25 @@ async def broker_with(limits: Limits | None = None, mqtt: Mqtt | None = None) ->
 
 def of_broker(broker: Worker, name: bytes) -> Any:
     """Return the broker's end of a client's connection."""
-    return next(connection for connection in broker.reactor.connections_snapshot()
-                if connection.session is not None and connection.session.client_identifier == name)
+    return next(
+        connection
+        for connection in broker.reactor.connections_snapshot()
+        if connection.session is not None and connection.session.client_identifier == name
+    )
 
 
 # What is not MQTT ---------------------------------------------------------------------------------------------------
 
+
 async def test_a_tls_client_on_the_plain_port_gets_an_alert() -> None:
     """Section 4.13."""
     async with broker_with() as broker:
+
         def shake_hands() -> str:
-            with socket.create_connection(("127.0.0.1", broker.addresses[0].port), TIMEOUT_S) as plain, \
-                    pytest.raises(ssl.SSLError) as caught:
+            with (
+                socket.create_connection(("127.0.0.1", broker.addresses[0].port), TIMEOUT_S) as plain,
+                pytest.raises(ssl.SSLError) as caught,
+            ):
                 ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
             return str(caught.value)
 
@@ -81,6 +89,7 @@ async def test_a_tls_client_on_the_plain_port_gets_an_alert() -> None:
 async def test_an_http_client_on_the_plain_port_is_told_in_http(method: str) -> None:
     """Section 4.13."""
     async with broker_with() as broker:
+
         def ask() -> tuple[int, bytes]:
             connection = http.client.HTTPConnection("127.0.0.1", broker.addresses[0].port, timeout=TIMEOUT_S)
             connection.request(method, "/mqtt")
@@ -110,8 +119,10 @@ def test_the_log_names_tls_and_http_on_the_plain_port(tmp_path: Path) -> None:
 
 # Rates --------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("limits", [Limits(messages_per_second_max=100), Limits(bytes_per_second_max=3000)],
-                         ids=["messages", "bytes"])
+
+@pytest.mark.parametrize(
+    "limits", [Limits(messages_per_second_max=100), Limits(bytes_per_second_max=3000)], ids=["messages", "bytes"]
+)
 async def test_a_client_over_its_rate_is_read_later_and_loses_nothing(limits: Limits) -> None:
     async with broker_with(limits) as broker, device(broker, b"fast") as fast, device(broker, b"other") as other:
         for number in range(1, 151):
@@ -121,12 +132,15 @@ async def test_a_client_over_its_rate_is_read_later_and_loses_nothing(limits: Li
         assert "throttled" in connection.paused_by
         served = 0
         while "throttled" in connection.paused_by and served < 20:
-            await other.publish(b"t", b"y", 1)      # is answered while the other one waits
+            await other.publish(b"t", b"y", 1)  # is answered while the other one waits
             served += 1
             now = broker.metrics()
             # On a slow machine its rate has come down by now.
-            assert now.messages_in == found.messages_in + served or "throttled" not in connection.paused_by or (
-                now.throttled > found.throttled)
+            assert (
+                now.messages_in == found.messages_in + served
+                or "throttled" not in connection.paused_by
+                or (now.throttled > found.throttled)
+            )
         assert served
         assert of_broker(broker, b"other").paused_by == []
         for number in range(1, 151):
@@ -155,15 +169,21 @@ async def test_the_time_in_which_a_client_is_not_read_does_not_count_against_it(
 
 # Sockets ------------------------------------------------------------------------------------------------------------
 
+
 async def test_tcp_watches_over_a_client_without_keep_alive() -> None:
     """Section 3.1.2.10."""
-    async with broker_with(Limits(tcp_keepalive_s=30)) as broker, \
-            device(broker, b"none", keep_alive_s=0), device(broker, b"some", keep_alive_s=60):
+    async with (
+        broker_with(Limits(tcp_keepalive_s=30)) as broker,
+        device(broker, b"none", keep_alive_s=0),
+        device(broker, b"some", keep_alive_s=60),
+    ):
         found = {}
         for name in (b"none", b"some"):
             with socket.socket(fileno=os.dup(of_broker(broker, name).fd)) as duplicate:
-                found[name] = [duplicate.getsockopt(*option) for option in (
-                    (socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))]
+                found[name] = [
+                    duplicate.getsockopt(*option)
+                    for option in ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+                ]
         assert found[b"none"] == [1, 30]
         assert found[b"some"][0] == 0
 
@@ -175,13 +195,14 @@ async def test_who_takes_no_answers_is_not_given_more_to_answer() -> None:
         connection = of_broker(broker, b"flood")
         stream = flood.client.stream
         sent = received = 0
-        gc.collect()                    # what other tests left in this process
+        gc.collect()  # what other tests left in this process
         before = broker.metrics().output_buffer_bytes
         async with trio.open_nursery() as nursery:
+
             async def send() -> None:
                 nonlocal sent
                 while True:
-                    sent += await stream.socket.send((PINGREQ * 32_768)[sent % 2:])
+                    sent += await stream.socket.send((PINGREQ * 32_768)[sent % 2 :])
 
             nursery.start_soon(send)
             await until(lambda: "output_full" in connection.paused_by)
@@ -199,8 +220,9 @@ async def test_who_takes_no_answers_is_not_given_more_to_answer() -> None:
 def preloaded(folder: Path, **failures: str) -> dict[str, str]:
     """Return the environment of a broker whose system calls fail as tests/support/accept_fails.c says."""
     library = folder / "accept_fails.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, ROOT / "tests/support/accept_fails.c", "-ldl"],
-                   check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", library, ROOT / "tests/support/accept_fails.c", "-ldl"], check=True
+    )
     return {"LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')} {library}".strip(), **failures}
 
 
@@ -222,8 +244,10 @@ def test_a_client_that_cannot_be_watched_is_closed_and_the_next_is_served(tmp_pa
 def test_an_error_of_accept_pauses_it_and_it_recovers(tmp_path: Path, name: str) -> None:
     """The pause is logged under the error's name; the client that waited is served afterwards."""
     failures = {"ACCEPT_FAILURES": "2", "ACCEPT_ERRNO": str(getattr(errno, name))}
-    with BrokerProcess(tmp_path, environment=preloaded(tmp_path, **failures)) as broker, \
-            socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
+    with (
+        BrokerProcess(tmp_path, environment=preloaded(tmp_path, **failures)) as broker,
+        socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client,
+    ):
         client.sendall(encode(Connect(4, b"patient"), 4))
         assert client.recv(4) == b"\x20\2\0\0"
     written = broker.errors.read_text(encoding="utf-8")
@@ -249,6 +273,7 @@ def test_the_limit_on_open_files_is_raised_and_what_it_leaves_is_logged(tmp_path
 
 # Sizes --------------------------------------------------------------------------------------------------------------
 
+
 def test_pingreq_is_answered_while_all_packet_identifiers_are_in_use() -> None:
     """All 65,535 wait for the client's PUBACK; the oldest, once freed, is the next message's [MQTT-2.2.1-3]."""
     config = Config(mqtt=Mqtt(inflight_max=65_535, queue_messages_max=100))
@@ -257,8 +282,10 @@ def test_pingreq_is_answered_while_all_packet_identifiers_are_in_use() -> None:
         async with trio.open_nursery() as nursery:
             broker = MemoryBroker(config, nursery, None, None, QuickAuthenticator())
             client, publisher = broker.hub.connect(), broker.hub.connect()
-            client.feed_bytes(encode(Connect(5, b"s", properties={"receive_maximum": 65_535}), 5)
-                              + encode(Subscribe(1, (subscription(b"t", 1),)), 5))
+            client.feed_bytes(
+                encode(Connect(5, b"s", properties={"receive_maximum": 65_535}), 5)
+                + encode(Subscribe(1, (subscription(b"t", 1),)), 5)
+            )
             publisher.feed_bytes(encode(Connect(4, b"p"), 4))
             await broker.settle()
             client.take_output()
@@ -364,7 +391,7 @@ def test_the_largest_packet_goes_through_in_bounded_memory(tmp_path: Path) -> No
             client.sendall(encode(Connect(4, b"p"), 4) + b"\x30\xff\xff\xff\x7f\0\1t")
             piece = bytes(1 << 20)
             for start in range(0, payload_bytes, len(piece)):
-                client.sendall(piece[:payload_bytes - start])
+                client.sendall(piece[: payload_bytes - start])
             thread.join(TIMEOUT_S)
         assert received["bytes"] == 5 + 268_435_455
         assert resident_bytes(broker.process.pid, "VmHWM") < 4 * 268_435_455
@@ -374,8 +401,10 @@ def test_a_thousand_packets_that_only_declare_their_size_cost_nothing(tmp_path: 
     settings = tmp_path / "shoal.toml"
     settings.write_text("[mqtt]\nmax_packet_size_bytes = 268_435_460\n", encoding="utf-8")
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    with BrokerProcess(tmp_path, "--config", str(settings), environment=MEASURED) as broker, \
-            ExitStack() as open_clients:
+    with (
+        BrokerProcess(tmp_path, "--config", str(settings), environment=MEASURED) as broker,
+        ExitStack() as open_clients,
+    ):
         assert broker.process is not None
         clients = []
         for number in range(1000):
@@ -388,7 +417,7 @@ def test_a_thousand_packets_that_only_declare_their_size_cost_nothing(tmp_path: 
         for client in clients:
             client.sendall(b"\x30\xff\xff\xff\x7f\0\1t" + bytes(1000))
         with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as last:
-            last.sendall(encode(Connect(4, b"last"), 4) + PINGREQ)      # behind all of them
+            last.sendall(encode(Connect(4, b"last"), 4) + PINGREQ)  # behind all of them
             assert last.recv(4) == b"\x20\2\0\0"
             assert last.recv(2) == PINGRESP
         assert resident_bytes(broker.process.pid, "VmRSS") - before < 1000 * 4096
@@ -396,12 +425,15 @@ def test_a_thousand_packets_that_only_declare_their_size_cost_nothing(tmp_path: 
 
 # The worker's memory ------------------------------------------------------------------------------------------------
 
+
 def test_at_its_limit_of_memory_a_worker_refuses_and_recovers(tmp_path: Path) -> None:
     """What is over the limit is dropped under its name, CONNECT is refused with 0x89, and all goes on afterwards."""
     settings = tmp_path / "shoal.toml"
     settings.write_text(
         "[mqtt]\nqueue_bytes_max = 1_073_741_824\nqueue_messages_max = 1_000_000\nsys_interval_s = 1\n"
-        "[limits]\nmemory_bytes_max = 150_000_000\n", encoding="utf-8")
+        "[limits]\nmemory_bytes_max = 150_000_000\n",
+        encoding="utf-8",
+    )
     with BrokerProcess(tmp_path, "--config", str(settings), environment=MEASURED) as broker, ExitStack() as peers:
         _fill_and_empty(broker, peers)
     assert '"reason":"memory_limit"' in broker.errors.read_text(encoding="utf-8")
@@ -428,17 +460,17 @@ def _fill_and_empty(broker: BrokerProcess, peers: ExitStack) -> None:
         if number % 50 == 0 and "memory_full" in written():
             break
     assert "memory_full" in written()
-    for number in range(1, 201):                             # nothing of these is kept
+    for number in range(1, 201):  # nothing of these is kept
         publisher.ask(Publish(b"q", bytes(100_000), 1, False, False, number))
     assert resident_bytes(broker.process.pid, "VmHWM") < 150_000_000 + 40_000_000
     late = connect(b"late")
     assert late.connack.reason == Reason.SERVER_BUSY
     late.close()
-    away = connect(b"away", False, session_expiry_interval=3600)     # who has a session may come
+    away = connect(b"away", False, session_expiry_interval=3600)  # who has a session may come
     assert away.connack.reason == Reason.SUCCESS
     away.close()
     packet = stuck.receive()
-    while '"memory_available"' not in written():             # PINGREQ, so that it always has something to wait for
+    while '"memory_available"' not in written():  # PINGREQ, so that it always has something to wait for
         if isinstance(packet, Publish):
             stuck.send(Ack(PacketType.PUBACK, packet.packet_identifier))
         packet = stuck.ask(Pingreq())
@@ -457,8 +489,15 @@ def _fill_and_empty(broker: BrokerProcess, peers: ExitStack) -> None:
 def test_a_process_has_as_many_cores_as_its_control_group_has_time_for(tmp_path: Path) -> None:
     machine = cores_available(tmp_path)
     assert machine == len(os.sched_getaffinity(0))
-    for text, cores in (("max 100000", machine), ("100000 100000", 1), ("50000 100000", 1), ("0 100000", 1),
-                        ("100001 100000", min(2, machine)), ("100000000 100000", machine), ("nonsense", machine)):
+    for text, cores in (
+        ("max 100000", machine),
+        ("100000 100000", 1),
+        ("50000 100000", 1),
+        ("0 100000", 1),
+        ("100001 100000", min(2, machine)),
+        ("100000000 100000", machine),
+        ("nonsense", machine),
+    ):
         (tmp_path / "cpu.max").write_text(text + "\n")
         assert cores_available(tmp_path) == cores, text
     (tmp_path / "cpu.max").unlink()

@@ -22,8 +22,11 @@ async def came(broker: Worker, listener: int, name: bytes) -> tuple[Device, Reas
 
 
 async def test_who_takes_over_a_connection_of_another_listener_needs_a_place_at_this_one() -> None:
-    config = Config(listen=(), shutdown=Shutdown(drain_s=0.1), listener=(
-        Listener(address=ADDRESS), Listener(address=ADDRESS, connections_max=1)))
+    config = Config(
+        listen=(),
+        shutdown=Shutdown(drain_s=0.1),
+        listener=(Listener(address=ADDRESS), Listener(address=ADDRESS, connections_max=1)),
+    )
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config) as broker:
             elsewhere = [await came(broker, 0, name) for name in (b"one", b"two")]
@@ -31,7 +34,7 @@ async def test_who_takes_over_a_connection_of_another_listener_needs_a_place_at_
             assert reason == Reason.SUCCESS
             refused, reason = await came(broker, 1, b"two")
             assert reason == Reason.QUOTA_EXCEEDED
-            again, reason = await came(broker, 1, b"one")        # in the place that it has
+            again, reason = await came(broker, 1, b"one")  # in the place that it has
             assert reason == Reason.SUCCESS
             back, reason = await came(broker, 0, b"one")
             assert reason == Reason.SUCCESS

@@ -305,13 +305,21 @@ def test_compact_makes_a_snapshot_that_the_next_start_begins_with(tmp_path: Path
     log.close()
     result = shoal("log", "compact", "--data-dir", tmp_path)
     assert result.exit_code == 0, result.output
-    assert re.search(r"/worker-0: snapshot-\d{12}.log has 1 sessions and \d+ messages that wait, [\d,]+ bytes\.\n",
-                     result.stdout)
+    assert re.search(
+        r"/worker-0: snapshot-\d{12}.log has 1 sessions and \d+ messages that wait, [\d,]+ bytes\.\n", result.stdout
+    )
     assert shoal("log", "verify", "--data-dir", tmp_path).exit_code == 0
     assert "nothing to do" in shoal("log", "compact", "--data-dir", tmp_path).stdout
     router = Router(Ledger())
-    opened = open_recovered(Disk(str(worker_folder(tmp_path))), router, worker=0, make_will=lambda *fields: None,
-                            make_mark=lambda: 1, now_us=100, now_ms=1000)
+    opened = open_recovered(
+        Disk(str(worker_folder(tmp_path))),
+        router,
+        worker=0,
+        make_will=lambda *fields: None,
+        make_mark=lambda: 1,
+        now_us=100,
+        now_ms=1000,
+    )
     owed = router.sessions[b"away"].owed.deliveries()
     assert [opened.log.fetch(delivery[1], 0, 0).body for delivery in owed] == [b"%d" % each for each in range(3, 43)]
 

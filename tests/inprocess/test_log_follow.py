@@ -15,9 +15,7 @@ from router.log.record_scan import Scan
 from router.log.segments import RECORDS_AT, segment_name
 from tests.support.commit_logs import open_log, turn
 from tests.support.disk import SimulatedDisk, broken
-from tests.support.log_folders import (
-    write,
-)
+from tests.support.log_folders import write
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 30

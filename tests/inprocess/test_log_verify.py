@@ -17,15 +17,7 @@ from router.log.segments import HEADER_COPY_AT, RECORDS_AT, Header, segment_name
 from router.log.verify import examine
 from tests.support.commit_logs import open_log, turn
 from tests.support.disk import SimulatedDisk, broken
-from tests.support.log_folders import (
-    RECORD_BYTES,
-    content,
-    flip,
-    segment,
-    shoal,
-    write,
-    write_snapshot,
-)
+from tests.support.log_folders import RECORD_BYTES, content, flip, segment, shoal, write, write_snapshot
 
 
 def verdict(folder: Path, exit_code: int = 1) -> dict[str, Any]:

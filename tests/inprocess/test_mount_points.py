@@ -35,7 +35,7 @@ from tests.support.certificates import certificates
 from tests.support.conversation import open_over
 from tests.support.embedded import TIMEOUT_S, Device
 
-ONE, TWO, WHOLE = range(3)       # listeners
+ONE, TWO, WHOLE = range(3)  # listeners
 MOUNT_POINTS = ("one/", "two/", "")
 KEPT = {"session_expiry_interval": 3600}
 Run = Callable[[Worker], Awaitable[None]]
@@ -44,8 +44,12 @@ Run = Callable[[Worker], Awaitable[None]]
 def settings(mount_points: tuple[str, ...] = MOUNT_POINTS, scheme: str = "tcp", **more: Any) -> Config:
     address = f"{scheme}://127.0.0.1:0"
     listener = certificates().listener(address) if scheme in ("tls", "wss") else Listener(address=address)
-    return Config(listen=(), shutdown=Shutdown(drain_s=0.1), **more, listener=tuple(
-        msgspec.structs.replace(listener, mount_point=mount_point) for mount_point in mount_points))
+    return Config(
+        listen=(),
+        shutdown=Shutdown(drain_s=0.1),
+        **more,
+        listener=tuple(msgspec.structs.replace(listener, mount_point=mount_point) for mount_point in mount_points),
+    )
 
 
 def serve(run: Run, config: Config | None = None, folder: Path | None = None, **seams: Any) -> None:
@@ -112,7 +116,7 @@ def test_two_never_see_one_another_and_the_whole_tree_sees_both(scheme: str, ver
             for device in (one, two, whole):
                 await device.subscribe(b"#", b"+/+", b"+/#", b"/#", b"$own/#", b"$one/#", b"$SYS/#", b"$share/g/#")
                 seen = await answered(device)
-                assert device is whole or seen == []         # values of $SYS
+                assert device is whole or seen == []  # values of $SYS
             await from_one.publish(b"a/x", b"of one", 1)
             await from_two.publish(b"a/x", b"of two", 1)
             await from_one.publish(b"$own/x", b"own of one", 1)
@@ -123,8 +127,12 @@ def test_two_never_see_one_another_and_the_whole_tree_sees_both(scheme: str, ver
             seen_by_one, seen_by_two = told(await answered(one)), told(await answered(two))
             assert set(seen_by_one) == {(b"a/x", b"of one"), (b"$own/x", b"own of one"), (b"b", b"to one")}
             assert set(seen_by_two) == {(b"a/x", b"of two"), (b"two/a", b"deeper")}
-            assert {(b"one/a/x", b"of one"), (b"two/a/x", b"of two"), (b"$one/own/x", b"own of one"),
-                    (b"two/two/a", b"deeper")} <= set(told(await answered(whole)))
+            assert {
+                (b"one/a/x", b"of one"),
+                (b"two/a/x", b"of two"),
+                (b"$one/own/x", b"own of one"),
+                (b"two/two/a", b"deeper"),
+            } <= set(told(await answered(whole)))
 
     serve(run, settings(scheme=scheme))
 
@@ -135,11 +143,9 @@ def names_seen(messages: list[Publish]) -> set[bytes]:
 
 def test_nothing_of_another_part_comes_by_any_way() -> None:
     """Each way that a message has to a client: live, retained, will, shared, queued; and $SYS."""
+
     async def run(broker: Worker) -> None:
-        async with (
-            client(broker, TWO, b"2") as two,
-            client(broker, WHOLE, b"w") as whole,
-        ):
+        async with client(broker, TWO, b"2") as two, client(broker, WHOLE, b"w") as whole:
             await two.publish(b"kept", b"two's", 1, retain=True)
             await whole.publish(b"one/kept", b"one's", 1, retain=True)
             await whole.publish(b"one", b"nobody's", 1, retain=True)
@@ -154,8 +160,9 @@ def test_nothing_of_another_part_comes_by_any_way() -> None:
                 assert names_seen(await answered(one)) == {b"kept"}
             async with client(broker, TWO, b"w2", will=Will(b"gone", b"two's", 1, True)) as leaving:
                 await leaving.client.cut()
-            async with client(broker, ONE, b"w1", will=Will(b"gone", b"one's", 1, False, {
-                    "response_topic": "answers"})) as leaving:
+            async with client(
+                broker, ONE, b"w1", will=Will(b"gone", b"one's", 1, False, {"response_topic": "answers"})
+            ) as leaving:
                 await leaving.client.cut()
             await whole.publish(b"two/x", b"two's", 1)
             async with client(broker, ONE, b"away", clean_start=False, properties=KEPT) as away:
@@ -285,18 +292,32 @@ def test_the_acl_is_asked_about_the_names_of_the_broker() -> None:
             await one.publish(b"$own", b"", 1)
             await one.send(Disconnect(Reason.DISCONNECT_WITH_WILL_MESSAGE))
             assert await one.receive() is None
-        assert acl.asked == [("subscribe", b"one/a/+"), ("subscribe", b"one/b"), ("publish", b"one/c"),
-                             ("publish", b"$one/own"), ("publish", b"one/gone")]
+        assert acl.asked == [
+            ("subscribe", b"one/a/+"),
+            ("subscribe", b"one/b"),
+            ("publish", b"one/c"),
+            ("publish", b"$one/own"),
+            ("publish", b"one/gone"),
+        ]
 
     serve(run, acl=acl)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize(("before", "after", "stays"), [
-    ("one/", "one/", True), ("one/", "two/", False), ("one/", "", False), ("", "one/", False), ("", "", True),
-    ("one/", "one/deeper/", False)])
+@pytest.mark.parametrize(
+    ("before", "after", "stays"),
+    [
+        ("one/", "one/", True),
+        ("one/", "two/", False),
+        ("one/", "", False),
+        ("", "one/", False),
+        ("", "", True),
+        ("one/", "one/deeper/", False),
+    ],
+)
 def test_a_session_is_of_one_mount_point(tmp_path: Path, before: str, after: str, stays: bool, restarts: bool) -> None:
     """Who comes back by another listener, or finds another mount point at its own, begins anew."""
+
     async def leave(broker: Worker) -> None:
         async with client(broker, 0, b"c", clean_start=False, properties=KEPT) as device:
             await device.subscribe(b"deeper/#", qos=1)

@@ -24,8 +24,13 @@ from tests.support.table_acl import TableAcl
 STAYS = {"session_expiry_interval": 3600}
 
 
-def serve(run: Callable[[Worker], Awaitable[None]], acl: TableAcl, folder: Path | None = None,
-          config: Config = CONFIG, **seams: Any) -> None:
+def serve(
+    run: Callable[[Worker], Awaitable[None]],
+    acl: TableAcl,
+    folder: Path | None = None,
+    config: Config = CONFIG,
+    **seams: Any,
+) -> None:
     async def main() -> None:
         with trio.fail_after(TIMEOUT_S):
             async with open_broker(config, acl=acl, folder=folder, **seams) as broker:
@@ -47,7 +52,7 @@ async def hears(client: Device, last: bytes = b"end") -> list[bytes]:
         packet = await client.receive()
         assert isinstance(packet, Publish), packet
         if packet.qos == 1:
-            await client.send(Ack(4, packet.packet_identifier))       # type: ignore[arg-type]
+            await client.send(Ack(4, packet.packet_identifier))  # type: ignore[arg-type]
         topics.append(packet.topic)
         if packet.topic == last:
             return topics
@@ -65,8 +70,11 @@ def test_a_wide_filter_is_narrowed_to_what_its_client_may_read(logged: bool, qos
     acl = TableAcl(ann="a/+ end", ben="b/# end", eve="e")
 
     async def run(broker: Worker) -> None:
-        async with (device(broker, b"a", user_name="ann", properties=STAYS) as ann,
-                    device(broker, b"b", user_name="ben") as ben, device(broker, b"e", user_name="eve") as eve):
+        async with (
+            device(broker, b"a", user_name="ann", properties=STAYS) as ann,
+            device(broker, b"b", user_name="ben") as ben,
+            device(broker, b"e", user_name="eve") as eve,
+        ):
             assert await asks(ann, b"#", qos) == qos
             assert await asks(ann, b"a/1", qos) == qos
             assert await asks(ben, b"#", qos) == qos
@@ -91,7 +99,7 @@ def test_what_may_be_read_is_asked_once_for_each_client_and_topic() -> None:
                 await publish(broker, "a", "b", "end")
                 await hears(ann)
                 async with device(broker, b"other") as other:
-                    await other.subscribe(b"#", 0)       # every route is read anew
+                    await other.subscribe(b"#", 0)  # every route is read anew
             assert acl.asked == 3
 
     serve(run, acl)
@@ -120,7 +128,7 @@ def test_of_what_is_retained_comes_what_may_be_read(logged: bool, tmp_path: Path
             assert await asks(ann, b"#") == 1
             assert sorted([(await ann.receive()).topic for _ in range(3)]) == [b"a/1", b"a/2", b"end"]
             await publish(broker, "end")
-            await ann.send(Ack(4, 1))                          # type: ignore[arg-type]
+            await ann.send(Ack(4, 1))  # type: ignore[arg-type]
             assert (await ann.receive()).topic == b"end"
 
     serve(run, acl, tmp_path if logged else None)
@@ -130,14 +138,18 @@ def test_of_what_is_retained_comes_what_may_be_read(logged: bool, tmp_path: Path
 @pytest.mark.parametrize("strategy", ["round_robin", "random", "sticky", "hash_client", "hash_topic"])
 @pytest.mark.parametrize("logged", [False, True])
 def test_a_member_of_a_shared_subscription_that_may_not_read_a_topic_is_passed_over(
-        logged: bool, strategy: Any, qos: int, tmp_path: Path) -> None:
+    logged: bool, strategy: Any, qos: int, tmp_path: Path
+) -> None:
     acl = TableAcl(ann="a/# end", ben="b/# end")
-    config = Config(listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.5),
-                    mqtt=Mqtt(shared_subscription_strategy=strategy))
+    config = Config(
+        listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.5), mqtt=Mqtt(shared_subscription_strategy=strategy)
+    )
 
     async def run(broker: Worker) -> None:
-        async with (device(broker, b"a", user_name="ann", properties=STAYS) as ann,
-                    device(broker, b"b", user_name="ben") as ben):
+        async with (
+            device(broker, b"a", user_name="ann", properties=STAYS) as ann,
+            device(broker, b"b", user_name="ben") as ben,
+        ):
             for client in (ann, ben):
                 assert await asks(client, b"$share/g/#", qos) == qos
                 assert await asks(client, b"end", qos) == qos
@@ -180,7 +192,8 @@ def test_rights_that_change_end_subscriptions_and_narrow_others(logged: bool, tm
 @pytest.mark.parametrize("logged", [False, True])
 @pytest.mark.parametrize("user", ["ann", "ben"])
 def test_what_is_queued_for_a_client_that_is_away_leaves_as_far_as_it_may_be_read(
-        user: str, logged: bool, tmp_path: Path) -> None:
+    user: str, logged: bool, tmp_path: Path
+) -> None:
     """Its rights change while it is away, or it comes back as another user."""
     acl = TableAcl(ann="#", ben="a/+ end")
     config = Config(listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.5), mqtt=Mqtt(queue_qos0=True))
@@ -250,16 +263,18 @@ def test_a_restart_knows_who_was_owed_what_and_judges_by_the_rights_of_now(resta
         await publish(broker, "a/1", "b", "a/2", "end")
         async with device(broker, b"ann", user_name="ann", clean_start=False, properties=STAYS) as ann:
             assert (await ann.receive()).topic == b"a/1"
-            await ann.send(Ack(4, 1))                          # type: ignore[arg-type]
+            await ann.send(Ack(4, 1))  # type: ignore[arg-type]
 
     async def nothing(broker: Worker) -> None:
         pass
 
     async def after(broker: Worker) -> None:
         await publish(broker, "b", "c", "end")
-        async with (device(broker, b"ann", user_name="ann", clean_start=False, properties=STAYS) as ann,
-                    device(broker, b"ben", user_name="ben", clean_start=False, properties=STAYS) as ben):
-            assert await hears(ann) == [b"a/2", b"end"]      # they had been sent, and were not acknowledged
+        async with (
+            device(broker, b"ann", user_name="ann", clean_start=False, properties=STAYS) as ann,
+            device(broker, b"ben", user_name="ben", clean_start=False, properties=STAYS) as ben,
+        ):
+            assert await hears(ann) == [b"a/2", b"end"]  # they had been sent, and were not acknowledged
             assert await hears(ann) == [b"b", b"end"]
             assert await hears(ben) == [b"end"]
             assert await hears(ben) == [b"c", b"end"]
@@ -278,8 +293,10 @@ def test_a_replay_gives_what_may_be_read(tmp_path: Path) -> None:
         async with device(broker, b"keeper", properties=STAYS) as keeper:
             await asks(keeper, b"#")
             await publish(broker, "a/1", "b", "a/2", "end")
-            async with (device(broker, b"a", user_name="ann", properties=STAYS) as ann,
-                        device(broker, b"e", user_name="eve") as eve):
+            async with (
+                device(broker, b"a", user_name="ann", properties=STAYS) as ann,
+                device(broker, b"e", user_name="eve") as eve,
+            ):
                 assert await asks(eve, b"$replay/-1h/a/#") == Reason.NOT_AUTHORIZED
                 assert await asks(ann, b"$replay/-1h/#") == 1
                 assert await hears(ann) == [b"a/1", b"a/2", b"end"]
@@ -313,8 +330,9 @@ def test_rights_to_publish_change_at_once_for_the_same_topic_too() -> None:
 @pytest.mark.parametrize("explains", [True, False])
 def test_clients_are_told_what_decided_if_they_may_know(explains: bool) -> None:
     acl = TableAcl(ann="a")
-    config = Config(listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.5),
-                    mqtt=Mqtt(explain_to_clients=explains))
+    config = Config(
+        listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.5), mqtt=Mqtt(explain_to_clients=explains)
+    )
 
     async def run(broker: Worker) -> None:
         async with device(broker, b"a", user_name="ann") as ann, device(broker, b"b", 4, user_name="ann") as old:
@@ -337,8 +355,10 @@ def test_routes_and_why_name_who_is_left_out_and_what_decided(tmp_path: Path) ->
     acl = TableAcl(ann="a/+ end")
 
     async def run(broker: Worker) -> None:
-        async with (device(broker, b"a", user_name="ann", properties=STAYS) as ann,
-                    device(broker, b"keeper", properties=STAYS) as keeper):
+        async with (
+            device(broker, b"a", user_name="ann", properties=STAYS) as ann,
+            device(broker, b"keeper", properties=STAYS) as keeper,
+        ):
             await asks(ann, b"#")
             await asks(keeper, b"b")
             await publish(broker, "a/1", "b", "end")

@@ -44,8 +44,15 @@ class LateBroker:
         self.hub = Hub(self.router, self.controller, Pump(self.router, self.log), now_ms=NOW_MS, **terms(config))
         self.now_ms = NOW_MS
 
-    def connect(self, expiry_s: int = 0, clean: bool = False, will: Will | None = None, *, identifier: bytes = b"c",
-                version: int = 5) -> LateClient:
+    def connect(
+        self,
+        expiry_s: int = 0,
+        clean: bool = False,
+        will: Will | None = None,
+        *,
+        identifier: bytes = b"c",
+        version: int = 5,
+    ) -> LateClient:
         """A client comes; its CONNECT is dealt with, and what it waits for is not durable."""
         client = LateClient(self, version)
         properties = {"session_expiry_interval": expiry_s} if expiry_s else {}
@@ -99,9 +106,16 @@ class LateClient:
 
     def heard(self) -> list[Any]:
         """Return what came: of a CONNACK its Session Present, of a DISCONNECT its code, of a PUBLISH its payload."""
-        return [packet.session_present if isinstance(packet, Connack) else
-                int(packet.reason) if isinstance(packet, Disconnect) else
-                packet.payload if isinstance(packet, Publish) else packet for packet in self.hear()]
+        return [
+            packet.session_present
+            if isinstance(packet, Connack)
+            else int(packet.reason)
+            if isinstance(packet, Disconnect)
+            else packet.payload
+            if isinstance(packet, Publish)
+            else packet
+            for packet in self.hear()
+        ]
 
 
 def keep_session(broker: LateBroker, expiry_s: int = 600) -> None:
@@ -172,7 +186,7 @@ def test_the_will_of_a_client_that_is_taken_over_before_its_connack(expiry_s: in
     assert second.heard() == [bool(session_goes_on)]
     broker.now_ms += 60_000
     broker.settle()
-    assert watching.heard() == []            # a delay ends with the new connection
+    assert watching.heard() == []  # a delay ends with the new connection
 
 
 @pytest.mark.parametrize("delay_s", [0, 30])
@@ -191,7 +205,7 @@ def test_the_will_of_a_client_that_is_lost_before_its_connack(delay_s: int) -> N
 def test_clients_that_wait_for_their_records_count_among_the_connections() -> None:
     broker = LateBroker(Limits(connections_max=2))
     waiting = [broker.connect(600, identifier=b"%d" % number) for number in range(4)]
-    again = broker.connect(600, identifier=b"1")             # in the place of the other one
+    again = broker.connect(600, identifier=b"1")  # in the place of the other one
     broker.settle()
     assert [one.connection.is_open for one in (*waiting, again)] == [True, False, False, False, True]
     assert waiting[2].connection.close_reason == waiting[3].connection.close_reason == CloseReason.CONNECTIONS_MAX
@@ -205,21 +219,25 @@ def test_an_administrator_can_send_away_who_waits_for_a_record(with_session: boo
     assert broker.controller.send_away(broker.router.sessions[b"c"], with_session)
     broker.settle()
     assert client.connection.close_reason == CloseReason.KICKED
-    answer, = client.hear()
+    (answer,) = client.hear()
     assert isinstance(answer, Connack)
     assert answer.reason == Reason.SERVER_UNAVAILABLE
     assert (b"c" in broker.router.sessions) != with_session
 
 
 @pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize(("behind", "published"), [
-    (encode(Disconnect(), 5), []),
-    (encode(Publish(b"t", b"x"), 4) + b"\xE0\0", []),
-    (b"", [b"gone"]),
-    (b"\xE0", [b"gone"]),                                     # not whole
-    (b"\x82\x01", [b"gone"]),                                 # nor is what comes before
-    (b"\x30\xFF\xFF\xFF\xFF\x7F\xE0\0", [b"gone"]),           # malformed
-], ids=["DISCONNECT", "PUBLISH and DISCONNECT", "nothing", "a beginning", "another beginning", "malformed"])
+@pytest.mark.parametrize(
+    ("behind", "published"),
+    [
+        (encode(Disconnect(), 5), []),
+        (encode(Publish(b"t", b"x"), 4) + b"\xe0\0", []),
+        (b"", [b"gone"]),
+        (b"\xe0", [b"gone"]),  # not whole
+        (b"\x82\x01", [b"gone"]),  # nor is what comes before
+        (b"\x30\xff\xff\xff\xff\x7f\xe0\0", [b"gone"]),  # malformed
+    ],
+    ids=["DISCONNECT", "PUBLISH and DISCONNECT", "nothing", "a beginning", "another beginning", "malformed"],
+)
 @pytest.mark.parametrize("ends", ["taken over", "kicked", "lost"])
 def test_a_disconnect_behind_a_connect_that_waits_discards_the_will(
     ends: str, behind: bytes, published: list[bytes], version: int
@@ -241,8 +259,9 @@ def test_a_disconnect_behind_a_connect_that_waits_discards_the_will(
     assert watching.heard() == published
 
 
-@pytest.mark.parametrize(("reason", "published"), [
-    (Reason.NORMAL_DISCONNECTION, []), (Reason.DISCONNECT_WITH_WILL_MESSAGE, [b"gone"])])
+@pytest.mark.parametrize(
+    ("reason", "published"), [(Reason.NORMAL_DISCONNECTION, []), (Reason.DISCONNECT_WITH_WILL_MESSAGE, [b"gone"])]
+)
 @pytest.mark.parametrize("waits", ["behind a SUBSCRIBE", "alone"])
 def test_a_disconnect_that_waits_while_its_client_is_taken_over_decides_on_the_will(
     waits: str, reason: Reason, published: list[bytes]

@@ -41,8 +41,11 @@ def state_of(pid: int) -> str:
 def test_whoever_comes_to_an_orphan_is_refused(stopped: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with subprocess.Popen(
-                [sys.executable, "-c", PARENT, str(listener.fileno()), CHILD], cwd=ROOT, pass_fds=[listener.fileno()],
-                stdout=subprocess.PIPE) as parent:
+            [sys.executable, "-c", PARENT, str(listener.fileno()), CHILD],
+            cwd=ROOT,
+            pass_fds=[listener.fileno()],
+            stdout=subprocess.PIPE,
+        ) as parent:
             assert parent.stdout is not None
             child = int(parent.stdout.readline())
             with socket.create_connection(listener.getsockname()):

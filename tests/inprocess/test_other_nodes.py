@@ -14,7 +14,7 @@ from mesh.node_identity import node_of
 from router.core.message import message
 from tests.support.embedded import CONFIG, TIMEOUT_S
 
-ELSEWHERE = b"elsewhere/1"          # as one of ours is
+ELSEWHERE = b"elsewhere/1"  # as one of ours is
 FURTHER = b"elsewhere/5"
 
 
@@ -22,9 +22,15 @@ def linked(folder: Path, run: Callable[[Worker, bytes], Awaitable[None]]) -> Non
     """Run the first of two workers, with links to the second and to two of another node; nobody is there."""
     place = Place(0, 2, node_of(folder), folder)
     near = router_name(place.node, 1)
-    links = Links(router_name(place.node, 0), f"ipc://{folder}/0", {
-        near: (f"ipc://{folder}/1", None), ELSEWHERE: (f"ipc://{folder}/2", None),
-        FURTHER: (f"ipc://{folder}/3", None)})
+    links = Links(
+        router_name(place.node, 0),
+        f"ipc://{folder}/0",
+        {
+            near: (f"ipc://{folder}/1", None),
+            ELSEWHERE: (f"ipc://{folder}/2", None),
+            FURTHER: (f"ipc://{folder}/3", None),
+        },
+    )
 
     async def main() -> None:
         with trio.fail_after(TIMEOUT_S):
@@ -53,7 +59,7 @@ def test_a_replay_reads_the_logs_of_its_own_node_and_asks_nobody_else(tmp_path: 
         assert list(logs.windows) == [0, 1]
         logs.ask()
         broker.mesh.on_reach(broker.mesh.neighbours[FURTHER])
-        assert logs.is_ready()           # the other one is away, and nobody waits for it
+        assert logs.is_ready()  # the other one is away, and nobody waits for it
         logs.leave()
         logs.close()
 

@@ -52,8 +52,9 @@ async def serving(config: Config) -> AsyncIterator[Worker]:
             yield broker
 
 
-async def answer(broker: Worker, user: str | None, password: bytes | None, version: int = 5,
-                 properties: dict[str, Any] | None = None) -> int:
+async def answer(
+    broker: Worker, user: str | None, password: bytes | None, version: int = 5, properties: dict[str, Any] | None = None
+) -> int:
     """Return what a client's CONNECT is answered."""
     stream = await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port)
     async with stream:
@@ -97,20 +98,30 @@ BAD, REFUSED = Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED
     (None, None, REFUSED),
 ])  # fmt: skip
 async def test_a_connect_is_answered_by_the_password_file(
-        tmp_path: Path, user: str | None, password: bytes | None, expected: Reason) -> None:
+    tmp_path: Path, user: str | None, password: bytes | None, expected: Reason
+) -> None:
     returns = {Reason.SUCCESS: 0, BAD: ConnectReturn.BAD_USER_NAME_OR_PASSWORD, REFUSED: ConnectReturn.NOT_AUTHORIZED}
     async with serving(settings(written(tmp_path, ann=HASH))) as broker:
         assert await answer(broker, user, password) == expected
         assert await answer(broker, user, password, version=4) == returns[expected]
         if user is None:
-            assert await answer(broker, None, SECRET) == REFUSED          # a password alone, as 5.0 allows
+            assert await answer(broker, None, SECRET) == REFUSED  # a password alone, as 5.0 allows
 
 
-@pytest.mark.parametrize(("allowed", "listener_allows", "expected"), [
-    (None, None, REFUSED), (False, None, REFUSED), (True, None, Reason.SUCCESS), (True, False, REFUSED),
-    (None, True, Reason.SUCCESS), (False, True, Reason.SUCCESS)])
+@pytest.mark.parametrize(
+    ("allowed", "listener_allows", "expected"),
+    [
+        (None, None, REFUSED),
+        (False, None, REFUSED),
+        (True, None, Reason.SUCCESS),
+        (True, False, REFUSED),
+        (None, True, Reason.SUCCESS),
+        (False, True, Reason.SUCCESS),
+    ],
+)
 async def test_a_client_without_a_user_name_comes_in_where_the_settings_say_so(
-        tmp_path: Path, allowed: bool | None, listener_allows: bool | None, expected: Reason) -> None:
+    tmp_path: Path, allowed: bool | None, listener_allows: bool | None, expected: Reason
+) -> None:
     listener = Listener(address="tcp://127.0.0.1:0", allow_anonymous=listener_allows)
     config = settings(written(tmp_path, ann=HASH), listen=(), listener=(listener,), allow_anonymous=allowed)
     async with serving(config) as broker:
@@ -138,6 +149,7 @@ async def test_files_are_asked_in_their_order_and_the_first_that_knows_the_user_
 
 # What it costs, and tells -------------------------------------------------------------------------------------------
 
+
 async def test_a_user_who_is_not_there_costs_as_much_hashing_as_one_who_is(tmp_path: Path, hashed: list[bytes]) -> None:
     first, second = written(tmp_path, "first", ann=HASH), written(tmp_path, "second", bob=OTHER)
     # Without the delay that follows when an address has tried as many users.
@@ -146,12 +158,12 @@ async def test_a_user_who_is_not_there_costs_as_much_hashing_as_one_who_is(tmp_p
             before = len(hashed)
             assert await answer(broker, user, b"wrong") == BAD
             assert len(hashed) == before + 1, user
-        assert {HASH, OTHER} == set(hashed[2:])      # names that are not there look like those of each file
+        assert {HASH, OTHER} == set(hashed[2:])  # names that are not there look like those of each file
         chosen = []
         for _ in range(3):
             assert await answer(broker, "nobody", b"wrong") == BAD
             chosen.append(hashed[-1])
-        assert len(set(chosen)) == 1                 # and one name always like the same user
+        assert len(set(chosen)) == 1  # and one name always like the same user
         before = len(hashed)
         for user in ("ann", "nobody"):
             assert await answer(broker, user, None) == BAD
@@ -179,7 +191,8 @@ async def test_a_login_that_was_verified_needs_no_hashing(tmp_path: Path, hashed
 
 
 async def test_who_was_hashed_while_the_password_changed_does_not_get_in_by_the_old_one(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path, ann=HASH)
     token: list[Any] = []
 
@@ -192,10 +205,11 @@ async def test_who_was_hashed_while_the_password_changed_does_not_get_in_by_the_
     async with serving(settings(tmp_path / "users")) as broker:
         token.append(broker.reload.reload)
         assert await answer(broker, "ann", SECRET) == BAD
-        assert await answer(broker, "ann", SECRET) == Reason.SUCCESS         # by the new one, as the double says
+        assert await answer(broker, "ann", SECRET) == Reason.SUCCESS  # by the new one, as the double says
 
 
 # Files that change --------------------------------------------------------------------------------------------------
+
 
 async def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
     first, second = written(tmp_path, "first", ann=HASH), written(tmp_path, "second", bob=HASH)
@@ -230,7 +244,7 @@ async def test_a_file_that_is_written_is_noticed_and_who_is_connected_stays(tmp_
             await client.send(Connect(5, b"stays", user_name="ann", password=SECRET))
             assert (await client.receive()).reason == Reason.SUCCESS
             written(tmp_path, bob=HASH)
-            while not broker.reload.done:        # noqa: ASYNC110  (it looks from time to time, and tells nobody)
+            while not broker.reload.done:  # noqa: ASYNC110  (it looks from time to time, and tells nobody)
                 await trio.sleep(0.01)
             assert await answer(broker, "ann", SECRET) == BAD
             assert await answer(broker, "bob", SECRET) == Reason.SUCCESS
@@ -260,13 +274,21 @@ def test_an_authenticator_of_the_program_and_tables_exclude_one_another(tmp_path
 
 # Certificates --------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("username_from", ["cert.cn", None])
 async def test_a_certificate_that_gives_the_user_name_is_proof_enough(
-        tmp_path: Path, username_from: str | None) -> None:
+    tmp_path: Path, username_from: str | None
+) -> None:
     ours = certificates()
     certificate, key = ours.server
-    listener = Listener(address="tls://127.0.0.1:0", certfile=(certificate,), keyfile=(key,), cafile=str(ours.cafile),
-                        require_certificate=True, username_from=username_from)
+    listener = Listener(
+        address="tls://127.0.0.1:0",
+        certfile=(certificate,),
+        keyfile=(key,),
+        cafile=str(ours.cafile),
+        require_certificate=True,
+        username_from=username_from,
+    )
     own = ours.issue("device", "device.example", common_name="device")
     config = settings(written(tmp_path, ann=HASH), listen=(), listener=(listener,))
     async with serving(config) as broker:
@@ -280,11 +302,12 @@ async def test_a_certificate_that_gives_the_user_name_is_proof_enough(
                 (found,) = broker.reactor.connections_snapshot()
                 assert found.principal.user_name == "device"
             await trio.aclose_forcefully(stream)
-            while broker.reactor.connection_count:       # noqa: ASYNC110  (the reactor knows no trio)
+            while broker.reactor.connection_count:  # noqa: ASYNC110  (the reactor knows no trio)
                 await trio.sleep(0.01)
 
 
 # Chains by themselves ------------------------------------------------------------------------------------------------
+
 
 class Member:
     """Gives the answers that it was told, at once or later."""
@@ -324,7 +347,9 @@ async def test_the_first_that_does_not_ignore_a_client_decides(later: tuple[bool
 
     for answers, decided in orders():
         members = [Member(one, wait) for one, wait in zip(answers, later, strict=False)]
+        # fmt: off
         found: Any = Chain(CONFIG, members).authenticate(Connect(5, user_name="u"), Exchange())   # type: ignore[arg-type]
+        # fmt: on
         if not isinstance(found, (Accepted, Refused)):
             found = await found
         assert found == decided
@@ -333,12 +358,15 @@ async def test_the_first_that_does_not_ignore_a_client_decides(later: tuple[bool
 @pytest.mark.parametrize("later", [False, True])
 async def test_one_that_fails_lets_in_nobody(later: bool, tmp_path: Path) -> None:
     async with serving(settings(written(tmp_path, ann=HASH))) as broker:
+        # fmt: off
         chain = Chain(CONFIG, [Member(RuntimeError("broken"), later), Member(Accepted("x"), False)])   # type: ignore[list-item]
+        # fmt: on
         broker.controller.handshake.authenticator = chain
         assert await answer(broker, "ann", SECRET) == Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 # Secrets -------------------------------------------------------------------------------------------------------------
+
 
 def test_a_connect_does_not_show_its_password() -> None:
     assert "staple" not in repr(Connect(5, b"c", user_name="ann", password=SECRET))
@@ -354,5 +382,5 @@ def test_settings_go_to_workers_whole(tmp_path: Path) -> None:
 async def test_who_is_refused_is_counted_by_the_close_reason(tmp_path: Path) -> None:
     async with serving(settings(written(tmp_path, ann=HASH))) as broker:
         assert await answer(broker, "ann", b"wrong") == BAD
-        while not broker.controller.refused[CloseReason.BAD_USER_NAME_OR_PASSWORD]:     # noqa: ASYNC110  (likewise)
+        while not broker.controller.refused[CloseReason.BAD_USER_NAME_OR_PASSWORD]:  # noqa: ASYNC110  (likewise)
             await trio.sleep(0.01)

@@ -23,8 +23,9 @@ TIMEOUT_S = 60
 def config_of(over: str) -> Config:
     address = f"{over}://127.0.0.1:0"
     listener = Listener(address=address) if over == "ws" else certificates().listener(address)
-    return Config(listen=(), listener=(listener,), limits=Limits(pending_handshakes_max=LIMIT),
-                  shutdown=Shutdown(drain_s=0.1))
+    return Config(
+        listen=(), listener=(listener,), limits=Limits(pending_handshakes_max=LIMIT), shutdown=Shutdown(drain_s=0.1)
+    )
 
 
 async def connected(broker: Worker, over: str, name: bytes) -> SocketClient:
@@ -41,14 +42,14 @@ async def test_those_that_say_nothing_go_when_others_wait(over: str) -> None:
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config_of(over)) as broker:
             silent = [await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port) for _ in range(LIMIT)]
-            while len(broker.reactor.pending_handshakes.waiting) < LIMIT:        # noqa: ASYNC110  (the reactor knows no trio)
+            while len(broker.reactor.pending_handshakes.waiting) < LIMIT:  # noqa: ASYNC110  (the reactor knows no trio)
                 await trio.sleep(0.01)
             client = await connected(broker, over, b"speaks")
             assert dict(broker.controller.ends) == {CloseReason.PENDING_HANDSHAKES_MAX: LIMIT}
             assert broker.acceptor is not None
             assert broker.acceptor.pauses["pending_handshakes_max"] >= 1
             for stream in silent:
-                while await stream.receive_some():       # a goodbye of its layers
+                while await stream.receive_some():  # a goodbye of its layers
                     pass
                 await stream.aclose()
             assert broker.reactor.pending_handshakes.waiting == {}
@@ -58,6 +59,7 @@ async def test_those_that_say_nothing_go_when_others_wait(over: str) -> None:
 async def test_all_of_those_that_come_at_once_get_in() -> None:
     clients: list[Any] = []
     async with open_broker(config_of("tls")) as broker:
+
         async def come(number: int) -> None:
             clients.append(await connected(broker, "tls", b"c%d" % number))
 
@@ -79,7 +81,7 @@ async def test_those_that_leave_in_a_handshake_are_forgotten() -> None:
                 stream = await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port)
                 await stream.send_all(b"\x16\x03\x01")
                 await stream.aclose()
-            while broker.reactor.connection_count or not broker.controller.ends:      # noqa: ASYNC110
+            while broker.reactor.connection_count or not broker.controller.ends:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             assert broker.reactor.pending_handshakes.waiting == {}
 
@@ -100,7 +102,7 @@ def test_who_was_ended_and_lingers_keeps_nobody_out() -> None:
     handshakes = PendingHandshakes(3)
     openings = [Opening(heard_ms) for heard_ms in (0, 500, 1001)]
     for opening in openings:
-        handshakes.waiting[object()] = opening           # type: ignore[assignment]
+        handshakes.waiting[object()] = opening  # type: ignore[assignment]
     assert handshakes.room == 0
     handshakes.make_room(3000)
     assert [opening.ended for opening in openings] == [[CloseReason.PENDING_HANDSHAKES_MAX]] * 2 + [[]]

@@ -69,11 +69,21 @@ async def test_a_snapshot_names_every_client_that_is_connected(broker: Worker) -
             await inside.subscribe("a/#")
             net, own = await broker.clients()
         assert (net.client_identifier, net.version, user_of(net), net.session_expiry_interval_s, net.subscriptions) == (
-            "net", 5, "ann", 60, 1)
+            "net",
+            5,
+            "ann",
+            60,
+            1,
+        )
         assert net.connected_s >= 0
         assert (net.counters["messages_in"], net.counters["messages_out"]) == (1, 1)
         assert (own.client_identifier, own.in_process, own.address, user_of(own), own.subscriptions) == (
-            "inside", True, None, "who", 1)
+            "inside",
+            True,
+            None,
+            "who",
+            1,
+        )
 
 
 @both_drivers

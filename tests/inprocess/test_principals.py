@@ -102,7 +102,8 @@ async def test_superusers_may_do_everything_and_so_may_their_wills() -> None:
 
 @pytest.mark.parametrize("decides_by_qos", [True, False])
 async def test_answers_are_remembered_by_qos_and_retain_if_the_acl_says_that_it_looks_at_them(
-        decides_by_qos: bool) -> None:
+    decides_by_qos: bool,
+) -> None:
     acl = ByQos()
     acl.decides_by_qos = decides_by_qos
     kinds = [(1, False), (1, True), (2, False), (1, False), (1, True), (1, False)]
@@ -113,7 +114,7 @@ async def test_answers_are_remembered_by_qos_and_retain_if_the_acl_says_that_it_
                 assert verdicts == [True, False, True, False, True]
                 assert await published(client, 2, False) == Reason.NOT_AUTHORIZED
                 assert await published(client, 1, False) != Reason.NOT_AUTHORIZED
-                assert [asked[2:] for asked in acl.asked] == [(1, False), (1, True), (2, False)]    # each once
+                assert [asked[2:] for asked in acl.asked] == [(1, False), (1, True), (2, False)]  # each once
             else:
                 assert verdicts == [True] * 5
                 assert len(acl.asked) == 1

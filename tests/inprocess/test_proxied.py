@@ -33,8 +33,12 @@ ANYWHERE = ("127.0.0.0/8",)
 async def broker_with(limits: Limits | None = None, **listener: Any) -> AsyncIterator[Worker]:
     listener.setdefault("address", "tcp://127.0.0.1:0")
     listener.setdefault("proxy_from", ANYWHERE)
-    config = Config(listen=(), listener=(Listener(**listener, proxy_protocol=True),), shutdown=Shutdown(drain_s=0.1),
-                    limits=limits or Limits())
+    config = Config(
+        listen=(),
+        listener=(Listener(**listener, proxy_protocol=True),),
+        shutdown=Shutdown(drain_s=0.1),
+        limits=limits or Limits(),
+    )
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config) as broker:
             yield broker
@@ -55,7 +59,7 @@ async def device(broker: Worker, header: bytes, *, piecewise: bool = False) -> A
     async with await stream_to(broker) as stream:
         over_websocket = broker.addresses[0].scheme == "ws"
         opening = header + (request() if over_websocket else b"")
-        for piece in [opening[at:at + 1] for at in range(len(opening))] if piecewise else [opening]:
+        for piece in [opening[at : at + 1] for at in range(len(opening))] if piecewise else [opening]:
             await stream.send_all(piece)
         client = Device(stream, 5, ClientEnd(1) if over_websocket else None)
         await client.send(Connect(5, b"c"))
@@ -66,15 +70,25 @@ async def device(broker: Worker, header: bytes, *, piecewise: bool = False) -> A
 
 @pytest.mark.parametrize("piecewise", [False, True], ids=["whole", "cut"])
 @pytest.mark.parametrize("scheme", ["tcp", "ws"])
-@pytest.mark.parametrize(("header", "address"), [
-    (V1, "192.0.2.7:51234"), (v2(FOUR, checked=True), "192.0.2.7:51234"), (v2(SIX, family=TCP6), "2001:db8::7:51234"),
-    (b"PROXY UNKNOWN\r\n", None), (v2(family=UNSPEC), None), (v2(FOUR, command=LOCAL), None)],
-    ids=["v1", "v2", "v2 IPv6", "UNKNOWN", "UNSPEC", "LOCAL"])
+@pytest.mark.parametrize(
+    ("header", "address"),
+    [
+        (V1, "192.0.2.7:51234"),
+        (v2(FOUR, checked=True), "192.0.2.7:51234"),
+        (v2(SIX, family=TCP6), "2001:db8::7:51234"),
+        (b"PROXY UNKNOWN\r\n", None),
+        (v2(family=UNSPEC), None),
+        (v2(FOUR, command=LOCAL), None),
+    ],
+    ids=["v1", "v2", "v2 IPv6", "UNKNOWN", "UNSPEC", "LOCAL"],
+)
 async def test_a_client_behind_a_proxy_has_its_own_address(
     header: bytes, address: str | None, scheme: str, piecewise: bool
 ) -> None:
-    async with (broker_with(address=f"{scheme}://127.0.0.1:0") as broker,
-                device(broker, header, piecewise=piecewise) as (client, connection)):
+    async with (
+        broker_with(address=f"{scheme}://127.0.0.1:0") as broker,
+        device(broker, header, piecewise=piecewise) as (client, connection),
+    ):
         if address is None:
             assert connection.peer.startswith("127.0.0.1:")
             assert connection.facts.proxy is None
@@ -108,12 +122,16 @@ async def test_what_a_proxy_says_of_tls_is_known_of_the_client() -> None:
 
 
 async def test_a_unix_socket_is_trusted(tmp_path: Path) -> None:
-    async with (broker_with(address=f"unix://{tmp_path}/s", proxy_from=()) as broker,
-                device(broker, V1) as (_, connection)):
+    async with (
+        broker_with(address=f"unix://{tmp_path}/s", proxy_from=()) as broker,
+        device(broker, V1) as (_, connection),
+    ):
         assert connection.peer == "192.0.2.7:51234"
         assert connection.facts.proxy is None
-    async with (broker_with(address=f"unix://{tmp_path}/s", proxy_from=()) as broker,
-                device(broker, v2(command=LOCAL)) as (_, connection)):
+    async with (
+        broker_with(address=f"unix://{tmp_path}/s", proxy_from=()) as broker,
+        device(broker, v2(command=LOCAL)) as (_, connection),
+    ):
         assert connection.peer is None
 
 
@@ -134,24 +152,32 @@ async def test_the_forwarded_address_of_a_proxy_behind_a_proxy() -> None:
 
 def ended(file: Path) -> list[dict[str, Any]]:
     logs.flush(10)
-    return [line for line in map(json.loads, file.read_text(encoding="utf-8").splitlines())
-            if line["event"] == "connection_ended"]
+    return [
+        line
+        for line in map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        if line["event"] == "connection_ended"
+    ]
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ws"])
-@pytest.mark.parametrize(("data", "proxy_from", "reason", "detail"), [
-    (V1, ("192.0.2.0/24", "::1"), CloseReason.PROXY_NOT_TRUSTED, "the peer is none of proxy_from"),
-    (encode(Connect(5, b"c"), 5), ANYWHERE, CloseReason.PROXY_HEADER_INVALID, "a CONNECT without a PROXY header"),
-    (request(), ANYWHERE, CloseReason.PROXY_HEADER_INVALID, "no PROXY header: it begins with 0x47"),
-    (v2(FOUR, version=3), ANYWHERE, CloseReason.PROXY_HEADER_INVALID, "version and command 0x31"),
-    (V1.replace(b"TCP4", b"TCP5"), ANYWHERE, CloseReason.PROXY_HEADER_INVALID, "neither TCP4 nor TCP6 nor UNKNOWN"),
-])
+@pytest.mark.parametrize(
+    ("data", "proxy_from", "reason", "detail"),
+    [
+        (V1, ("192.0.2.0/24", "::1"), CloseReason.PROXY_NOT_TRUSTED, "the peer is none of proxy_from"),
+        (encode(Connect(5, b"c"), 5), ANYWHERE, CloseReason.PROXY_HEADER_INVALID, "a CONNECT without a PROXY header"),
+        (request(), ANYWHERE, CloseReason.PROXY_HEADER_INVALID, "no PROXY header: it begins with 0x47"),
+        (v2(FOUR, version=3), ANYWHERE, CloseReason.PROXY_HEADER_INVALID, "version and command 0x31"),
+        (V1.replace(b"TCP4", b"TCP5"), ANYWHERE, CloseReason.PROXY_HEADER_INVALID, "neither TCP4 nor TCP6 nor UNKNOWN"),
+    ],
+)
 async def test_who_is_refused_is_one_line_in_the_log(
     tmp_path: Path, scheme: str, data: bytes, proxy_from: tuple[str, ...], reason: CloseReason, detail: str
 ) -> None:
     logs.configure(Log(file=str(tmp_path / "log")))
-    async with (broker_with(address=f"{scheme}://127.0.0.1:0", proxy_from=proxy_from) as broker,
-                await stream_to(broker) as stream):
+    async with (
+        broker_with(address=f"{scheme}://127.0.0.1:0", proxy_from=proxy_from) as broker,
+        await stream_to(broker) as stream,
+    ):
         await stream.send_all(data)
         assert b"".join([piece async for piece in stream]) == b""
         assert dict(broker.controller.ends) == dict(broker.controller.refused) == {reason: 1}

@@ -52,7 +52,8 @@ def exchange(hub: Any, subscriber: Any, publisher: Any, qos: int, now_ms: int, n
     identifier = inbound.to_bytes(2, "big")
     delivered = outbound.to_bytes(2, "big")
     publisher.feed_bytes(
-        bytes((0x30 | qos << 1, 4 + (2 if qos else 0))) + b"\0\1t" + (identifier if qos else b"") + b"x")
+        bytes((0x30 | qos << 1, 4 + (2 if qos else 0))) + b"\0\1t" + (identifier if qos else b"") + b"x"
+    )
     if qos == 1:
         subscriber.feed_bytes(b"\x40\2" + delivered)
     elif qos == 2:
@@ -93,7 +94,7 @@ def test_a_message_calls_no_python_function_and_leaves_no_object(qos: int) -> No
 async def test_trio_is_not_on_the_message_path() -> None:
     log = FakeLog()
     async with open_broker(CONFIG, log_store=log) as worker:
-        log.on_append = log.sync            # durable at once, told by the reactor's own eventfd
+        log.on_append = log.sync  # durable at once, told by the reactor's own eventfd
         assert worker.acceptor is not None
         port = worker.acceptor.addresses[0].port
 
@@ -105,9 +106,12 @@ async def test_trio_is_not_on_the_message_path() -> None:
                 while len(got) < 9:
                     got += client.recv(100)
                 for start in range(0, 10_000, 500):
-                    client.sendall(b"".join(
-                        encode(Publish(b"t", b"x", 1, False, False, number + 1), 4)
-                        for number in range(start, start + 500)))
+                    client.sendall(
+                        b"".join(
+                            encode(Publish(b"t", b"x", 1, False, False, number + 1), 4)
+                            for number in range(start, start + 500)
+                        )
+                    )
                     wanted, got = 500 * (4 + 8), b""
                     identifiers = []
                     while len(got) < wanted:
@@ -122,7 +126,7 @@ async def test_trio_is_not_on_the_message_path() -> None:
 
         turns_before = worker.reactor.guest_ticks
         await trio.to_thread.run_sync(load)
-        assert len(log.records) >= 20_000       # every publish and every acknowledgement
+        assert len(log.records) >= 20_000  # every publish and every acknowledgement
         assert worker.reactor.guest_ticks == turns_before
 
 
@@ -142,7 +146,7 @@ async def test_open_broker_leaves_the_process_as_it_was() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
     assert gc.get_freeze_count() == frozen
     assert len(os.listdir("/proc/self/fd")) == files
-    assert threading.active_count() <= threads + 1          # trio keeps an idle worker thread for a while
+    assert threading.active_count() <= threads + 1  # trio keeps an idle worker thread for a while
 
 
 def test_a_failure_of_the_router_ends_the_worker_and_a_client_s_ends_the_client() -> None:
@@ -167,8 +171,11 @@ async def test_what_comes_behind_connect_waits_and_reading_stops() -> None:
         async def authenticate(self, connect: Connect, exchange: Any) -> Any:
             await trio.sleep_forever()
 
-    config = Config(listen=("tcp://127.0.0.1:0",), limits=Limits(pending_bytes_max=4096, bytes_per_read_max=4096),
-                    shutdown=Shutdown(drain_s=0.1))
+    config = Config(
+        listen=("tcp://127.0.0.1:0",),
+        limits=Limits(pending_bytes_max=4096, bytes_per_read_max=4096),
+        shutdown=Shutdown(drain_s=0.1),
+    )
     async with open_broker(config, authenticator=Never()) as worker:
         assert worker.acceptor is not None
         with socket.create_connection(("127.0.0.1", worker.acceptor.addresses[0].port)) as client:
@@ -176,7 +183,7 @@ async def test_what_comes_behind_connect_waits_and_reading_stops() -> None:
             data = encode(Connect(4, b"c"), 4) + encode(Publish(b"t", b"x" * 1000), 4) * 20_000
             for _ in range(500):
                 try:
-                    data = data[client.send(data):]
+                    data = data[client.send(data) :]
                 except BlockingIOError:
                     pass
                 await trio.lowlevel.checkpoint()
@@ -204,6 +211,7 @@ async def test_the_last_words_arrive_although_input_is_under_way() -> None:
 
 def test_buffers_grow_with_what_came_not_with_what_was_declared(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, environment=MEASURED) as broker:
+
         def resident_kib() -> int:
             with open(f"/proc/{broker.process.pid}/status", encoding="ascii") as status:
                 return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
@@ -227,7 +235,7 @@ def test_a_client_that_spoke_while_we_were_stopped_survives(tmp_path: Path) -> N
         assert client.recv(4) == b"\x20\2\0\0"
         broker.process.send_signal(signal.SIGSTOP)
         client.sendall(b"\xc0\0")
-        threading.Event().wait(3)           # longer than 1.5 times the keep alive: time itself is what is tested
+        threading.Event().wait(3)  # longer than 1.5 times the keep alive: time itself is what is tested
         broker.process.send_signal(signal.SIGCONT)
         assert client.recv(2) == b"\xd0\0"
         client.sendall(b"\xc0\0")
@@ -254,11 +262,11 @@ def test_a_session_whose_connect_was_cut_before_its_record_was_durable_still_exp
         log = FakeLog()
         async with trio.open_nursery() as nursery:
             broker = MemoryBroker(CONFIG, nursery, log, None, QuickAuthenticator())
-            broker.log = None                   # so that nothing syncs by itself
+            broker.log = None  # so that nothing syncs by itself
             client = broker.hub.connect()
             client.feed_bytes(encode(Connect(5, b"c", True, properties={"session_expiry_interval": 10}), 5))
             await broker.settle()
-            assert not client.is_open           # its record is not durable yet
+            assert not client.is_open  # its record is not durable yet
             client.close("connection_lost")
             await broker.settle()
             log.sync()
@@ -284,7 +292,7 @@ def test_running_out_of_descriptors_pauses_accepting_and_it_recovers(tmp_path: P
             clients.append(client)
         assert clients[0].recv(4) == b"\x20\2\0\0"
         while '"accept_paused"' not in broker.errors.read_text(encoding="utf-8"):
-            threading.Event().wait(0.05)            # until the log says so
+            threading.Event().wait(0.05)  # until the log says so
         # The broker's own work that recurs needs no descriptor: this is measured, and told, while there is none.
         clients[0].sendall(encode(Subscribe(1, (subscription(b"$SYS/broker/shoal/accept_pauses/EMFILE", 0),)), 4))
         got = b""
@@ -295,7 +303,7 @@ def test_running_out_of_descriptors_pauses_accepting_and_it_recovers(tmp_path: P
             threading.Event().wait(0.05)
         for client in clients[:60]:
             client.close()
-        for client in clients[60:]:                 # those that waited in the backlog are served
+        for client in clients[60:]:  # those that waited in the backlog are served
             assert client.recv(4) == b"\x20\2\0\0"
     finally:
         for client in clients:
@@ -341,7 +349,7 @@ def test_sigterm_ends_it_under_full_load(tmp_path: Path) -> None:
                 try:
                     client.sendall(data)
                 except OSError:
-                    return                          # the broker has ended
+                    return  # the broker has ended
                 if step == 50:
                     enough.set()
 
@@ -370,7 +378,7 @@ async def test_what_came_before_the_end_of_the_stream_counts() -> None:
             clients.append(client)
         watcher = worker.router.open_session(b"watcher", True, 60)[0]
         worker.router.subscribe(watcher, b"gone", 1)
-        for client in clients:                      # no checkpoint: all of it is there when the next turn begins
+        for client in clients:  # no checkpoint: all of it is there when the next turn begins
             client.sendall(b"\xe0\0")
             client.close()
         with trio.fail_after(10):
@@ -387,14 +395,17 @@ async def test_who_does_not_wait_for_an_answer_is_heard_to_the_end(authenticator
         port = worker.acceptor.addresses[0].port
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
         with trio.fail_after(10):
-            while worker.reactor.connection_count < 12:     # noqa: ASYNC110  (the reactor knows no trio)
+            while worker.reactor.connection_count < 12:  # noqa: ASYNC110  (the reactor knows no trio)
                 await trio.sleep(0.01)
         for number, client in enumerate(clients):
-            client.sendall(encode(Connect(4, f"c{number}".encode()), 4)
-                           + encode(Publish(b"last/%d" % number, b"x", 0, True), 4) + b"\xe0\0")
+            client.sendall(
+                encode(Connect(4, f"c{number}".encode()), 4)
+                + encode(Publish(b"last/%d" % number, b"x", 0, True), 4)
+                + b"\xe0\0"
+            )
             client.close()
         with trio.fail_after(10):
-            while worker.reactor.connection_count:          # noqa: ASYNC110  (the reactor knows no trio)
+            while worker.reactor.connection_count:  # noqa: ASYNC110  (the reactor knows no trio)
                 await trio.sleep(0.01)
         assert dict(worker.controller.ends) == {"client_disconnect": 12}
         assert worker.router.retained.count == 12

@@ -65,7 +65,7 @@ class Turned:
         client.sendall(encode(Connect(4, client_identifier), 4))
         self.turn(2)
         assert client.recv(100) == CONNACK
-        connection, = (made for made in self.reactor.connections_snapshot() if made not in known)
+        (connection,) = (made for made in self.reactor.connections_snapshot() if made not in known)
         return client, connection
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ def test_a_descriptor_that_ends_in_a_turn_goes_to_no_newcomer_of_that_turn(newco
         taken_over, _ = broker.connect(b"twice")
         other, _ = broker.connect(b"other")
         descriptor = its_end.fd
-        later = socket.socket()             # now: a client's descriptors are of this process as well
+        later = socket.socket()  # now: a client's descriptors are of this process as well
         later.settimeout(10)
         broker.clients.append(later)
         # One batch: a client leaves and two more connections end, newcomers come, and those that end have sent more.
@@ -132,7 +132,10 @@ def test_a_descriptor_that_ends_in_a_turn_goes_to_no_newcomer_of_that_turn(newco
         broker.turn(2)
         assert [newcomer.recv(100) for newcomer in newcomers[1:]] == [CONNACK] * (len(newcomers) - 1)
         assert broker.worker.controller.ends == {
-            CloseReason.CLIENT_DISCONNECT: 1, CloseReason.PROTOCOL_ERROR: 1, CloseReason.TAKEN_OVER: 1}
+            CloseReason.CLIENT_DISCONNECT: 1,
+            CloseReason.PROTOCOL_ERROR: 1,
+            CloseReason.TAKEN_OVER: 1,
+        }
 
 
 def test_a_flooding_publisher_gets_one_read_a_turn_and_others_are_served_in_it() -> None:
@@ -147,7 +150,7 @@ def test_a_flooding_publisher_gets_one_read_a_turn_and_others_are_served_in_it()
             broker.turn()
             assert quiet.recv(100) == PINGRESP
             assert 0 < flooding.counters()["bytes_in"] - bytes_before <= READ_MAX
-            assert broker.reactor.connection_count == 3      # the listening socket had its turn as well
+            assert broker.reactor.connection_count == 3  # the listening socket had its turn as well
             newcomer.close()
             broker.turn()
 
@@ -186,7 +189,7 @@ def test_the_guest_has_one_tick_in_every_turn_of_a_flood() -> None:
                 await trio.lowlevel.checkpoint()
 
         guest.start(always_ready)
-        broker.turn(5)                          # trio has begun
+        broker.turn(5)  # trio has begun
         steps_before, ticks, bytes_in = steps, broker.reactor.guest_ticks, flooding.counters()["bytes_in"]
         broker.turn(10)
         assert broker.reactor.guest_ticks - ticks == steps - steps_before == 10
@@ -202,7 +205,7 @@ def test_between_turns_an_idle_worker_sleeps_until_a_tick_or_for_good() -> None:
         assert broker.reactor.idle_s == float("inf")
         client = broker.dial()
         broker.turn(2)
-        assert broker.reactor.idle_s == 0.25        # its time to CONNECT is running
+        assert broker.reactor.idle_s == 0.25  # its time to CONNECT is running
         client.close()
         broker.turn(2)
         assert broker.reactor.idle_s == float("inf")
@@ -241,8 +244,9 @@ class PatientAuthenticator:
 
 async def test_connects_that_wait_are_bounded_and_then_accepting_pauses() -> None:
     authenticator = PatientAuthenticator()
-    config = Config(listen=("tcp://127.0.0.1:0",), limits=Limits(pending_connects_max=3),
-                    shutdown=Shutdown(drain_s=0.1))
+    config = Config(
+        listen=("tcp://127.0.0.1:0",), limits=Limits(pending_connects_max=3), shutdown=Shutdown(drain_s=0.1)
+    )
     async with open_broker(config, authenticator=authenticator) as worker:
         assert worker.acceptor is not None
         port = worker.acceptor.addresses[0].port
@@ -258,7 +262,7 @@ async def test_connects_that_wait_are_bounded_and_then_accepting_pauses() -> Non
                 await trio.testing.wait_all_tasks_blocked(0.001)
             streams += [await dial(number) for number in range(3, 10)]
             turns = worker.reactor.turns
-            while worker.reactor.turns < turns + 3:     # the listening socket would have been readable
+            while worker.reactor.turns < turns + 3:  # the listening socket would have been readable
                 await trio.testing.wait_all_tasks_blocked(0.001)
             assert worker.reactor.connection_count == 3
             assert sorted(authenticator.asked) == [b"c0", b"c1", b"c2"]
@@ -286,7 +290,7 @@ async def test_an_answer_that_comes_too_late_opens_nobody_else_s_connection() ->
             heir = await trio.open_tcp_stream("127.0.0.1", port)
             while not worker.reactor.connection_count:
                 await trio.testing.wait_all_tasks_blocked(0.001)
-            connection, = worker.reactor.connections_snapshot()
+            (connection,) = worker.reactor.connections_snapshot()
             authenticator.decide.set()
             await heir.send_all(encode(Connect(4, b"heir"), 4))
             assert await heir.receive_some(100) == CONNACK
@@ -319,8 +323,9 @@ def test_a_thousand_half_sent_packets_cost_the_others_nothing(tmp_path: Path) ->
             assert client.recv(4) == CONNACK
         with socket.create_connection(("127.0.0.1", broker.port)) as subscriber:
             subscriber.settimeout(20)
-            subscriber.sendall(encode(Connect(4, b"s"), 4) + encode(Subscribe(
-                1, (subscription(b"t", 0), subscription(b"half", 0))), 4))
+            subscriber.sendall(
+                encode(Connect(4, b"s"), 4) + encode(Subscribe(1, (subscription(b"t", 0), subscription(b"half", 0))), 4)
+            )
             stream = subscriber.makefile("rb")
             assert stream.read(4 + 6) == CONNACK + b"\x90\4\0\1\0\0"
             with socket.create_connection(("127.0.0.1", broker.port)) as publisher:
@@ -328,8 +333,7 @@ def test_a_thousand_half_sent_packets_cost_the_others_nothing(tmp_path: Path) ->
                 publisher.sendall(encode(Connect(4, b"p"), 4))
                 assert publisher.recv(4) == CONNACK
                 for start in range(0, messages, 500):
-                    batch = b"".join(encode(Publish(b"t", b"%05d" % number), 4)
-                                     for number in range(start, start + 500))
+                    batch = b"".join(encode(Publish(b"t", b"%05d" % number), 4) for number in range(start, start + 500))
                     publisher.sendall(batch)
                     assert stream.read(len(batch)) == batch
             # What each of the thousand had kept there, and what a connection costs; not what a buffer of its own would.
@@ -346,7 +350,8 @@ def test_a_thousand_half_sent_packets_cost_the_others_nothing(tmp_path: Path) ->
 
 
 def test_a_thread_that_wakes_a_reactor_while_it_closes_writes_to_no_descriptor_of_another(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The log goes on while a worker closes, and wakes the reactor; the number may be another file's by then."""
     worker = Worker(Config(listen=("tcp://127.0.0.1:0",)))
     woken: list[BaseException | None] = []
@@ -365,7 +370,7 @@ def test_a_thread_that_wakes_a_reactor_while_it_closes_writes_to_no_descriptor_o
         close(descriptor)
         wakers.append(threading.Thread(target=wake))
         wakers[-1].start()
-        wakers[-1].join(0.1)             # until it has done it, or waits for us
+        wakers[-1].join(0.1)  # until it has done it, or waits for us
 
     monkeypatch.setattr(os, "close", close_and_wake)
     worker.reactor.close()
@@ -399,6 +404,6 @@ def test_a_turn_deals_with_one_large_message_to_many_and_sends_to_some_of_those_
             delivered.append(broker.reactor.counters()["messages_out"])
             for client in select.select(clients, [], [], 0)[0]:
                 taken += len(client.recv(1 << 20))
-        assert max(later - earlier for earlier, later in pairwise(delivered)) == readers     # it is more than a share
+        assert max(later - earlier for earlier, later in pairwise(delivered)) == readers  # it is more than a share
         # With each fourth message the outputs of all would be sent to while it is routed.
         assert max(later - earlier for earlier, later in pairwise(sent)) < readers // 2 * 65536

@@ -24,7 +24,8 @@ class TopicOfOnesOwn:
 @pytest.mark.parametrize("user_name", ["ann", "", None])
 @pytest.mark.parametrize("topic", [b"ann", b"ben", b"nobody"])
 def test_a_will_that_comes_out_of_the_log_is_published_only_where_its_client_may(
-        user_name: str | None, topic: bytes) -> None:
+    user_name: str | None, topic: bytes
+) -> None:
     disk, acl = SimulatedDisk(), TopicOfOnesOwn()
     broker = Broker(disk, acl=acl)
     broker.connect(b"watching").say(Subscribe(1, (subscription(b"#", 1),)))
@@ -47,8 +48,13 @@ def test_a_will_that_comes_out_of_the_log_is_of_whom_its_client_became() -> None
     broker.connect(b"watching").say(Subscribe(1, (subscription(b"#", 1),)))
     gone = broker.hub.connect()
     for packet in (
-        Connect(5, b"gone", will=Will(b"ben", b"the will", 1), user_name="ann",
-                properties={"authentication_method": "any", "session_expiry_interval": 60}),
+        Connect(
+            5,
+            b"gone",
+            will=Will(b"ben", b"the will", 1),
+            user_name="ann",
+            properties={"authentication_method": "any", "session_expiry_interval": 60},
+        ),
         Auth(Reason.RE_AUTHENTICATE, {"authentication_method": "any"}),
     ):
         gone.feed_bytes(encode(packet, 5))

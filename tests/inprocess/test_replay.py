@@ -45,7 +45,7 @@ async def fill(broker: Worker, count: int, topic: bytes = b"sensors/%d", qos: in
                 await source.publish(name, b"%d" % number, qos)
             else:
                 await source.send(Publish(name, b"%d" % number))
-        await source.publish(b"sensors/end", b"end", 1)      # all of them have been taken when this is acknowledged
+        await source.publish(b"sensors/end", b"end", 1)  # all of them have been taken when this is acknowledged
 
 
 async def ask(client: Device, topic_filter: bytes, qos: int = 0, **options: Any) -> Reason:
@@ -96,7 +96,7 @@ async def output_waits(broker: Worker) -> None:
     """A client does not read, so that what the system takes for it is used up, and half of what we keep for it."""
     half = broker.reactor.output_bytes_max // 2
     connections = broker.reactor.connections_snapshot
-    while not any(connection.pending_bytes > half for connection in connections()):      # noqa: ASYNC110  (no event)
+    while not any(connection.pending_bytes > half for connection in connections()):  # noqa: ASYNC110  (no event)
         await trio.sleep(0.005)
 
 
@@ -204,7 +204,7 @@ def test_a_message_comes_once_for_each_of_a_live_subscription_and_a_replay(tmp_p
 
 def test_unsubscribe_ends_a_replay(tmp_path: Path) -> None:
     async def run(broker: Worker) -> None:
-        topic_filter = b"$replay/2020-01-01T01:00:00+01:00/sensors/#"     # the time has a + that is no wildcard
+        topic_filter = b"$replay/2020-01-01T01:00:00+01:00/sensors/#"  # the time has a + that is no wildcard
         async with device(broker, b"reader") as reader:
             assert await ask(reader, topic_filter) == 0
             await fill(broker, 1)
@@ -226,9 +226,13 @@ def test_identifier_no_local_and_retain_as_published_hold_for_replays(tmp_path: 
             await fill(broker, 1, b"a/other")
             async with device(broker, b"keeper") as keeper:
                 await keeper.publish(b"a/kept", b"kept", 1, True)
-            await reader.send(Subscribe(
-                5, (subscription(EVERYTHING + b"a/+", 0, no_local=True, retain_as_published=True),),
-                {"subscription_identifier": 300}))
+            await reader.send(
+                Subscribe(
+                    5,
+                    (subscription(EVERYTHING + b"a/+", 0, no_local=True, retain_as_published=True),),
+                    {"subscription_identifier": 300},
+                )
+            )
             assert isinstance(await reader.receive(), Suback)
             packets = await take(reader, 2)
             assert payloads(packets) == [b"0", b"kept"]
@@ -370,7 +374,7 @@ def test_a_client_is_told_how_much_retention_has_taken(tmp_path: Path) -> None:
         for part in range(4):
             await fill(broker, 30, start=30 * part)
         log.discard(log.headers[-1].segment)
-        while len(log.headers) > 1:      # noqa: ASYNC110  (the log's thread knows no trio)
+        while len(log.headers) > 1:  # noqa: ASYNC110  (the log's thread knows no trio)
             await trio.sleep(0.005)
         first = log.headers[0].first_number
         async with device(broker, b"reader") as reader:
@@ -450,7 +454,7 @@ def test_why_a_replay_is_refused_is_told_and_logged(tmp_path: Path, explained: b
                 assert said.startswith("'yesterday' is not a time")
                 assert "; " in said
             else:
-                assert said is None          # [MQTT-3.1.2-29]
+                assert said is None  # [MQTT-3.1.2-29]
 
     serve(tmp_path, run)
 

@@ -28,7 +28,7 @@ from tests.support.conversation import MemoryBroker, SocketClient, config_for, o
 from tests.support.doubles import FakeLog, QuickAuthenticator
 from tests.support.script import Script
 
-CONFIG = config_for(Script(path=None, versions=(), lines=[]))    # type: ignore[arg-type]
+CONFIG = config_for(Script(path=None, versions=(), lines=[]))  # type: ignore[arg-type]
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 # What the broker and the subscriber say after the PUBLISH, by QoS.
 EXCHANGE = {1: [PUBACK], 2: [PUBREC, PUBREL, PUBCOMP]}
@@ -91,14 +91,14 @@ class SocketBroker:
 
     async def until_alone(self, count: int) -> None:
         """Wait until no more connections are there."""
-        while self.worker.reactor.connection_count > count:      # noqa: ASYNC110  (the reactor knows no trio)
+        while self.worker.reactor.connection_count > count:  # noqa: ASYNC110  (the reactor knows no trio)
             await trio.sleep(0.001)
 
 
 class SocketPeer(Peer):
     """The same, at the other end of a transport. That nothing more comes is said by the answer to a PINGREQ."""
 
-    broker: SocketBroker              # type: ignore[assignment]
+    broker: SocketBroker  # type: ignore[assignment]
     client: SocketClient
     waiting: list[Any]
 
@@ -118,7 +118,7 @@ class SocketPeer(Peer):
 
     async def settle(self) -> None:
         """Let everything happen that follows from what was said; what comes meanwhile waits to be heard."""
-        for _ in range(2):               # the second is answered behind what the first found durable
+        for _ in range(2):  # the second is answered behind what the first found durable
             await self.client.send(encode(Pingreq(), self.version), False)
             while not isinstance(packet := await self.packet(), Pingresp):
                 self.waiting.append(packet)
@@ -156,6 +156,7 @@ async def over_sockets(function: Any, over: str) -> None:
             trio.open_nursery() as nursery,
             open_broker(with_listener(CONFIG, over), authenticator=QuickAuthenticator(), log_store=log) as worker,
         ):
+
             async def sync() -> None:
                 await trio.lowlevel.checkpoint()
                 log.sync()
@@ -199,7 +200,10 @@ def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: 
             await publisher.say(Publish(b"t", b"%d" % number, qos, False, False, number))
         first = [await subscriber.hear() for _ in range(3)]
         assert [(p.payload, p.packet_identifier, p.dup) for p in first] == [
-            (b"1", 1, False), (b"2", 2, False), (b"3", 3, False)]
+            (b"1", 1, False),
+            (b"2", 2, False),
+            (b"3", 3, False),
+        ]
         for step, packet_type in enumerate(EXCHANGE[qos], 1):
             if step > cut_after:
                 break
@@ -207,7 +211,7 @@ def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: 
                 assert await subscriber.hear() == Ack(PUBREL, 1)
             else:
                 await subscriber.say(Ack(packet_type, 1))
-        if cut_after != 1 or qos == 1:         # else the PUBREL is still to be heard
+        if cut_after != 1 or qos == 1:  # else the PUBREL is still to be heard
             await subscriber.hears_nothing_more()
         await subscriber.cut()
         assert await subscriber.connect()
@@ -216,10 +220,11 @@ def test_a_delivery_goes_on_where_it_was_cut(version: int, qos: int, cut_after: 
             resent.append(packet)
         done = cut_after == len(EXCHANGE[qos])
         if qos == 2 and 1 <= cut_after <= 2:
-            assert resent.pop(0) == Ack(PUBREL, 1)          # its payload is never sent again [MQTT-4.3.3-4]
+            assert resent.pop(0) == Ack(PUBREL, 1)  # its payload is never sent again [MQTT-4.3.3-4]
         expected = [1, 2, 3] if cut_after == 0 else [2, 3]
         assert [(p.payload, p.packet_identifier, p.dup, p.qos) for p in resent] == [
-            (b"%d" % number, number, True, qos) for number in expected]
+            (b"%d" % number, number, True, qos) for number in expected
+        ]
         for number in range(1, 4):
             if number in expected or (qos == 2 and not done):
                 if qos == 1:
@@ -274,6 +279,6 @@ def test_a_publish_goes_on_where_it_was_cut(version: int, qos: int, cut_after: i
         while (packet := await subscriber.hear()) is not None:
             assert packet.payload == b"x"
             times += 1
-        assert times == (2 if qos == 1 and cut_after == 0 else 1)        # QoS 1: at least once; QoS 2: once
+        assert times == (2 if qos == 1 and cut_after == 0 else 1)  # QoS 1: at least once; QoS 2: once
 
     with_broker(run, how)

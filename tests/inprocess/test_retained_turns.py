@@ -29,8 +29,8 @@ from tests.support.doubles import FakeLog
 
 KEPT = 1000
 NOW_MS = 1_000_000
-TOGETHER_BYTES = 8192    # of short slices are sent together
-QUIET_MS = 1000          # with nothing published for so long, a worker has time
+TOGETHER_BYTES = 8192  # of short slices are sent together
+QUIET_MS = 1000  # with nothing published for so long, a worker has time
 
 
 class Retaining:
@@ -43,9 +43,11 @@ class Retaining:
         self.router = Router(ledger(config), seed=1, index=self.index)
         controller = Controller(config, self.router, Anonymous(), AllowAll())
         pump = Pump(self.router, log)
-        self.hub: Any = Reactor(
-            self.router, controller, pump, bytes_per_read=65_536, sockets_per_turn=64, **terms(config),
-        ) if with_sockets else Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(config))
+        self.hub: Any = (
+            Reactor(self.router, controller, pump, bytes_per_read=65_536, sockets_per_turn=64, **terms(config))
+            if with_sockets
+            else Hub(self.router, controller, pump, now_ms=NOW_MS, **terms(config))
+        )
         # One with sockets reads the clock itself in later turns, and that must not go back.
         self.now_ms = time.monotonic_ns() // 1_000_000 if with_sockets else NOW_MS
         self.hub.run_turn(self.now_ms)
@@ -82,8 +84,10 @@ class Reader:
         self.got: list[bytes] = []
         self.live = 0
         self.connection = broker.hub.connect()
-        self.connection.feed_bytes(encode(Connect(4, name), 4) + encode(Subscribe(1, (
-            subscription(b"kept/#", 0), subscription(b"live", 0))), 4))
+        self.connection.feed_bytes(
+            encode(Connect(4, name), 4)
+            + encode(Subscribe(1, (subscription(b"kept/#", 0), subscription(b"live", 0))), 4)
+        )
 
     def take(self) -> int:
         """Return how many retained messages have come since the last look."""
@@ -144,7 +148,8 @@ def turns_until_all(broker: Retaining, readers: list[Reader], in_turn: Callable[
 
 
 def test_a_turn_in_which_somebody_published_reads_few_retained_messages_and_an_idle_one_reads_more(
-        tmp_path: Path) -> None:
+    tmp_path: Path,
+) -> None:
     with retaining(tmp_path) as broker:
         reader = Reader(broker, b"reader")
         idle = turns_until_all(broker, [reader], lambda: None)
@@ -153,7 +158,7 @@ def test_a_turn_in_which_somebody_published_reads_few_retained_messages_and_an_i
         busy = turns_until_all(broker, [beside], broker.publish)
         assert busy == [[SLICE_MESSAGES_BUSY]] * (KEPT // SLICE_MESSAGES_BUSY)
         assert SLICE_MESSAGES_BUSY * 4 <= SLICE_MESSAGES
-        assert beside.live == len(busy) - 1             # the first one was published ahead of the SUBSCRIBE
+        assert beside.live == len(busy) - 1  # the first one was published ahead of the SUBSCRIBE
         # Nothing is lost or comes twice.
         assert reader.got == beside.got == [b"kept/%04d" % number for number in range(KEPT)]
 
@@ -186,21 +191,24 @@ def test_readers_share_what_a_turn_reads_beside_publishers(tmp_path: Path) -> No
 
 
 def test_what_is_published_in_a_turn_is_sent_before_that_turn_reads_retained_messages(tmp_path: Path) -> None:
-    with (retaining(tmp_path, with_sockets=True) as broker, dial(broker, b"live") as live,
-          dial(broker, b"reader") as reader):
+    with (
+        retaining(tmp_path, with_sockets=True) as broker,
+        dial(broker, b"live") as live,
+        dial(broker, b"reader") as reader,
+    ):
         live.sendall(encode(Subscribe(1, (subscription(b"live", 0),)), 4))
         turn_until_answered(broker, live)
         assert live.recv(100) == b"\x90\3\0\1\0"
         reader.sendall(encode(Subscribe(1, (subscription(b"kept/#", 0),)), 4))
-        turn_until_answered(broker, reader)     # from here on it has more to read
+        turn_until_answered(broker, reader)  # from here on it has more to read
         came: list[bytes] = []
         read = broker.index.read
 
         def look_and_read(reading: Any) -> Any:
-            came.append(live.recv(100))         # waits; what was not sent yet never comes
+            came.append(live.recv(100))  # waits; what was not sent yet never comes
             return read(reading)
 
-        broker.index.read = look_and_read       # type: ignore[method-assign]
+        broker.index.read = look_and_read  # type: ignore[method-assign]
         broker.publish()
         broker.hub.turn_once(False)
         assert came == [encode(Publish(b"live", b"x"), 4)]
@@ -209,8 +217,10 @@ def test_what_is_published_in_a_turn_is_sent_before_that_turn_reads_retained_mes
 @pytest.mark.parametrize("payload_bytes", [1, 1000])
 def test_short_slices_are_sent_together(tmp_path: Path, payload_bytes: int) -> None:
     packet_bytes = len(encode(Publish(b"kept/0000", bytes(payload_bytes), retain=True), 4))
-    with (retaining(tmp_path, with_sockets=True, payload=bytes(payload_bytes)) as broker,
-          dial(broker, b"reader") as reader):
+    with (
+        retaining(tmp_path, with_sockets=True, payload=bytes(payload_bytes)) as broker,
+        dial(broker, b"reader") as reader,
+    ):
         came_s = time.monotonic()
         reader.sendall(encode(Subscribe(1, (subscription(b"kept/#", 0),)), 4))
         broker.publish()
@@ -222,7 +232,7 @@ def test_short_slices_are_sent_together(tmp_path: Path, payload_bytes: int) -> N
             turns += 1
             assert turns < 100 * KEPT, "what was kept back is not sent"
             broker.publish()
-            broker.hub.turn_once(True)      # does not block: there is more to read
+            broker.hub.turn_once(True)  # does not block: there is more to read
             try:
                 size = len(reader.recv(1 << 20))
             except BlockingIOError:
@@ -236,7 +246,7 @@ def test_short_slices_are_sent_together(tmp_path: Path, payload_bytes: int) -> N
 
 
 def test_what_else_a_reader_is_sent_takes_slices_along(tmp_path: Path) -> None:
-    with (retaining(tmp_path, with_sockets=True) as broker, dial(broker, b"reader") as reader):
+    with retaining(tmp_path, with_sockets=True) as broker, dial(broker, b"reader") as reader:
         reader.sendall(encode(Subscribe(1, (subscription(b"live", 0), subscription(b"kept/#", 0))), 4))
         broker.publish()
         turn_until_answered(broker, reader)
@@ -244,7 +254,7 @@ def test_what_else_a_reader_is_sent_takes_slices_along(tmp_path: Path) -> None:
         while len(got) < KEPT:
             broker.publish()
             broker.hub.turn_once(True)
-            output += reader.recv(1 << 20)      # at least what is live
+            output += reader.recv(1 << 20)  # at least what is live
             while (frame := next_frame(output)) is not None:
                 packet: Any = decode(*frame, 4)
                 if isinstance(packet, Publish) and packet.retain:
@@ -262,7 +272,7 @@ def test_slices_that_are_kept_back_are_sent_although_nothing_more_is_found(tmp_p
             slices += 1
             return read(reading)
 
-        broker.index.read = count_and_read      # type: ignore[method-assign]
+        broker.index.read = count_and_read  # type: ignore[method-assign]
         reader.sendall(encode(Subscribe(1, (subscription(b"kept/#", 0),)), 4))
         broker.publish()
         turn_until_answered(broker, reader)
@@ -272,7 +282,7 @@ def test_slices_that_are_kept_back_are_sent_although_nothing_more_is_found(tmp_p
             broker.turn()
         got = len(reader.recv(1 << 20)) - len(b"\x90\3\0\1\0")
         assert got < KEPT * packet_bytes, "some are kept back"
-        broker.turn(QUIET_MS)                   # which reads on and finds none
+        broker.turn(QUIET_MS)  # which reads on and finds none
         assert slices == KEPT // SLICE_MESSAGES_BUSY + 1
         while got < KEPT * packet_bytes:
             got += len(reader.recv(1 << 20))
@@ -284,8 +294,10 @@ def test_what_a_new_subscriber_is_sent_as_retained_is_durable(tmp_path: Path) ->
         broker.router.publish_message(message(b"kept/0000", b"new", 1, True))
         readers = [broker.hub.connect() for _ in range(2)]
         for number, reader in enumerate(readers):
-            reader.feed_bytes(encode(Connect(4, b"%d" % number), 4) + encode(
-                Subscribe(1, (subscription((b"kept/0000", b"kept/+")[number], 0),)), 4))
+            reader.feed_bytes(
+                encode(Connect(4, b"%d" % number), 4)
+                + encode(Subscribe(1, (subscription((b"kept/0000", b"kept/+")[number], 0),)), 4)
+            )
         broker.turn(1)
         for reader in readers:
             output, kinds = bytearray(reader.take_output()), []

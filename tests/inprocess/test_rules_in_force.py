@@ -65,7 +65,7 @@ async def test_rules_are_about_qos_retain_and_where_a_client_comes_from(tmp_path
     config = msgspec.structs.replace(CONFIG, authorizer=(RulesFileTable(file=str(tmp_path / "rules.toml")),))
     with trio.fail_after(60):
         async with open_broker(config) as broker, device(broker, b"c1", user_name="ann") as ann:
-            for _ in range(2):           # the answers are remembered, each for its QoS
+            for _ in range(2):  # the answers are remembered, each for its QoS
                 assert await answered(ann, b"plant/a", 1) != REFUSED
                 assert await answered(ann, b"plant/a", 2) == REFUSED
                 assert await answered(ann, b"plant/a", 1, retain=True) == REFUSED
@@ -85,8 +85,11 @@ async def test_what_holds_for_some_hours_begins_and_ends_by_itself(tmp_path: Pat
         async with open_broker(config) as broker, device(broker, b"c1", user_name="ann") as ann:
             authorizers = broker.reload.authorizers
             assert authorizers is not None
-            assert any(isinstance(found, conditions.Times) for rule_set in authorizers.chain.rule_sets
-                       for found in rule_set.source.times)
+            assert any(
+                isinstance(found, conditions.Times)
+                for rule_set in authorizers.chain.rule_sets
+                for found in rule_set.source.times
+            )
             for hour, expected in ((7, False), (9, True), (15, True), (16, False)):
                 # As the worker says it every two seconds; nothing waits in between.
                 authorizers.look_at_clock(midnight + hour * 3600)
@@ -98,8 +101,10 @@ async def test_a_rules_file_and_an_acl_file_stand_beside_one_another(tmp_path: P
 
     (tmp_path / "rules.toml").write_text('[[rule]]\ndeny = "all"\ntopics = "plant/secret/#"\n')
     (tmp_path / "acl.conf").write_text("user ann\ntopic plant/#\n")
-    config = msgspec.structs.replace(CONFIG, authorizer=(
-        RulesFileTable(file=str(tmp_path / "rules.toml")), AclFileTable(file=str(tmp_path / "acl.conf"))))
+    config = msgspec.structs.replace(
+        CONFIG,
+        authorizer=(RulesFileTable(file=str(tmp_path / "rules.toml")), AclFileTable(file=str(tmp_path / "acl.conf"))),
+    )
     with trio.fail_after(60):
         async with open_broker(config) as broker, device(broker, b"c1", user_name="ann") as ann:
             assert await published(ann, b"plant/a") == Reason.NO_MATCHING_SUBSCRIBERS

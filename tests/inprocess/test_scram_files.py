@@ -24,13 +24,18 @@ NO_DELAY = Limits(login_delay_max_s=0)
 
 def written(file: Path, **users: str) -> PasswordFileTable:
     """Write a file in which each user has the password "pencil", kept in the way that is named."""
-    file.write_bytes(b"".join(b"%b:%b\n" % (name.encode(), new_hash(
-        b"pencil", kind, 4096 if kind.startswith("scram") else 2)) for name, kind in users.items()))
+    file.write_bytes(
+        b"".join(
+            b"%b:%b\n" % (name.encode(), new_hash(b"pencil", kind, 4096 if kind.startswith("scram") else 2))
+            for name, kind in users.items()
+        )
+    )
     return PasswordFileTable(file=str(file))
 
 
-async def proves(broker: Worker, user: str, password: str = "pencil", method: str = "SCRAM-SHA-256",
-                 before_proof: Any = None) -> tuple[Any, bytes]:
+async def proves(
+    broker: Worker, user: str, password: str = "pencil", method: str = "SCRAM-SHA-256", before_proof: Any = None
+) -> tuple[Any, bytes]:
     """Return what a client is answered in the end, and the challenge that it got."""
     scram = ScramClient(user, password, hash_name=HASHES.get(method, "sha256"))
     async with client_of(broker) as client:
@@ -71,7 +76,7 @@ async def test_a_user_of_a_file_proves_its_password_or_sends_it(tmp_path: Path) 
 async def test_who_is_not_there_is_asked_for_a_proof_like_any_other(tmp_path: Path) -> None:
     tables = (written(tmp_path / "first", ann="scram-sha-256"), written(tmp_path / "second", bob="scram-sha-256"))
     async with serving(*tables, limits=NO_DELAY) as broker:
-        for user in ("ann", "bob"):              # the second file is asked, too
+        for user in ("ann", "bob"):  # the second file is asked, too
             assert (await proves(broker, user))[0].reason == Reason.SUCCESS
         ended, challenge = await proves(broker, "nobody")
         wrong, _ = await proves(broker, "ann", "pen")
@@ -86,8 +91,9 @@ async def test_who_is_not_there_is_asked_for_a_proof_like_any_other(tmp_path: Pa
 async def test_a_password_that_changes_during_the_proof_lets_nobody_in(tmp_path: Path) -> None:
     file = tmp_path / "users"
     async with serving(written(file, ann="scram-sha-256"), limits=NO_DELAY) as broker:
+
         async def change() -> None:
-            written(file, ann="scram-sha-256")       # with another salt
+            written(file, ann="scram-sha-256")  # with another salt
             await broker.reload.reload()
 
         assert (await proves(broker, "ann", before_proof=change))[0].reason == REFUSED
@@ -97,8 +103,9 @@ async def test_a_password_that_changes_during_the_proof_lets_nobody_in(tmp_path:
 @pytest.mark.parametrize("first", [b"", b"rubbish", b"p=tls-unique,,n=ann,r=abc", b"n,,n=,r=abc"])
 async def test_a_first_message_that_is_none_is_asked_for_or_refused(tmp_path: Path, first: bytes) -> None:
     async with serving(written(tmp_path / "users", ann="scram-sha-256")) as broker, client_of(broker) as client:
-        await client.send(Connect(5, b"c", properties={
-            "authentication_method": "SCRAM-SHA-256", "authentication_data": first}))
+        await client.send(
+            Connect(5, b"c", properties={"authentication_method": "SCRAM-SHA-256", "authentication_data": first})
+        )
         said = await client.receive()
         assert isinstance(said, Auth) if not first else said.reason == REFUSED
 

@@ -29,15 +29,46 @@ ROOT = Path(__file__).resolve().parents[2]
 INTERVAL_S = 10
 # What mosquitto 2.0.11 was seen to publish; mosquitto itself is asked again where it is installed.
 MOSQUITTO = {
-    "bytes/received", "bytes/sent", "clients/active", "clients/connected", "clients/disconnected", "clients/expired",
-    "clients/inactive", "clients/maximum", "clients/total", "heap/current", "heap/maximum", "messages/received",
-    "messages/sent", "messages/stored", "publish/bytes/received", "publish/bytes/sent", "publish/messages/dropped",
-    "publish/messages/received", "publish/messages/sent", "retained messages/count", "shared_subscriptions/count",
-    "store/messages/bytes", "store/messages/count", "subscriptions/count", "uptime", "version",
+    "bytes/received",
+    "bytes/sent",
+    "clients/active",
+    "clients/connected",
+    "clients/disconnected",
+    "clients/expired",
+    "clients/inactive",
+    "clients/maximum",
+    "clients/total",
+    "heap/current",
+    "heap/maximum",
+    "messages/received",
+    "messages/sent",
+    "messages/stored",
+    "publish/bytes/received",
+    "publish/bytes/sent",
+    "publish/messages/dropped",
+    "publish/messages/received",
+    "publish/messages/sent",
+    "retained messages/count",
+    "shared_subscriptions/count",
+    "store/messages/bytes",
+    "store/messages/count",
+    "subscriptions/count",
+    "uptime",
+    "version",
 } | {
-    f"load/{name}/{span}min" for span in (1, 5, 15) for name in (
-        "bytes/received", "bytes/sent", "connections", "messages/received", "messages/sent", "publish/dropped",
-        "publish/received", "publish/sent", "sockets")
+    f"load/{name}/{span}min"
+    for span in (1, 5, 15)
+    for name in (
+        "bytes/received",
+        "bytes/sent",
+        "connections",
+        "messages/received",
+        "messages/sent",
+        "publish/dropped",
+        "publish/received",
+        "publish/sent",
+        "sockets",
+    )
 }
 
 
@@ -197,7 +228,8 @@ def test_nothing_is_computed_while_nobody_subscribes_but_the_load_averages() -> 
         found = told(await world.client(b"s", b"$SYS/broker/load/publish/received/+"))
         # 60 messages in 10 s are 360 a minute.
         assert found == {
-            f"load/publish/received/{span}min": f"{360 * (1 - math.exp(-10 / 60 / span)):.2f}" for span in SPANS_MIN}
+            f"load/publish/received/{span}min": f"{360 * (1 - math.exp(-10 / 60 / span)):.2f}" for span in SPANS_MIN
+        }
 
     in_world(run)
 
@@ -214,7 +246,7 @@ def test_a_load_average_approaches_the_rate_and_fades() -> None:
             loads.take(collect(world.broker.hub, world.broker.controller))
         rates = [loads.per_minute[f"load/publish/received/{span}min"] for span in SPANS_MIN]
         assert rates == pytest.approx([60, 60, 60], rel=0.02)
-        loads.take(collect(world.broker.hub, world.broker.controller))      # the same moment again
+        loads.take(collect(world.broker.hub, world.broker.controller))  # the same moment again
         assert rates == [loads.per_minute[f"load/publish/received/{span}min"] for span in SPANS_MIN]
         world.broker.hub.run_turn(world.broker.now_ms + 60_000)
         loads.take(collect(world.broker.hub, world.broker.controller))
@@ -243,8 +275,9 @@ def test_reasons_appear_with_their_first_case() -> None:
 def test_it_is_neither_retained_nor_queued_nor_logged_nor_dropped() -> None:
     async def run(world: World) -> None:
         watcher = await world.client(b"w", b"$SYS/#")
-        away = await world.client(b"away", b"$SYS/#", b"$share/g/$SYS/#", clean_start=False,
-                                  properties={"session_expiry_interval": 1000})
+        away = await world.client(
+            b"away", b"$SYS/#", b"$share/g/$SYS/#", clean_start=False, properties={"session_expiry_interval": 1000}
+        )
         away.feed_bytes(encode(Disconnect(), 5))
         await world.broker.settle()
         published(watcher)
@@ -340,7 +373,8 @@ def test_measuring_does_not_look_at_sessions_one_by_one() -> None:
 
 def test_the_page_lists_what_the_code_publishes() -> None:
     assert (ROOT / "docs" / "sys-topics.md").read_text(encoding="utf-8") == sys_topics.page(), (
-        "python -m broker.telemetry.sys_topics > docs/sys-topics.md")
+        "python -m broker.telemetry.sys_topics > docs/sys-topics.md"
+    )
 
 
 def test_every_published_topic_is_on_the_page() -> None:
@@ -353,8 +387,10 @@ def test_every_published_topic_is_on_the_page() -> None:
         assert buffer
         for packet in buffer:
             name = packet.topic.decode().removeprefix(PREFIX)
-            assert name in listed or (name.startswith(families) and name.count("/") == 1 + max(
-                family.count("/") - 1 for family in families if name.startswith(family))), name
+            assert name in listed or (
+                name.startswith(families)
+                and name.count("/") == 1 + max(family.count("/") - 1 for family in families if name.startswith(family))
+            ), name
 
     in_world(run)
 
@@ -366,7 +402,11 @@ def listed_by_mosquitto_sub(port: int, *options: str, seconds: int = 3) -> list[
     """(topic, payload, RETAIN) of all that mosquitto_sub receives in so many seconds."""
     result = subprocess.run(
         ["mosquitto_sub", "-p", str(port), "-F", "%r %t\t%p", "-W", str(seconds), *options],
-        capture_output=True, text=True, timeout=60, check=False)
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     lines = [line.split("\t", 1) for line in result.stdout.splitlines()]
     return [(flag_and_topic[2:], payload, flag_and_topic[0] == "1") for flag_and_topic, payload in lines]
 
@@ -389,7 +429,8 @@ def test_a_client_that_subscribes_everything_and_sys_is_served_both(broker: Brok
     assert MOSQUITTO - set(kept) == set()
     changed = [(topic, payload) for topic, payload, retain in received if not retain]
     assert {f"{PREFIX}uptime", f"{PREFIX}messages/sent", f"{PREFIX}shoal/guest_lag/count"} <= {
-        topic for topic, _ in changed}
+        topic for topic, _ in changed
+    }
     assert (f"{PREFIX}clients/connected", "2", True) in received
     # A value is told again only when it is another one.
     for topic in {topic for topic, _ in changed}:
@@ -397,8 +438,9 @@ def test_a_client_that_subscribes_everything_and_sys_is_served_both(broker: Brok
         assert all(before != after for before, after in pairwise(payloads)), topic
 
 
-@pytest.mark.skipif(shutil.which("mosquitto_sub") is None or shutil.which("mosquitto") is None,
-                    reason="mosquitto is not installed")
+@pytest.mark.skipif(
+    shutil.which("mosquitto_sub") is None or shutil.which("mosquitto") is None, reason="mosquitto is not installed"
+)
 def test_the_mosquitto_of_this_machine_publishes_no_name_that_we_lack(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

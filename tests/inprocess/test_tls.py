@@ -53,7 +53,7 @@ async def connected(port: int, context: ssl.SSLContext | None = None, **connect:
 
 async def ended(worker: Worker) -> str:
     """Return how the last connection ended, once there is none any more."""
-    while not worker.controller.ends or worker.reactor.connection_count:    # noqa: ASYNC110  (the reactor knows no trio)
+    while not worker.controller.ends or worker.reactor.connection_count:  # noqa: ASYNC110  (the reactor knows no trio)
         await trio.sleep(0.01)
     return list(worker.controller.ends)[-1]
 
@@ -65,6 +65,7 @@ def trusting(**more: Any) -> Listener:
 
 async def shaken(port: int, context: ssl.SSLContext) -> OSError | None:
     """Try a handshake, and to read; returns what went wrong at the client's end."""
+
     def try_it() -> OSError | None:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as stream:
             try:
@@ -115,7 +116,8 @@ FAILURES = {
 
 @pytest.mark.parametrize(("context", "reason", "words"), FAILURES.values(), ids=FAILURES.keys())
 async def test_a_handshake_that_fails_ends_for_one_reason_and_says_why(
-        context: Any, reason: str, words: str, tmp_path: Path) -> None:
+    context: Any, reason: str, words: str, tmp_path: Path
+) -> None:
     logs.configure(Log(file=str(tmp_path / "log"), format="json"))
     async with broker(trusting()) as worker:
         assert await shaken(worker.addresses[0].port, context()) is not None
@@ -160,15 +162,18 @@ async def test_an_endless_handshake_ends() -> None:
         assert await ended(worker) == "tls_handshake_failed"
 
 
-@pytest.mark.parametrize(("field", "name"), {
-    "cert.cn": "device-7", "cert.san.dns": "d7.example", "cert.san.email": "d7@example.org",
-}.items())
+@pytest.mark.parametrize(
+    ("field", "name"), {"cert.cn": "device-7", "cert.san.dns": "d7.example", "cert.san.email": "d7@example.org"}.items()
+)
 async def test_a_client_has_the_names_that_its_certificate_gives_it(field: str, name: str) -> None:
     certificate = CERTIFICATES.issue("named", "d7.example", "d7@example.org", common_name="device-7")
     async with broker(trusting(username_from=field, client_id_from=field)) as worker:
         client, answer = await connected(
-            worker.addresses[0].port, CERTIFICATES.client_context(certificate), client_identifier=b"other",
-            user_name="root")
+            worker.addresses[0].port,
+            CERTIFICATES.client_context(certificate),
+            client_identifier=b"other",
+            user_name="root",
+        )
         assert answer.reason == Reason.SUCCESS
         (info,) = await worker.clients()
         assert (info.client_identifier, info.principal and info.principal.user_name) == (name, name)
@@ -178,12 +183,16 @@ async def test_a_client_has_the_names_that_its_certificate_gives_it(field: str, 
 @pytest.mark.parametrize("common_name", [None, "a/b", "a+b", "#", "x\0y"])
 @pytest.mark.parametrize("setting", ["username_from", "client_id_from"])
 async def test_without_a_name_that_can_be_one_a_client_is_refused_whatever_its_connect_says(
-        setting: str, common_name: str | None) -> None:
+    setting: str, common_name: str | None
+) -> None:
     certificate = CERTIFICATES.issue("nameless", "d7.example", common_name=common_name)
     async with broker(trusting(**{setting: "cert.cn"})) as worker:
         client, answer = await connected(
-            worker.addresses[0].port, CERTIFICATES.client_context(certificate), client_identifier=b"other",
-            user_name="root")
+            worker.addresses[0].port,
+            CERTIFICATES.client_context(certificate),
+            client_identifier=b"other",
+            user_name="root",
+        )
         await client.cut()
         assert answer.reason == Reason.NOT_AUTHORIZED
         assert not worker.router.sessions
@@ -191,8 +200,11 @@ async def test_without_a_name_that_can_be_one_a_client_is_refused_whatever_its_c
 
 async def test_who_proves_nothing_is_refused_where_that_is_asked() -> None:
     listener = CERTIFICATES.listener(
-        cafile=str(CERTIFICATES.cafile), require_certificate=False, allow_anonymous=False,
-        psk_file=str(psk_file(CERTIFICATES.folder)))
+        cafile=str(CERTIFICATES.cafile),
+        require_certificate=False,
+        allow_anonymous=False,
+        psk_file=str(psk_file(CERTIFICATES.folder)),
+    )
     async with broker(listener) as worker:
         port = worker.addresses[0].port
         client, answer = await connected(port)
@@ -211,31 +223,40 @@ def psk_file(folder: Path) -> Path:
 
 
 async def test_a_client_of_mosquitto_comes_in_by_its_pre_shared_key(tmp_path: Path) -> None:
-    listener = Listener(address="tls://127.0.0.1:0", psk_file=str(psk_file(tmp_path)), psk_hint="here",
-                        username_from="psk.identity")
+    listener = Listener(
+        address="tls://127.0.0.1:0", psk_file=str(psk_file(tmp_path)), psk_hint="here", username_from="psk.identity"
+    )
     async with broker(listener) as worker:
         port = str(worker.addresses[0].port)
         command = ["mosquitto_pub", "-h", "127.0.0.1", "-p", port, "-t", "t", "-m", "m", "-q", "1", "--psk-identity"]
         done = await trio.run_process([*command, "device-7", "--psk", "0123456789ABCDEF"], check=False)
         assert done.returncode == 0
         for identity, key in (("device-7", "00"), ("device-8", "0123456789abcdef")):
-            done = await trio.run_process(
-                [*command, identity, "--psk", key], check=False, capture_stderr=True)
+            done = await trio.run_process([*command, identity, "--psk", key], check=False, capture_stderr=True)
             assert done.returncode != 0
         assert set(worker.controller.ends) <= {
-            "client_disconnect", "tls_unknown_key", "tls_handshake_failed", "tls_refused_by_client"}
+            "client_disconnect",
+            "tls_unknown_key",
+            "tls_handshake_failed",
+            "tls_refused_by_client",
+        }
 
 
 async def test_a_server_name_chooses_among_certificates_and_the_key_that_a_client_takes() -> None:
     others = CERTIFICATES.issue("others", "other.example", "*.wild.example")
     rsa = CERTIFICATES.issue("rsa", "localhost", rsa=True)
     ecdsa = CERTIFICATES.server
-    listener = Listener(address="tls://127.0.0.1:0", certfile=(ecdsa[0], rsa[0], others[0]),
-                        keyfile=(ecdsa[1], rsa[1], others[1]))
+    listener = Listener(
+        address="tls://127.0.0.1:0", certfile=(ecdsa[0], rsa[0], others[0]), keyfile=(ecdsa[1], rsa[1], others[1])
+    )
     async with broker(listener) as worker:
-        for asked, found in {"localhost": "localhost", "other.example": "other.example",
-                             "OTHER.example": "other.example", "a.wild.example": "other.example",
-                             "unknown.example": "localhost"}.items():
+        for asked, found in {
+            "localhost": "localhost",
+            "other.example": "other.example",
+            "OTHER.example": "other.example",
+            "a.wild.example": "other.example",
+            "unknown.example": "localhost",
+        }.items():
             context = context_of(check_hostname=False)
             stream = await trio.open_tcp_stream("127.0.0.1", worker.addresses[0].port)
             secured = trio.SSLStream(stream, context, server_hostname=asked)
@@ -252,12 +273,15 @@ async def test_a_server_name_chooses_among_certificates_and_the_key_that_a_clien
         await trio.aclose_forcefully(stream)
 
 
-async def resumed(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None,
-                  host: str = "127.0.0.1") -> tuple[bool, Any]:
+async def resumed(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None, host: str = "127.0.0.1"
+) -> tuple[bool, Any]:
     """Connect with a former session; returns whether it was taken, and the session to come back with."""
     raw = socket.create_connection((host, port), TIMEOUT_S)
     with context.wrap_socket(
-            raw, server_hostname="localhost", do_handshake_on_connect=False, session=session) as client:
+        raw, server_hostname="localhost", do_handshake_on_connect=False, session=session
+    ) as client:
+
         def talk() -> tuple[bool, Any]:
             client.do_handshake()
             client.sendall(encode(Connect(4, b"r"), 4))
@@ -269,12 +293,13 @@ async def resumed(port: int, context: ssl.SSLContext, session: ssl.SSLSession | 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_session_is_taken_up_again_with_the_key_of_a_worker_and_its_former_one_only(
-        version: ssl.TLSVersion) -> None:
+    version: ssl.TLSVersion,
+) -> None:
     context = context_of(maximum_version=version)
     keys = [bytes([number]) * 80 for number in range(3)]
     async with broker(CERTIFICATES.listener()) as worker:
         port = worker.addresses[0].port
-        await trio.testing.wait_all_tasks_blocked()      # it has set keys of its own
+        await trio.testing.wait_all_tasks_blocked()  # it has set keys of its own
         set_ticket_keys(keys[0])
         taken, session = await resumed(port, context, None)
         assert not taken
@@ -316,7 +341,9 @@ def revocation_list(folder: Path, *certificates: str) -> Path:
     config = folder / "ca.cnf"
     config.write_text(
         f"[ca]\ndefault_ca = d\n[d]\ndatabase = {folder}/index.txt\ndefault_md = sha256\ndefault_crl_days = 5\n"
-        f"certificate = {CERTIFICATES.cafile}\nprivate_key = {key}\n", encoding="ascii")
+        f"certificate = {CERTIFICATES.cafile}\nprivate_key = {key}\n",
+        encoding="ascii",
+    )
     for certificate in certificates:
         leaf = folder / "leaf.crt"
         first, end, _ = Path(certificate).read_text(encoding="ascii").partition("-----END CERTIFICATE-----\n")
@@ -359,7 +386,7 @@ async def test_the_end_is_said_in_the_words_of_tls_too() -> None:
         await stream.receive_some()
         worker.stop()
         data = b""
-        while piece := await stream.receive_some():       # an end without close_notify would be an error
+        while piece := await stream.receive_some():  # an end without close_notify would be an error
             data += piece
         packet = decode(data[0], data[2:], 5)
         await trio.aclose_forcefully(stream)
@@ -389,7 +416,9 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path: Path) -> N
     path = tmp_path / "locked.key"
     subprocess.run(
         ["openssl", "pkey", "-in", CERTIFICATES.server[1], "-aes256", "-passout", "pass:secret", "-out", path],
-        check=True, capture_output=True)
+        check=True,
+        capture_output=True,
+    )
     with pytest.raises(StartError, match="a key with a password cannot"):
         Entrance(0, CERTIFICATES.listener(keyfile=(str(path),)), 16_384)
 
@@ -435,16 +464,19 @@ async def test_what_is_renewed_is_used_from_then_on_and_what_cannot_be_used_chan
         return [name for _, name in certificate["subjectAltName"]]
 
     publish(0, CERTIFICATES.server)
-    listener = Listener(address="tls://127.0.0.1:0", certfile=(str(tmp_path / "..data" / names[0]),),
-                        keyfile=(str(tmp_path / "..data" / names[1]),))
+    listener = Listener(
+        address="tls://127.0.0.1:0",
+        certfile=(str(tmp_path / "..data" / names[0]),),
+        keyfile=(str(tmp_path / "..data" / names[1]),),
+    )
     async with broker(listener) as worker:
         stays, _ = await connected(worker.addresses[0].port, client_identifier=b"stays")
         publish(1, CERTIFICATES.issue("renewed", "renewed.example"))
-        while worker.reload.done == 0:                   # noqa: ASYNC110  (it looks by itself)
+        while worker.reload.done == 0:  # noqa: ASYNC110  (it looks by itself)
             await trio.sleep(0.05)
         assert await names_seen() == ["renewed.example"]
         publish(2, (CERTIFICATES.server[0], EXPIRED[1]))
-        while worker.reload.failed == 0:                 # noqa: ASYNC110
+        while worker.reload.failed == 0:  # noqa: ASYNC110
             await trio.sleep(0.05)
         assert "is not the key of" in str(worker.reload.error)
         assert await names_seen() == ["renewed.example"]
@@ -452,7 +484,7 @@ async def test_what_is_renewed_is_used_from_then_on_and_what_cannot_be_used_chan
         assert await stays.receive() == (0xD0, b"")
         publish(3, CERTIFICATES.server)
         worker.reload.ask()
-        while worker.reload.done == 1:                   # noqa: ASYNC110
+        while worker.reload.done == 1:  # noqa: ASYNC110
             await trio.sleep(0.05)
         assert worker.reload.error is None
         assert "localhost" in await names_seen()

@@ -16,7 +16,7 @@ from broker.worker.worker import Worker
 from tests.support.certificates import certificates
 
 CONNACK = b"\x20\2\0\0"
-DATA_SEGMENTS_IN = 152           # offset in struct tcp_info (linux/tcp.h)
+DATA_SEGMENTS_IN = 152  # offset in struct tcp_info (linux/tcp.h)
 
 
 class Client:

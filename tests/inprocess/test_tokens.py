@@ -52,8 +52,14 @@ async def client_of(broker: Worker, version: int = 5) -> AsyncIterator[Device]:
         yield Device(stream, version)
 
 
-async def answer(broker: Worker, password: bytes | None, user: str | None = None, version: int = 5,
-                 name: bytes = b"c", **properties: Any) -> Connack:
+async def answer(
+    broker: Worker,
+    password: bytes | None,
+    user: str | None = None,
+    version: int = 5,
+    name: bytes = b"c",
+    **properties: Any,
+) -> Connack:
     """Return what a CONNECT is answered."""
     async with client_of(broker, version) as client:
         await client.send(Connect(version, name, user_name=user, password=password, properties=properties))
@@ -66,6 +72,7 @@ async def answer(broker: Worker, password: bytes | None, user: str | None = None
 
 
 # CONNECT ------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 async def test_a_token_as_password_lets_its_subject_in(tmp_path: Path, version: int) -> None:
@@ -101,7 +108,7 @@ async def test_the_client_identifier_is_what_the_token_says(tmp_path: Path) -> N
     async with serving(issuer(tmp_path, claims={"client": "${clientid}"})) as broker:
         assert (await answer(broker, token(client="c"))).reason == Reason.SUCCESS
         assert (await answer(broker, token(client="other"))).reason == REFUSED
-        assert (await answer(broker, token(client=""), name=b"")).reason == Reason.SUCCESS     # none, as it says
+        assert (await answer(broker, token(client=""), name=b"")).reason == Reason.SUCCESS  # none, as it says
         assert (await answer(broker, token(client="auto"), name=b"")).reason == REFUSED
 
 
@@ -109,15 +116,17 @@ async def test_who_has_no_token_is_looked_up_elsewhere(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_bytes(b"bob:" + new_hash(b"a.b.c", "sha512-pbkdf2", 2))
     first, second = issuer(tmp_path), issuer(tmp_path, which=1)
-    for tables in ((PasswordFileTable(file=str(users)), first, second),
-                   (first, PasswordFileTable(file=str(users)), second), (first, second,
-                                                                         PasswordFileTable(file=str(users)))):
+    for tables in (
+        (PasswordFileTable(file=str(users)), first, second),
+        (first, PasswordFileTable(file=str(users)), second),
+        (first, second, PasswordFileTable(file=str(users))),
+    ):
         async with serving(*tables, allow_anonymous=True) as broker:
             assert (await answer(broker, b"a.b.c", "bob")).reason == Reason.SUCCESS
             assert (await answer(broker, token(), "zoe")).reason == Reason.SUCCESS
             assert (await answer(broker, token(which=1))).reason == Reason.SUCCESS
-            assert (await answer(broker, None)).reason == Reason.SUCCESS                # nobody, who may come in
-            assert (await answer(broker, token(which=2))).reason == REFUSED             # somebody, who is not known
+            assert (await answer(broker, None)).reason == Reason.SUCCESS  # nobody, who may come in
+            assert (await answer(broker, token(which=2))).reason == REFUSED  # somebody, who is not known
             assert (await answer(broker, token(which=2), "zoe")).reason == REFUSED
             # What the first issuer's token does not allow, nobody else is asked.
             assert (await answer(broker, token(ends_in_s=-1), "zoe")).reason == REFUSED
@@ -125,31 +134,37 @@ async def test_who_has_no_token_is_looked_up_elsewhere(tmp_path: Path) -> None:
 
 # Enhanced authentication --------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("method", ["JWT", "CUSTOM-JWT", "OAUTH2-JWT", "K8S-SAT"])
 async def test_a_token_is_renewed_by_auth(tmp_path: Path, method: str) -> None:
     async with serving(issuer(tmp_path)) as broker, client_of(broker) as client:
-        await client.send(Connect(5, b"c", properties={
-            "authentication_method": method, "authentication_data": token(ends_in_s=50)}))
+        await client.send(
+            Connect(5, b"c", properties={"authentication_method": method, "authentication_data": token(ends_in_s=50)})
+        )
         connack = await client.receive()
         assert (connack.reason, connack.properties["authentication_method"]) == (Reason.SUCCESS, method)
         (connection,) = broker.reactor.connections_snapshot()
         before = connection.expires_at_s
         assert 40 < before - time.time() <= 50
-        await client.send(Auth(Reason.RE_AUTHENTICATE, {
-            "authentication_method": method, "authentication_data": token(ends_in_s=500)}))
+        await client.send(
+            Auth(Reason.RE_AUTHENTICATE, {"authentication_method": method, "authentication_data": token(ends_in_s=500)})
+        )
         said = await client.receive()
         assert isinstance(said, Auth)
         assert (said.reason, said.properties) == (Reason.SUCCESS, {"authentication_method": method})
         assert 440 < connection.expires_at_s - before <= 460
 
 
-@pytest.mark.parametrize(("data", "said"), [
-    (token(sub="bob"), "the token is another client's"),
-    (token(ends_in_s=-5), "the token is refused: it ended"),
-    (token(which=1), "the token was signed with none of the keys"),
-    (b"rubbish", "the token was signed with none of the keys"),
-    (b"", "the token was signed with none of the keys"),
-])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (token(sub="bob"), "the token is another client's"),
+        (token(ends_in_s=-5), "the token is refused: it ended"),
+        (token(which=1), "the token was signed with none of the keys"),
+        (b"rubbish", "the token was signed with none of the keys"),
+        (b"", "the token was signed with none of the keys"),
+    ],
+)
 async def test_a_renewal_that_is_not_believed_ends_the_connection(tmp_path: Path, data: bytes, said: str) -> None:
     async with serving(issuer(tmp_path)) as broker, client_of(broker) as client:
         method = {"authentication_method": "JWT"}
@@ -166,8 +181,9 @@ async def test_a_renewal_that_is_not_believed_ends_the_connection(tmp_path: Path
 async def test_a_method_that_is_not_one_of_tokens_is_refused(tmp_path: Path) -> None:
     async with serving(issuer(tmp_path, methods=("CUSTOM-JWT",))) as broker:
         given = {"authentication_data": token()}
-        assert (await answer(broker, None, authentication_method="JWT", **given)
-                ).reason == Reason.BAD_AUTHENTICATION_METHOD
+        assert (
+            await answer(broker, None, authentication_method="JWT", **given)
+        ).reason == Reason.BAD_AUTHENTICATION_METHOD
         assert (await answer(broker, None, authentication_method="CUSTOM-JWT", **given)).reason == Reason.SUCCESS
         # A password is another matter.
         assert (await answer(broker, token(), authentication_method="CUSTOM-JWT")).reason == REFUSED
@@ -182,8 +198,9 @@ async def test_the_name_of_the_connect_has_to_agree_where_the_settings_say_so(tm
         assert (await answer(broker, token(user=""))).reason == REFUSED
         async with client_of(broker) as client:
             method = {"authentication_method": "JWT"}
-            await client.send(Connect(5, b"c", user_name="zoe", properties={
-                **method, "authentication_data": token(user="zoe")}))
+            await client.send(
+                Connect(5, b"c", user_name="zoe", properties={**method, "authentication_data": token(user="zoe")})
+            )
             assert (await client.receive()).reason == Reason.SUCCESS
             await client.send(Auth(Reason.RE_AUTHENTICATE, {**method, "authentication_data": token(user="zoe")}))
             assert isinstance(await client.receive(), Auth)
@@ -192,6 +209,7 @@ async def test_the_name_of_the_connect_has_to_agree_where_the_settings_say_so(tm
 
 
 # The end of a token -------------------------------------------------------------------------------------------------
+
 
 async def test_a_silent_client_is_told_when_its_token_ends_and_its_will_is_published(tmp_path: Path) -> None:
     async with serving(issuer(tmp_path)) as broker, client_of(broker) as watcher, client_of(broker) as client:
@@ -233,8 +251,18 @@ async def timed() -> AsyncIterator[tuple[MemoryBroker, Dated, list[float]]]:
 
 async def connected(broker: MemoryBroker, keep_alive_s: int = 0, version: int = 5) -> MemoryClient:
     client = await broker.connect()
-    await client.send(encode(Connect(version, b"c", keep_alive_s=keep_alive_s, properties={} if version < 5 else {
-        "authentication_method": "again"}), version), False)
+    await client.send(
+        encode(
+            Connect(
+                version,
+                b"c",
+                keep_alive_s=keep_alive_s,
+                properties={} if version < 5 else {"authentication_method": "again"},
+            ),
+            version,
+        ),
+        False,
+    )
     assert await client.receive() is not None
     return client
 
@@ -242,7 +270,8 @@ async def connected(broker: MemoryBroker, keep_alive_s: int = 0, version: int = 
 @pytest.mark.parametrize("keep_alive_s", [0, 1, 20, 1000])
 @pytest.mark.parametrize("lasts_s", [0.1, 30, 59.9, 60, 400])
 async def test_a_connection_ends_with_its_authentication_not_before_and_a_tick_later_at_most(
-        keep_alive_s: int, lasts_s: float) -> None:
+    keep_alive_s: int, lasts_s: float
+) -> None:
     async with timed() as (broker, dated, _):
         began_ms = broker.now_ms
         dated.expires_at_s = began_ms / 1000 + lasts_s
@@ -288,8 +317,9 @@ async def test_the_will_keeps_the_rights_of_its_connect_as_long_as_its_user_is_t
     async with timed() as (broker, dated, _):
         dated.groups = ("may leave a will",)
         client = await broker.connect()
-        await client.send(encode(Connect(5, b"c", will=Will(b"will"), properties={
-            "authentication_method": "again"}), 5), False)
+        await client.send(
+            encode(Connect(5, b"c", will=Will(b"will"), properties={"authentication_method": "again"}), 5), False
+        )
         session = client.connection.session
         dated.groups = ()
         await client.send(again, False)
@@ -328,6 +358,7 @@ async def test_a_clock_that_is_set_forward_ends_it_within_a_minute_and_backward_
 
 # Files of keys ------------------------------------------------------------------------------------------------------
 
+
 async def test_keys_of_a_folder_that_change_are_taken_up_and_who_is_connected_stays(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     folder.mkdir()
@@ -339,7 +370,7 @@ async def test_keys_of_a_folder_that_change_are_taken_up_and_who_is_connected_st
         assert (await answer(broker, token(which=1))).reason == REFUSED
         (folder / "b.json").write_bytes(jwk_set(jwk("ES256", 1)))
         (folder / "a.pem").unlink()
-        while not broker.reload.done:        # noqa: ASYNC110  (it looks from time to time, and tells nobody)
+        while not broker.reload.done:  # noqa: ASYNC110  (it looks from time to time, and tells nobody)
             await trio.sleep(0.01)
         assert (await answer(broker, token(which=1))).reason == Reason.SUCCESS
         assert (await answer(broker, token())).reason == REFUSED
@@ -347,16 +378,21 @@ async def test_keys_of_a_folder_that_change_are_taken_up_and_who_is_connected_st
         assert isinstance(await stays.receive(), Pingresp)
         # A file that is written in its place is noticed, too; one that cannot be used changes nothing.
         (folder / "b.json").write_bytes(b"{}")
-        while not broker.reload.failed:      # noqa: ASYNC110
+        while not broker.reload.failed:  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert broker.reload.error is not None
         assert f"authenticator 1: The file {folder / 'b.json'} cannot be used: found no key" in broker.reload.error
         assert (await answer(broker, token(which=1))).reason == Reason.SUCCESS
 
 
-@pytest.mark.parametrize(("data", "said"), [
-    (None, "cannot be read: No such file"), (b"", "cannot be used: found neither PEM"),
-    (private_pem("ES256"), "cannot be used: found a private key, expected the public one: `openssl pkey")])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"", "cannot be used: found neither PEM"),
+        (private_pem("ES256"), "cannot be used: found a private key, expected the public one: `openssl pkey"),
+    ],
+)
 async def test_a_broker_does_not_start_without_its_keys(tmp_path: Path, data: bytes | None, said: str) -> None:
     file = tmp_path / "key.pem"
     if data is not None:

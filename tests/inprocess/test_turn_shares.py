@@ -80,7 +80,7 @@ def test_messages_to_three_readers_count_as_deliveries_and_those_to_one_as_bytes
         publisher = broker.connect(b"publisher", 4)
         before = delivered(broker)
         publisher.send(*[Publish(b"t", b"") for _ in range(200)])
-        at_once = delivered(broker) - before         # the look for the receivers is work, too
+        at_once = delivered(broker) - before  # the look for the receivers is work, too
         assert 20 < at_once <= 30 if count == 3 else at_once == 300 // 5
         broker.turn(30)
         assert delivered(broker) - before == 200 * count
@@ -250,7 +250,7 @@ class Turned:
 def test_who_is_ready_when_a_turn_has_done_enough_is_first_in_the_next() -> None:
     with Turned() as broker:
         clients = [broker.connect(b"c%d" % number) for number in range(12)]
-        broker.reactor.bound_turns(share_bytes=200, work=200)        # three of them, and a fourth
+        broker.reactor.bound_turns(share_bytes=200, work=200)  # three of them, and a fourth
         rounds: list[list[int]] = []
         for client in clients:
             client.sendall(encode(Pingreq(), 4) * 400)
@@ -283,7 +283,7 @@ def test_a_reactor_goes_on_with_what_a_turn_has_left_although_nothing_more_comes
         client.sendall(encode(Pingreq(), 4) * 3000)
         got = b""
         while len(got) < 6000:
-            broker.reactor.turn_once(True)           # blocks only if nothing is left
+            broker.reactor.turn_once(True)  # blocks only if nothing is left
             client.setblocking(False)
             try:
                 got += client.recv(65_536)
@@ -352,7 +352,7 @@ def test_who_has_only_an_answer_to_get_does_not_wait_for_messages_to_many_that_w
         for _ in range(3):
             broker.turn()
             order += answered(askers)
-        assert order == list(range(30))              # first in, first out: ten a turn
+        assert order == list(range(30))  # first in, first out: ten a turn
 
 
 def test_messages_to_many_are_sent_although_every_turn_has_more_answers_than_it_may_send() -> None:
@@ -385,12 +385,12 @@ def test_a_turn_that_has_sent_for_long_enough_leaves_the_others_and_bulk_goes_be
         publisher = broker.connect(b"publisher")
         askers = [broker.connect(b"asker%d" % number) for number in range(100)]
         bulk = b"".join(encode(Publish(b"bulk/%d" % number, b"x" * 6000), 4) for number in range(80))
-        publisher.sendall(bulk[:len(bulk) // 2])
-        publisher.sendall(bulk[len(bulk) // 2:])
+        publisher.sendall(bulk[: len(bulk) // 2])
+        publisher.sendall(bulk[len(bulk) // 2 :])
         while broker.reactor.counters()["messages_in"] < 80:
-            broker.reactor.bound_turns(sends=0)      # what is read meanwhile stays where it is
+            broker.reactor.bound_turns(sends=0)  # what is read meanwhile stays where it is
             broker.turn()
-        broker.reactor.bound_turns(sends=1000, sends_ns=1)       # the second look at the clock ends it
+        broker.reactor.bound_turns(sends=1000, sends_ns=1)  # the second look at the clock ends it
         for asker in askers:
             asker.sendall(encode(Pingreq(), 4))
         turns: list[tuple[list[int], list[int]]] = []

@@ -47,8 +47,13 @@ TIMEOUT_S = 60
 @asynccontextmanager
 async def broker_with(limits: Limits | None = None, mqtt: Mqtt | None = None, **listener: Any) -> AsyncIterator[Worker]:
     listener.setdefault("address", "ws://127.0.0.1:0")
-    config = Config(listen=(), listener=(Listener(**listener),), shutdown=Shutdown(drain_s=0.1),
-                    limits=limits or Limits(), mqtt=mqtt or Mqtt())
+    config = Config(
+        listen=(),
+        listener=(Listener(**listener),),
+        shutdown=Shutdown(drain_s=0.1),
+        limits=limits or Limits(),
+        mqtt=mqtt or Mqtt(),
+    )
     with trio.fail_after(TIMEOUT_S):
         async with open_broker(config) as broker:
             yield broker
@@ -94,8 +99,9 @@ class Library:
     @classmethod
     @contextmanager
     def at(cls, port: int, path: str = "/mqtt") -> Iterator[Library]:
-        with connect(f"ws://127.0.0.1:{port}{path}", subprotocols=["mqtt"], max_size=None,
-                     open_timeout=TIMEOUT_S) as websocket:
+        with connect(
+            f"ws://127.0.0.1:{port}{path}", subprotocols=["mqtt"], max_size=None, open_timeout=TIMEOUT_S
+        ) as websocket:
             yield cls(websocket)
 
     def send(self, packet: Any) -> None:
@@ -117,7 +123,7 @@ async def test_a_library_of_others_connects_publishes_and_closes(path: str) -> N
     def talk(port: int) -> tuple[int | None, str]:
         with Library.at(port, path) as client:
             assert client.socket.subprotocol == "mqtt"
-            assert client.socket.protocol.extensions == []        # it offers permessage-deflate
+            assert client.socket.protocol.extensions == []  # it offers permessage-deflate
             client.send(Connect(5, b"lib"))
             assert isinstance(client.receive(), Connack)
             client.send(Subscribe(1, (subscription(b"t", 0),)))
@@ -125,7 +131,7 @@ async def test_a_library_of_others_connects_publishes_and_closes(path: str) -> N
             assert client.socket.ping(b"are you there?").wait(TIMEOUT_S)
             client.send(Publish(b"t", payload))
             assert client.receive().payload == payload
-            client.send(Publish(b"t", payload * 8))              # 8 MiB
+            client.send(Publish(b"t", payload * 8))  # 8 MiB
             assert client.receive().payload == payload * 8
             client.send(Disconnect())
             with pytest.raises(ConnectionClosed):
@@ -166,17 +172,21 @@ async def test_a_disconnect_and_a_close_in_one_piece() -> None:
 
 
 @pytest.mark.parametrize(("version", "told"), [(4, []), (5, [Reason.PROTOCOL_ERROR])])
-@pytest.mark.parametrize(("data", "reason", "code"), [
-    (frame(TEXT, b"hello"), CloseReason.WEBSOCKET_TEXT_FRAME, 1003),
-    (frame(BINARY, b"", mask=None), CloseReason.WEBSOCKET_PROTOCOL_ERROR, 1002),
-    (frame(BINARY, b"", reserved=4), CloseReason.WEBSOCKET_PROTOCOL_ERROR, 1002)])
+@pytest.mark.parametrize(
+    ("data", "reason", "code"),
+    [
+        (frame(TEXT, b"hello"), CloseReason.WEBSOCKET_TEXT_FRAME, 1003),
+        (frame(BINARY, b"", mask=None), CloseReason.WEBSOCKET_PROTOCOL_ERROR, 1002),
+        (frame(BINARY, b"", reserved=4), CloseReason.WEBSOCKET_PROTOCOL_ERROR, 1002),
+    ],
+)
 async def test_a_wrong_frame_ends_the_client_in_words_of_mqtt_and_of_websocket(
     version: int, told: list[Reason], data: bytes, reason: CloseReason, code: int
 ) -> None:
     # Proves: [MQTT-6.0.0-1]
     async with broker_with() as broker, device(broker, version=version) as client:
         await client.client.stream.send_all(frame(BINARY, encode(Pingreq(), version)) + data + frame(BINARY, b"\xc0\0"))
-        await client.receive()                               # PINGRESP: what came before counts
+        await client.receive()  # PINGRESP: what came before counts
         heard = []
         while (packet := await client.receive()) is not None:
             heard.append(packet.reason)
@@ -211,7 +221,8 @@ async def test_pings_within_messages_are_answered() -> None:
     async with broker_with() as broker, device(broker) as client:
         ping = encode(Pingreq(), 5)
         await client.client.stream.send_all(
-            frame(BINARY, ping[:1], fin=False) + frame(0x9, b"still there?") + frame(0x0, ping[1:]))
+            frame(BINARY, ping[:1], fin=False) + frame(0x9, b"still there?") + frame(0x0, ping[1:])
+        )
         received = bytearray()
         while len(received) < 2 + len(b"still there?") + 4:
             received += await client.client.stream.receive_some()
@@ -236,14 +247,20 @@ def ended(file: Path, event: str = "connection_ended") -> list[dict[str, Any]]:
     return [line for line in map(json.loads, file.read_text(encoding="utf-8").splitlines()) if line["event"] == event]
 
 
-@pytest.mark.parametrize(("data", "begins", "detail"), [
-    (request("/other"), b"HTTP/1.1 404 ", "404: a WebSocket is opened at /mqtt, /ws, /"),
-    (request(upgrade=None), b"HTTP/1.1 426 ",
-     "426: a WebSocket is opened here, by an HTTP request with Upgrade: websocket"),
-    (request(sec_websocket_protocol=None), b"HTTP/1.1 400 ", "400: Sec-WebSocket-Protocol has to offer mqtt"),
-    (request(origin="https://evil.example"), b"HTTP/1.1 403 ", "403: web pages of this origin may not connect"),
-    (b"\x10\x0c\0\x04MQTT\x05\x02\0\0\0\0\0", b"HTTP/1.1 400 ", "a CONNECT without WebSocket"),
-])
+@pytest.mark.parametrize(
+    ("data", "begins", "detail"),
+    [
+        (request("/other"), b"HTTP/1.1 404 ", "404: a WebSocket is opened at /mqtt, /ws, /"),
+        (
+            request(upgrade=None),
+            b"HTTP/1.1 426 ",
+            "426: a WebSocket is opened here, by an HTTP request with Upgrade: websocket",
+        ),
+        (request(sec_websocket_protocol=None), b"HTTP/1.1 400 ", "400: Sec-WebSocket-Protocol has to offer mqtt"),
+        (request(origin="https://evil.example"), b"HTTP/1.1 403 ", "403: web pages of this origin may not connect"),
+        (b"\x10\x0c\0\x04MQTT\x05\x02\0\0\0\0\0", b"HTTP/1.1 400 ", "a CONNECT without WebSocket"),
+    ],
+)
 async def test_what_opens_no_websocket_is_told_and_is_one_line_in_the_log(
     tmp_path: Path, data: bytes, begins: bytes, detail: str
 ) -> None:
@@ -283,8 +300,11 @@ async def test_who_only_looks_whether_the_port_is_open_is_no_line_at_info(tmp_pa
 
 
 async def test_x_forwarded_for_is_where_the_address_is_shown() -> None:
-    async with (broker_with(proxy_from=("127.0.0.0/8",)) as broker, broker.presence() as events,
-                await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port) as stream):
+    async with (
+        broker_with(proxy_from=("127.0.0.0/8",)) as broker,
+        broker.presence() as events,
+        await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port) as stream,
+    ):
         await stream.send_all(request(x_forwarded_for="6.6.6.6, 203.0.113.9, 127.0.0.2"))
         client = Device(stream, 5, ClientEnd(1))
         await client.send(Connect(5, b"c"))
@@ -319,5 +339,6 @@ def test_a_broker_without_websocket_loads_nothing_of_it() -> None:
         " 'broker.transport.proxy_layer') if name in sys.modules]\n"
         "assert not loaded, loaded\n"
         "Entrance(0, Listener(address='ws://127.0.0.1:0'), 1000)\n"
-        "assert 'h11' in sys.modules\n")
+        "assert 'h11' in sys.modules\n"
+    )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -55,8 +55,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(source: Path, out: Path, kind: str, compiler: Path) -> None:
     # The environment that runs the tests has what the build needs.
     command = [sys.executable, "-m", "build", "--no-isolation", kind, "--outdir", str(out), str(source)]
-    built = subprocess.run(command, env={**ENVIRONMENT, "CC": str(compiler)}, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, check=False)
+    built = subprocess.run(
+        command, env={**ENVIRONMENT, "CC": str(compiler)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
     assert built.returncode == 0, built.stdout.decode()[-5000:]
 
 

@@ -27,8 +27,9 @@ def run(folder: Path, command: str, port: int) -> subprocess.CompletedProcess[st
     shoal.chmod(0o755)
     environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
     there = command.replace("shoal pub", f"shoal pub --url tcp://127.0.0.1:{port}")
-    return subprocess.run(["sh", "-ec", there], cwd=folder, env=environment, capture_output=True, text=True,
-                          check=False)
+    return subprocess.run(
+        ["sh", "-ec", there], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_rules_of_the_page_allow_and_refuse_what_it_says(tmp_path: Path) -> None:
@@ -50,7 +51,6 @@ def test_the_rules_of_the_page_allow_and_refuse_what_it_says(tmp_path: Path) -> 
 def test_the_rules_file_of_the_page_is_one() -> None:
     (rules,) = [block for block in blocks("toml") if "[[rule]]" in block]
     lines = RulesLines(rules.encode(), "rules.toml")
-    assert lines.described(lines.rules[0]) == (
-        "rules.toml:3 (no message is kept here) deny publish #")
+    assert lines.described(lines.rules[0]) == ("rules.toml:3 (no message is kept here) deny publish #")
     assert len(lines.rules) == 7
     assert len(lines.times) == 1

@@ -31,21 +31,25 @@ def test_files_are_checked_and_asked(tmp_path: Path) -> None:
     file.write_text(ACL)
     rules.write_text('[[rule]]\nname = "ops"\ngroups = "ops"\nallow = "all"\ntopics = "#"\n')
     said = run("check", str(file), str(rules)).output
-    assert f"{file}: 4 rules, 1 users with rules of their own." in said      # one of them is what patterns imply
+    assert f"{file}: 4 rules, 1 users with rules of their own." in said  # one of them is what patterns imply
     assert f"{file}: %c and %u are replaced where they are a whole level; they stand for themselves in line 4" in said
     assert f"{rules}: 1 rules" in said
     assert run("ask", str(file), "publish", "plant/a", "-u", "ann").output == (
-        "yes: acl.conf:2 topic readwrite plant/#\n")
+        "yes: acl.conf:2 topic readwrite plant/#\n"
+    )
     assert run("ask", str(file), "publish", "plant/secret/a", "-u", "ann", code=1).output == (
-        "no: acl.conf:3 topic deny plant/secret/#\n")
+        "no: acl.conf:3 topic deny plant/secret/#\n"
+    )
     assert run("ask", str(file), "subscribe", "#", "-u", "ann").output == (
-        "in part: acl.conf:2 topic readwrite plant/#, acl.conf:3 topic deny plant/secret/#\n")
+        "in part: acl.conf:2 topic readwrite plant/#, acl.conf:3 topic deny plant/secret/#\n"
+    )
     assert run("ask", str(file), "read", "plant/a", code=1).output == "no: no rule of acl.conf\n"
     assert run("ask", str(rules), "publish", "x", "--group", "ops").output == "yes: rules.toml:1 (ops) allow all #\n"
     assert "no + and no #" in run("ask", str(file), "publish", "a/+", code=2).output
     file.write_text("topics a\n")
     assert run("check", str(file), code=1).output == (
-        f"{file}: line 1: found 'topics', expected user, topic or pattern\n")
+        f"{file}: line 1: found 'topics', expected user, topic or pattern\n"
+    )
     assert "No such file" in run("check", str(tmp_path / "none"), code=1).output
 
 
@@ -60,28 +64,39 @@ def test_a_running_broker_says_what_a_client_may_do_and_why(tmp_path: Path, work
             status, answer = asked(broker, "/acl?client=meter&action=publish&topic=plant/secret/x")
             assert status == 200
             assert answer == {
-                "client": "meter", "user": "ann", "address": "127.0.0.1", "known_from": "connection",
-                "action": "publish", "topic": "plant/secret/x", "allowed": "refused",
-                "decided_by": "acl.conf:3 topic deny plant/secret/#"}
+                "client": "meter",
+                "user": "ann",
+                "address": "127.0.0.1",
+                "known_from": "connection",
+                "action": "publish",
+                "topic": "plant/secret/x",
+                "allowed": "refused",
+                "decided_by": "acl.conf:3 topic deny plant/secret/#",
+            }
             said = shoal(broker, "admin", "acl", "meter", "subscribe", "plant/#")
             assert said.splitlines()[0] == (
-                "in part: acl.conf:2 topic readwrite plant/#, acl.conf:3 topic deny plant/secret/#")
+                "in part: acl.conf:2 topic readwrite plant/#, acl.conf:3 topic deny plant/secret/#"
+            )
             assert "meter, which is connected: user name ann, from 127.0.0.1" in said
             assert shoal(broker, "admin", "acl", "meter", "subscribe", "$share/g/plant/a").startswith("yes")
             assert shoal(broker, "admin", "acl", "meter", "publish", "$SYS/x").startswith("no: the broker's own topics")
             # And of one that is not there, or as if it were another.
             assert shoal(broker, "admin", "acl", "meter", "publish", "plant/a", "--user", "bob").startswith(
-                "no: no rule of acl.conf")
+                "no: no rule of acl.conf"
+            )
         assert shoal(broker, "admin", "acl", "other", "publish", "plant/a", "--user", "ann").startswith(
-            "yes: acl.conf:2")
+            "yes: acl.conf:2"
+        )
         assert shoal(broker, "admin", "acl", "other", "publish", "plant/a").startswith("no: no rule of acl.conf")
-        for query, said in (("action=write&topic=a", "action is one of publish, subscribe, read"),
-                            ("action=publish&topic=a/%2B", "topic"),
-                            ("action=subscribe&topic=a%23", "fills a whole level"),
-                            ("action=publish&topic=a&qos=3", "qos is 0, 1 or 2"),
-                            ("action=publish&topic=a&address=here", "address is an IP address"),
-                            ("action=publish&topic=a&listener=9", "listener is 1 to 1"),
-                            ("action=subscribe&topic=$share/g", "a topic filter follows")):
+        for query, said in (
+            ("action=write&topic=a", "action is one of publish, subscribe, read"),
+            ("action=publish&topic=a/%2B", "topic"),
+            ("action=subscribe&topic=a%23", "fills a whole level"),
+            ("action=publish&topic=a&qos=3", "qos is 0, 1 or 2"),
+            ("action=publish&topic=a&address=here", "address is an IP address"),
+            ("action=publish&topic=a&listener=9", "listener is 1 to 1"),
+            ("action=subscribe&topic=$share/g", "a topic filter follows"),
+        ):
             status, answer = asked(broker, f"/acl?client=c&{query}")
             assert status == 400
             assert said in answer["error"]["text"]

@@ -14,7 +14,7 @@ from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient, wait_until
 
 ACL = b"user ann\ntopic readwrite plant/#\ntopic read other/#\n"
-CLIENTS = 6                              # of several workers, as their client identifiers have it
+CLIENTS = 6  # of several workers, as their client identifiers have it
 
 
 def clients(broker: BrokerProcess) -> list[RawClient]:
@@ -56,8 +56,10 @@ def test_a_changed_file_counts_on_all_workers(tmp_path: Path, workers: str) -> N
         assert [(row["type"], row["rules"], row["users"]) for row in answer["authorizers"]] == [("acl_file", 3, 1)]
         assert (answer["rules"]["come"], answer["rules"]["gone"]) == (2, 1)
         assert answer["rules"]["shown"] == [
-            "- acl.conf: user ann: topic readwrite plant/#", "+ acl.conf: user ann: topic read plant/#",
-            "+ acl.conf: user ann: topic write other/#"]
+            "- acl.conf: user ann: topic readwrite plant/#",
+            "+ acl.conf: user ann: topic read plant/#",
+            "+ acl.conf: user ann: topic write other/#",
+        ]
         assert answers(publishers, b"plant/a") == REFUSED
         assert answers(publishers, b"other/a") == ALLOWED
         # A file that cannot be used: everything stays, and it is said.

@@ -67,8 +67,14 @@ def shoal(broker: BrokerProcess, *arguments: str, exit_code: int = 0, **environm
     command, *rest = arguments
     options = ["--data-dir", str(broker.folder / "data")]
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", command, *options, *rest], cwd=ROOT, check=False, capture_output=True,
-        text=True, timeout=TIMEOUT_S, env={**ENVIRONMENT, **environment})
+        [sys.executable, "-m", "broker.cli.main", command, *options, *rest],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**ENVIRONMENT, **environment},
+    )
     assert done.returncode == exit_code, (done.stdout, done.stderr)
     return done.stdout if exit_code == 0 else done.stderr
 
@@ -77,8 +83,24 @@ def shoal(broker: BrokerProcess, *arguments: str, exit_code: int = 0, **environm
 def client(broker: BrokerProcess, name: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Run `shoal sub`; in the block it has subscribed."""
     program = subprocess.Popen(
-        [sys.executable, "-m", "broker.cli.main", "sub", "--url", f"tcp://127.0.0.1:{broker.port}", "-i", name, "-d",
-         *options], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        [
+            sys.executable,
+            "-m",
+            "broker.cli.main",
+            "sub",
+            "--url",
+            f"tcp://127.0.0.1:{broker.port}",
+            "-i",
+            name,
+            "-d",
+            *options,
+        ],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert program.stderr is not None
     while "subscribed to" not in (line := program.stderr.readline()):
         assert line, "shoal sub has ended"
@@ -100,7 +122,13 @@ def test_curl_gets_json_and_statuses(broker: BrokerProcess) -> None:
     def curl(*arguments: str) -> tuple[str, str]:
         done = subprocess.run(
             ["curl", "-sS", "-w", "%{http_code}", "--unix-socket", "admin.sock", *arguments],
-            cwd=broker.folder / "data", env=environment, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+            cwd=broker.folder / "data",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=TIMEOUT_S,
+        )
         return done.stdout[:-3].strip(), done.stdout[-3:]
 
     assert curl("http://localhost/live") == ('{"live":true}', "200")
@@ -155,9 +183,18 @@ def test_many_requests_go_over_one_connection_and_many_connections_at_once(broke
         one.close()
 
 
-@pytest.mark.parametrize("bytes_sent", [
-    b"\x10\x0c\0\4MQTT\4\2\0\0\0\0", b"GET\r\n\r\n", b"\0" * 200_000, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000,
-    b"POST /publish HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", b"GET /live HTTP/9.9\r\n\r\n", b"G"])
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        b"\x10\x0c\0\4MQTT\4\2\0\0\0\0",
+        b"GET\r\n\r\n",
+        b"\0" * 200_000,
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000,
+        b"POST /publish HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
+        b"GET /live HTTP/9.9\r\n\r\n",
+        b"G",
+    ],
+)
 def test_whatever_is_sent_the_broker_goes_on(broker: BrokerProcess, bytes_sent: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(TIMEOUT_S)
@@ -178,7 +215,7 @@ def test_idle_connections_keep_nobody_from_asking(broker: BrokerProcess) -> None
         idle.append(socket.socket(socket.AF_UNIX))
         with short_path(socket_of(broker)) as short:
             idle[-1].connect(short)
-        if number % 2:                   # some have begun to ask
+        if number % 2:  # some have begun to ask
             idle[-1].sendall(b"POST /publish HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
     assert asked(broker, "/ready") == (200, {"ready": True})
     assert asked(broker, "/status")[0] == 200
@@ -227,7 +264,8 @@ def test_every_listing_has_a_table_and_json_lines(broker: BrokerProcess) -> None
         assert "c1 would get it at QoS 1: sent" in shoal(broker, "admin", "routes", "b", "-q", "1")
         assert "disconnected" in shoal(broker, "admin", "kick", "c1")
     assert shoal(broker, "admin", "client", "nobody", exit_code=1) == (
-        "shoal: There is no session of a client 'nobody'.\n")
+        "shoal: There is no session of a client 'nobody'.\n"
+    )
 
 
 def test_tables_fit_the_terminal(broker: BrokerProcess) -> None:
@@ -254,8 +292,23 @@ def test_why_says_what_became_of_a_message(broker: BrokerProcess) -> None:
 def test_a_trace_ends_after_the_packets_that_were_asked_for(broker: BrokerProcess) -> None:
     with client(broker, "c1", "-t", "a"):
         program = subprocess.Popen(
-            [sys.executable, "-m", "broker.cli.main", "admin", "--data-dir", str(broker.folder / "data"), "trace", "c1",
-             "-n", "1"], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+            [
+                sys.executable,
+                "-m",
+                "broker.cli.main",
+                "admin",
+                "--data-dir",
+                str(broker.folder / "data"),
+                "trace",
+                "c1",
+                "-n",
+                "1",
+            ],
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert program.stdout is not None
         assert program.stdout.readline() == "Looking at c1, which has a session. Ctrl-C ends it.\n"
         shoal(broker, "admin", "publish", "a", "seen")
@@ -274,15 +327,19 @@ def test_top_runs_on_a_terminal_until_q_is_pressed(broker: BrokerProcess) -> Non
     ours, theirs = pty.openpty()
     program = subprocess.Popen(
         [sys.executable, "-m", "broker.cli.main", "top", "--data-dir", str(broker.folder / "data"), "-i", "0.2"],
-        cwd=ROOT, env={**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}, stdin=theirs, stdout=theirs,
-        stderr=subprocess.PIPE)
+        cwd=ROOT,
+        env={**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
     os.close(theirs)
     shown = b""
     pressed = threading.Event()
     while True:
         try:
             shown += os.read(ours, 65536)
-        except OSError:                  # the other end is closed
+        except OSError:  # the other end is closed
             break
         if b"No client is behind" in shown and not pressed.is_set():
             pressed.set()

@@ -18,14 +18,17 @@ from tests.support.workers import Workers
 def test_the_answers_of_all_workers_are_one(tmp_path: Path) -> None:
     with Workers(tmp_path) as broker:
         names = [broker.names(home)[0] for home in range(3)]
-        with (client(broker, names[0], "-t", "a/#", "-q", "1", "--session-expiry-interval", "100"),
-              client(broker, names[1], "-t", "a/+", "-q", "1"), client(broker, names[2], "-t", "b")):
+        with (
+            client(broker, names[0], "-t", "a/#", "-q", "1", "--session-expiry-interval", "100"),
+            client(broker, names[1], "-t", "a/+", "-q", "1"),
+            client(broker, names[2], "-t", "b"),
+        ):
             status = asked(broker, "/status")[1]
             assert (status["ready"], status["workers"], status["clients"], status["sessions"]) == (True, 3, 3, 3)
             assert [row["worker"] for row in asked(broker, "/workers")[1]["rows"]] == [0, 1, 2]
             found: list[tuple[str, int]] = []
             cursor = ""
-            while True:                  # one row a page, so that pages cross from worker to worker
+            while True:  # one row a page, so that pages cross from worker to worker
                 page = asked(broker, f"/clients?limit=1{cursor}")[1]
                 found += [(row["client"], row["worker"]) for row in page["rows"]]
                 if page["cursor"] is None:
@@ -36,7 +39,9 @@ def test_the_answers_of_all_workers_are_one(tmp_path: Path) -> None:
             assert json.loads(shoal(broker, "admin", "client", names[2], "--json"))["worker"] == 2
             rows = asked(broker, f"/routes?topic=a/1&qos=1&publisher={names[2]}")[1]["rows"]
             assert {row["client"]: row["outcome"] for row in rows if "client" in row} == {
-                names[0]: "sent", names[1]: "sent"}
+                names[0]: "sent",
+                names[1]: "sent",
+            }
             assert {row["state"] for row in asked(broker, "/peers")[1]["rows"]} == {"up"}
             assert len(shoal(broker, "admin", "peers").splitlines()) == 1 + 3 * 2
             assert asked(broker, "/clients/nobody")[0] == 404
@@ -51,14 +56,15 @@ def test_a_publish_counts_clients_and_not_workers(tmp_path: Path) -> None:
             for name in broker.names(home, count):
                 members.append(RawClient(broker.port))
                 members[-1].connect(name, keep=True)
-                topic_filters = (b"a/+", b"a/b", b"$share/g/a/#")      # who matches twice is one, a group is one
+                topic_filters = (b"a/+", b"a/b", b"$share/g/a/#")  # who matches twice is one, a group is one
                 members[-1].send(Subscribe(1, tuple(subscription(each, 1) for each in topic_filters)))
                 assert isinstance(members[-1].read(), Suback)
         assert shoal(broker, "admin", "publish", "a/b", "x", "-q", "1") == "a/b: 13 receivers, in the log\n"
         assert shoal(broker, "admin", "publish", "a/c", "x") == "a/c: 13 receivers\n"
         broker.kill_worker(2, signal.SIGSTOP)
         assert "6 receivers, and those of worker 2, which gave no answer" in shoal(
-            broker, "admin", "publish", "a/b", "x")
+            broker, "admin", "publish", "a/b", "x"
+        )
         broker.kill_worker(2, signal.SIGCONT)
         for member in members:
             member.socket.close()
@@ -68,10 +74,11 @@ def test_a_broker_is_not_ready_while_a_worker_keeps_nothing(tmp_path: Path) -> N
     with Workers(tmp_path) as broker, RawClient(broker.port) as keeper:
         pid = broker.pid_of(1)
         keeper.connect(broker.names(1)[0], keep=True)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))       # a disk that takes nothing
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # a disk that takes nothing
         keeper.send(Subscribe(1, (subscription(b"a", 1),)))
         _, answer = wait_until(
-            lambda: (found := asked(broker, "/ready"))[0] == 503 and found, "it is ready all the same")
+            lambda: (found := asked(broker, "/ready"))[0] == 503 and found, "it is ready all the same"
+        )
         (reason,) = answer["reasons"]
         assert reason.startswith("Worker 1 cannot keep anything: ")
         assert "File too large" in reason
@@ -82,7 +89,7 @@ def test_a_broker_is_not_ready_while_a_worker_keeps_nothing(tmp_path: Path) -> N
 def test_health_is_told_while_all_connections_of_the_socket_are_busy(tmp_path: Path) -> None:
     with Workers(tmp_path, SHOAL_PROCESSES__STALL_S="60") as broker:
         assert asked(broker, "/ready")[0] == 200
-        broker.kill_worker(2, signal.SIGSTOP)            # so that an answer takes its time
+        broker.kill_worker(2, signal.SIGSTOP)  # so that an answer takes its time
         busy: list[UnixConnection] = []
 
         def is_full() -> bool:
@@ -104,14 +111,17 @@ def test_health_is_told_while_all_connections_of_the_socket_are_busy(tmp_path: P
 
 def test_why_knows_what_came_from_another_worker(tmp_path: Path) -> None:
     with Workers(tmp_path) as broker:
-        (name,) = broker.names(2)        # what the socket publishes comes to worker 0
-        with client(broker, name, "-t", "a", "-q", "1", "--session-expiry-interval", "100",
-                    "--no-clean-start") as program:
+        (name,) = broker.names(2)  # what the socket publishes comes to worker 0
+        with client(
+            broker, name, "-t", "a", "-q", "1", "--session-expiry-interval", "100", "--no-clean-start"
+        ) as program:
             shoal(broker, "admin", "publish", "a", "first", "-q", "1")
             assert program.stdout is not None
             assert program.stdout.readline() == "first\n"
-            wait_until(lambda: "acknowledged (packet identifier 1)" in shoal(broker, "admin", "why", name, "a"),
-                       "the acknowledgement is not told of")
+            wait_until(
+                lambda: "acknowledged (packet identifier 1)" in shoal(broker, "admin", "why", name, "a"),
+                "the acknowledgement is not told of",
+            )
 
 
 def test_a_broker_is_ready_again_when_a_killed_worker_is_back(tmp_path: Path) -> None:
@@ -190,7 +200,7 @@ def test_routes_are_those_of_all_workers_and_name_the_member_whose_turn_it_is(tm
             name = broker.names(1, 3)[-1]
             publisher.connect(name)
             for number in range(12):
-                for _ in range(2):                   # whose turn it is does not change by asking
+                for _ in range(2):  # whose turn it is does not change by asking
                     (group,) = asked(broker, f"/routes?topic=a/b&qos=1&publisher={name}")[1]["groups"]
                     assert sorted(shown["client"] for shown in group["shown"]) == sorted(members)
                     assert (group["members"], group["outcome"]) == (6, "sent")

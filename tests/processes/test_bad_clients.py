@@ -20,9 +20,9 @@ from tests.support.process import MEASURED, ROOT, BrokerProcess
 TIMEOUT_S = 60
 PAIRS = 5
 GARBAGE, DECLARED = 5000, 1000
-GARBAGE_LAYERED, DECLARED_LAYERED = 500, 200        # a handshake costs these clients, in Python, some ms
+GARBAGE_LAYERED, DECLARED_LAYERED = 500, 200  # a handshake costs these clients, in Python, some ms
 MEMORY_BYTES_MAX = 128_000_000
-IN_TURN = 20                        # messages under way per pair
+IN_TURN = 20  # messages under way per pair
 
 
 class Pair(threading.Thread):
@@ -40,10 +40,13 @@ class Pair(threading.Thread):
 
     def run(self) -> None:
         topic = b"good/%d" % self.number
-        with socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S) as subscriber, \
-                socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S) as publisher:
-            subscriber.sendall(encode(Connect(4, b"s%d" % self.number), 4)
-                               + encode(Subscribe(1, (subscription(topic, 1),)), 4))
+        with (
+            socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S) as subscriber,
+            socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S) as publisher,
+        ):
+            subscriber.sendall(
+                encode(Connect(4, b"s%d" % self.number), 4) + encode(Subscribe(1, (subscription(topic, 1),)), 4)
+            )
             publisher.sendall(encode(Connect(4, b"p%d" % self.number), 4))
             sender = threading.Thread(target=self.publish, args=(publisher, topic))
             sender.start()
@@ -77,15 +80,18 @@ class Pair(threading.Thread):
 def peak_bytes(process: int) -> int:
     """Return the most memory that a process had so far."""
     text = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    return int(re.search(r"VmHWM:\s+(\d+)", text)[1]) * 1024      # type: ignore[index]
+    return int(re.search(r"VmHWM:\s+(\d+)", text)[1]) * 1024  # type: ignore[index]
 
 
 @pytest.mark.parametrize("over", ["tcp", "tls", "wss"])
 def test_bad_clients_all_at_once_cost_the_others_nothing(tmp_path: Path, over: str) -> None:
     """A stuck subscriber, a subscriber to everything, a flapping identifier, garbage, packets declared and not sent."""
     settings = tmp_path / "shoal.toml"
-    settings.write_text("[mqtt]\nmax_packet_size_bytes = 268_435_460\n"
-                        f"[limits]\nmemory_bytes_max = {MEMORY_BYTES_MAX}\n" + listener_of(over), encoding="utf-8")
+    settings.write_text(
+        "[mqtt]\nmax_packet_size_bytes = 268_435_460\n"
+        f"[limits]\nmemory_bytes_max = {MEMORY_BYTES_MAX}\n" + listener_of(over),
+        encoding="utf-8",
+    )
     with BrokerProcess(tmp_path, "--config", str(settings), environment=MEASURED) as broker:
         _attack(broker, over)
 
@@ -107,9 +113,27 @@ def _attack(broker: BrokerProcess, over: str) -> None:
         pair.start()
         assert pair.subscribed.wait(TIMEOUT_S) or pair.is_alive()
     hostile = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.hostile", str(broker.ports[over]), "--garbage", str(garbage),
-         "--declared", str(declared), "--flap", "0", "--over", over, "--cafile", str(certificates().cafile)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        [
+            sys.executable,
+            "-m",
+            "tests.support.hostile",
+            str(broker.ports[over]),
+            "--garbage",
+            str(garbage),
+            "--declared",
+            str(declared),
+            "--flap",
+            "0",
+            "--over",
+            over,
+            "--cafile",
+            str(certificates().cafile),
+        ],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert hostile.stdin is not None
     assert hostile.stdout is not None
     try:

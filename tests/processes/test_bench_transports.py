@@ -21,11 +21,32 @@ NUMBER = re.compile(r"[\d,]+(\.\d+)?")
 def test_every_row_is_measured_and_stands_on_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tools.bench.transports", "--rounds", "1", "--seconds", "0.05", "--connects", "40",
-         "--held", "40", "--page", page], cwd=ROOT, capture_output=True, text=True, check=False)
+        [
+            sys.executable,
+            "-m",
+            "tests.tools.bench.transports",
+            "--rounds",
+            "1",
+            "--seconds",
+            "0.05",
+            "--connects",
+            "40",
+            "--held",
+            "40",
+            "--page",
+            page,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    lines = [line.strip("| ").split(" | ") for line in page.read_text(encoding="utf-8").splitlines()
-             if line.startswith("| ") and "|---" not in line][1:]
+    lines = [
+        line.strip("| ").split(" | ")
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ") and "|---" not in line
+    ][1:]
     assert [line[0] for line in lines] == [row.text for row in ROWS]
     for row, line in zip(ROWS, lines, strict=True):
         assert line[1] == row.load.cores

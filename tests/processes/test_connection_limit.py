@@ -72,8 +72,11 @@ def test_a_killed_worker_gives_back_what_it_had_taken(tmp_path: Path) -> None:
 def test_clients_that_come_at_the_same_moment_are_no_more_than_the_limit(tmp_path: Path, workers: int) -> None:
     names = [f"client-{number}" for number in range(60)]
     settings = {"SHOAL_LIMITS__CONNECTIONS_MAX": "5"}
-    with (BrokerProcess(tmp_path, "--workers", "1", environment=settings) if workers == 1
-          else Workers(tmp_path, workers, **settings)) as broker:
+    with (
+        BrokerProcess(tmp_path, "--workers", "1", environment=settings)
+        if workers == 1
+        else Workers(tmp_path, workers, **settings)
+    ) as broker:
         clients = [RawClient(broker.port) for _ in names]
         for client, name in zip(clients, names, strict=True):
             # Each has a session that waits for its record.

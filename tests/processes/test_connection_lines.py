@@ -18,18 +18,33 @@ def test_who_comes_and_goes_has_a_line_each(tmp_path: Path) -> None:
         for session in ("new", "resumed"):
             with RawClient(broker.port) as client:
                 client.connect("pump", keep=True, user_name="ann")
-                (came,) = wait_until(lambda session=session: broker.events(      # type: ignore[misc]
-                    "client_connected", session=session), "no line says who came")
+                (came,) = wait_until(
+                    lambda session=session: broker.events(  # type: ignore[misc]
+                        "client_connected", session=session
+                    ),
+                    "no line says who came",
+                )
                 client.send(Disconnect(Reason.SUCCESS))
                 assert client.read() is None
-            expected = {"client": "pump", "user": "ann", "version": "5.0", "transport": "tcp", "keep_alive_s": 0,
-                        "level": "info"}
+            expected = {
+                "client": "pump",
+                "user": "ann",
+                "version": "5.0",
+                "transport": "tcp",
+                "keep_alive_s": 0,
+                "level": "info",
+            }
             assert {key: came[key] for key in expected} == expected
             assert came["address"].startswith("127.0.0.1:")
         first, _ = wait_until(
-            lambda: len(found := broker.events("connection_ended")) == 2 and found, "no line of an end")
+            lambda: len(found := broker.events("connection_ended")) == 2 and found, "no line of an end"
+        )
         assert (first["client"], first["reason"], first["messages_dropped"], first["bytes_in"] > 20) == (
-            "pump", "client_disconnect", 0, True)
+            "pump",
+            "client_disconnect",
+            0,
+            True,
+        )
         assert 0 <= first["duration_s"] < 60
         assert "address" not in first
 
@@ -63,6 +78,8 @@ def test_slow_turns_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
         turns.add({"turn_us": turn_us, "flush_us": turn_us - 1}, now_ms)
     turns.tell(slow_turns.EVERY_MS)
     turns.tell(3 * slow_turns.EVERY_MS)
-    assert told == [{"count": 1, "turn_us": 50_000, "flush_us": 49_999},
-                    {"count": 3, "turn_us": 90_000, "flush_us": 89_999}]
+    assert told == [
+        {"count": 1, "turn_us": 50_000, "flush_us": 49_999},
+        {"count": 3, "turn_us": 90_000, "flush_us": 89_999},
+    ]
     assert turns.count == 5

@@ -45,7 +45,7 @@ async def retained(broker: BrokerProcess, count: int, topic_filter: bytes = b"#"
 
 async def until(happened: Callable[[], object]) -> None:
     with trio.fail_after(60):
-        while not happened():            # noqa: ASYNC110  (a broker's log lines and files: nothing to await)
+        while not happened():  # noqa: ASYNC110  (a broker's log lines and files: nothing to await)
             await trio.sleep(0.05)
 
 
@@ -87,15 +87,19 @@ def in_page(text: bytes, fill: Callable[[Random], bytes]) -> Callable[[Path], No
         def changing(content: bytearray) -> None:
             for page in pages_with(content, text)[3:6]:
                 content[page * PAGE : (page + 1) * PAGE] = fill(Random(page))
+
         change(folder / "retained/data.mdb", changing)
+
     return damage
 
 
 def every_page(folder: Path) -> None:
     """Zero each seventh page, the meta pages not."""
+
     def changing(content: bytearray) -> None:
         for page in range(2, len(content) // PAGE, 7):
             content[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+
     change(folder / "retained/data.mdb", changing)
 
 
@@ -104,10 +108,12 @@ def flipped(text: bytes, at: int) -> Callable[[Path], None]:
         def changing(content: bytearray) -> None:
             place = content.find(text)
             assert place > 0
-            while place > 0:             # in pages that are free now, too
+            while place > 0:  # in pages that are free now, too
                 content[place + at] ^= 0x04
                 place = content.find(text, place + 1)
+
         change(folder / "retained/data.mdb", changing)
+
     return damage
 
 
@@ -115,12 +121,15 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "zeroed": in_page(b"payload of", lambda random: bytes(PAGE)),
     "random": in_page(b"payload of", lambda random: random.randbytes(PAGE)),
     "random behind a header": in_page(
-        b"payload of", lambda random: bytes(8) + b"\0\0\2\0" + random.randbytes(PAGE - 12)),
+        b"payload of", lambda random: bytes(8) + b"\0\0\2\0" + random.randbytes(PAGE - 12)
+    ),
     "every seventh page zeroed": every_page,
-    "first meta page": lambda folder: change(folder / "retained/data.mdb",
-                                             lambda content: content.__setitem__(slice(0, PAGE), bytes(PAGE))),
-    "cut in the middle": lambda folder: os.truncate(folder / "retained/data.mdb",
-                                                    (folder / "retained/data.mdb").stat().st_size // 2),
+    "first meta page": lambda folder: change(
+        folder / "retained/data.mdb", lambda content: content.__setitem__(slice(0, PAGE), bytes(PAGE))
+    ),
+    "cut in the middle": lambda folder: os.truncate(
+        folder / "retained/data.mdb", (folder / "retained/data.mdb").stat().st_size // 2
+    ),
     "cut within a page": lambda folder: os.truncate(folder / "retained/data.mdb", PAGE + 100),
     "emptied": lambda folder: os.truncate(folder / "retained/data.mdb", 0),
     "deleted": lambda folder: os.unlink(folder / "retained/data.mdb"),
@@ -152,8 +161,9 @@ COPY_DAMAGES: dict[str, Callable[[Path], None]] = {
     "manifest emptied": lambda folder: os.truncate(folder / "retained-copy/manifest", 0),
     "run deleted": lambda folder: min((folder / "retained-copy").glob("run-*")).unlink(),
     "run emptied": lambda folder: os.truncate(min((folder / "retained-copy").glob("run-*")), 0),
-    "bit of a run": lambda folder: change(min((folder / "retained-copy").glob("run-*")),
-                                          lambda content: content.__setitem__(5000, content[5000] ^ 1)),
+    "bit of a run": lambda folder: change(
+        min((folder / "retained-copy").glob("run-*")), lambda content: content.__setitem__(5000, content[5000] ^ 1)
+    ),
 }
 
 
@@ -178,7 +188,7 @@ async def test_a_damaged_copy_is_made_anew_of_the_index(data: Path, damage: str)
     COPY_DAMAGES[damage](data)
     more = {b"more/%d" % number: bytes(100_000) for number in range(25)}
     with BrokerProcess(data.parent, environment=SMALL) as broker:
-        if damage == "bit of a run":     # found when it is read, by the next that makes a snapshot
+        if damage == "bit of a run":  # found when it is read, by the next that makes a snapshot
             await publish(broker, more)
         await until(lambda: broker.events("retained_copied_anew"))
         broker.stop()

@@ -60,7 +60,8 @@ class OnDisk(Workers):
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 32_768])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_start_on_a_full_disk_is_refused_with_the_reason(
-        tmp_path: Path, disk: Path, count: int, leave_bytes: int) -> None:
+    tmp_path: Path, disk: Path, count: int, leave_bytes: int
+) -> None:
     broker = OnDisk(tmp_path, disk, count)
     fill(disk / "filling", leave_bytes)
     reason = f"The disk of the data folder {broker.data} is full: "
@@ -71,7 +72,7 @@ def test_a_start_on_a_full_disk_is_refused_with_the_reason(
         client.send(Subscribe(1, (subscription(b"a", 1),)))
         assert isinstance(client.read(), Suback)
     fill(disk / "filling", leave_bytes)
-    assert broker.refused().startswith(reason)   # nor does it matter whether there was anything before
+    assert broker.refused().startswith(reason)  # nor does it matter whether there was anything before
     (disk / "filling").unlink()
     with broker, RawClient(broker.port) as client:
         assert client.connect("client", keep=True).session_present

@@ -24,8 +24,8 @@ from tests.support.seamed_workers import SeamedWorkers
 
 COUNT = 3
 ROUNDS = 24
-PUBLISHED = 10                              # by each publisher in one round
-WINDOWS = (5, 2, 8)                         # Receive Maximum of one member after another: the rest waits
+PUBLISHED = 10  # by each publisher in one round
+WINDOWS = (5, 2, 8)  # Receive Maximum of one member after another: the rest waits
 ENDS = ("session_ended", "no_member")
 FILTER = b"$share/g/t/#"
 
@@ -36,8 +36,11 @@ class Member:
     def __init__(self, port: int, name: str, got: set[bytes], window: int) -> None:
         self.client = RawClient(port)
         self.got = got
-        self.client.send(Connect(5, name.encode(), True, 0, None, None, None,
-                                 {"session_expiry_interval": 600, "receive_maximum": window}))
+        self.client.send(
+            Connect(
+                5, name.encode(), True, 0, None, None, None, {"session_expiry_interval": 600, "receive_maximum": window}
+            )
+        )
         assert isinstance(self.client.read(), Connack)
         self.client.send(Subscribe(1, (subscription(FILTER, 2),)))
         while self.read_one() is not PacketType.SUBACK:
@@ -57,7 +60,7 @@ class Member:
         with self.client as client:
             client.send(Disconnect(0, {"session_expiry_interval": 0}))
             while client.read() is not None:
-                pass                        # it has not come, as far as this member knows
+                pass  # it has not come, as far as this member knows
 
 
 def test_what_nobody_of_a_group_gets_when_sessions_end_is_counted() -> None:
@@ -73,10 +76,15 @@ def test_what_nobody_of_a_group_gets_when_sessions_end_is_counted() -> None:
         for number in range(ROUNDS):
             sent: list[dict[int, bytes]] = []
             for index, publisher in enumerate(publishers):
-                batch = {identifier: b"%d %d %d" % (number, index, identifier)
-                         for identifier in range(1, PUBLISHED + 1)}
-                publisher.send(*(Publish(b"t/%d" % (identifier % 7), payload, 2, False, False, identifier)
-                                 for identifier, payload in batch.items()))
+                batch = {
+                    identifier: b"%d %d %d" % (number, index, identifier) for identifier in range(1, PUBLISHED + 1)
+                }
+                publisher.send(
+                    *(
+                        Publish(b"t/%d" % (identifier % 7), payload, 2, False, False, identifier)
+                        for identifier, payload in batch.items()
+                    )
+                )
                 sent.append(batch)
             leaver = members.pop(0)
             leaver.leave()

@@ -28,8 +28,11 @@ async def test_every_file_exchanged_in_turn(tmp_path: Path, workers: int, compac
             await write(broker, compacted=compacted, mark=mark)
         folders[mark] = folder / "data"
     mine, other = folders.values()
-    files = sorted(str(path.relative_to(mine)) for path in mine.rglob("*")
-                   if path.is_file() and (other / path.relative_to(mine)).is_file())
+    files = sorted(
+        str(path.relative_to(mine))
+        for path in mine.rglob("*")
+        if path.is_file() and (other / path.relative_to(mine)).is_file()
+    )
     assert {Path(name).name.partition("-")[0] for name in files} >= {"segment", "node", "data.mdb"}
     assert any("snapshot" in name for name in files) == compacted
     wrong, refused, named_by_verify = [], set(), set()

@@ -50,7 +50,7 @@ def address_of(stream: trio.SocketStream) -> str:
 
 
 async def talk(stream: trio.abc.Stream) -> None:
-    client = Device(stream, 5)                                # type: ignore[arg-type]
+    client = Device(stream, 5)  # type: ignore[arg-type]
     await client.send(Connect(5, b"c"))
     assert isinstance(await client.receive(), Connack)
     await client.subscribe(b"t")
@@ -58,12 +58,15 @@ async def talk(stream: trio.abc.Stream) -> None:
     assert (await client.receive()).payload == b"x" * 200_000
 
 
-@pytest.mark.parametrize("how", [
-    "send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options crc32c,unique-id,authority"])
+@pytest.mark.parametrize(
+    "how", ["send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options crc32c,unique-id,authority"]
+)
 async def test_haproxy_says_whose_connection_it_is(tmp_path: Path, how: str) -> None:
     async with broker_behind(proxied()) as broker:
         (front,) = listening(1)
-        with haproxy(tmp_path, f"""
+        with haproxy(
+            tmp_path,
+            f"""
 frontend front
     mode tcp
     bind fd@{front.fileno()}
@@ -72,7 +75,9 @@ frontend front
 backend back
     mode tcp
     server broker 127.0.0.1:{broker.addresses[0].port} {how}
-""", [front]):
+""",
+            [front],
+        ):
             async with await trio.open_tcp_stream(*front.getsockname()) as stream:
                 await talk(stream)
                 connection = only_one(broker)
@@ -86,8 +91,27 @@ def make_certificate(folder: Path, name: str) -> Path:
     """Return a file with a key and a certificate that signs itself."""
     key, certificate, both = (folder / f"{name}.{ending}" for ending in ("key", "crt", "pem"))
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", f"/O=Test/CN={name}", "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            f"/O=Test/CN={name}",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
     both.write_bytes(certificate.read_bytes() + key.read_bytes())
     return both
 
@@ -102,7 +126,9 @@ async def test_haproxy_says_which_certificate_the_client_has(tmp_path: Path, cli
     async with broker_behind(proxied()) as broker:
         (front,) = listening(1)
         address = f"127.0.0.1:{broker.addresses[0].port}"
-        with haproxy(tmp_path, f"""
+        with haproxy(
+            tmp_path,
+            f"""
 frontend front
     mode tcp
     bind fd@{front.fileno()} ssl crt {server} ca-file {trusted} verify optional
@@ -110,7 +136,9 @@ frontend front
 backend back
     mode tcp
     server broker {address} send-proxy-v2-ssl-cn proxy-v2-options authority,ssl-cipher
-""", [front]):
+""",
+            [front],
+        ):
             plain = await trio.open_tcp_stream(*front.getsockname())
             async with trio.SSLStream(plain, context, server_hostname="broker.example.org") as stream:
                 await talk(stream)
@@ -127,7 +155,9 @@ async def test_health_checks_of_haproxy_are_no_lines_at_info(tmp_path: Path, how
     logs.configure(Log(file=str(tmp_path / "log")))
     async with broker_behind(proxied()) as broker:
         (front,) = listening(1)
-        with haproxy(tmp_path, f"""
+        with haproxy(
+            tmp_path,
+            f"""
 frontend front
     mode tcp
     bind fd@{front.fileno()}
@@ -135,10 +165,12 @@ frontend front
 backend back
     mode tcp
     server broker 127.0.0.1:{broker.addresses[0].port} {how} inter 50ms
-""", [front]):
+""",
+            [front],
+        ):
             await until(lambda: sum(broker.controller.ends.values()) >= 3)
             async with await trio.open_tcp_stream(*front.getsockname()) as stream:
-                await talk(stream)                           # it is taken for healthy
+                await talk(stream)  # it is taken for healthy
             await until(lambda: sum(broker.controller.ends.values()) >= 5)
             assert set(broker.controller.ends) <= {"connection_lost", "socket_error"}
     logs.flush(10)
@@ -170,17 +202,22 @@ async def test_websocket_through_haproxy(tmp_path: Path, send_proxy: str) -> Non
     listener = proxied("ws") if send_proxy else Listener(address="ws://127.0.0.1:0", proxy_from=FROM_HERE)
     async with broker_behind(listener) as broker:
         (front,) = listening(1)
-        with haproxy(tmp_path, f"""
+        with haproxy(
+            tmp_path,
+            f"""
 frontend front
     mode http
     bind fd@{front.fileno()}
     default_backend back
 backend back
     mode http
-    {'' if send_proxy else 'option forwardfor'}
+    {"" if send_proxy else "option forwardfor"}
     timeout tunnel 1h
     server broker 127.0.0.1:{broker.addresses[0].port} {send_proxy}
-""", [front]):
+""",
+            [front],
+        ):
+
             def talk_over_websocket() -> None:
                 with connect(f"ws://127.0.0.1:{front.getsockname()[1]}/mqtt", **OPTIONS) as client:
                     over_websocket(client)
@@ -194,14 +231,18 @@ backend back
 
 async def test_websocket_through_nginx(tmp_path: Path) -> None:
     async with broker_behind(Listener(address="ws://127.0.0.1:0", proxy_from=FROM_HERE)) as broker:
-        with nginx(tmp_path, f"""
+        with nginx(
+            tmp_path,
+            f"""
         location / {{
             proxy_pass http://127.0.0.1:{broker.addresses[0].port};
             proxy_http_version 1.1;
             proxy_set_header Upgrade $http_upgrade;
             proxy_set_header Connection "upgrade";
             proxy_set_header X-Forwarded-For "198.51.100.7, 203.0.113.4:4711";
-        }}""") as front:
+        }}""",
+        ) as front:
+
             def talk_over_websocket() -> None:
                 with unix_connect(str(front), "ws://broker.example.org/mqtt", **OPTIONS) as client:
                     over_websocket(client)

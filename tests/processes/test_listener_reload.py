@@ -126,7 +126,7 @@ async def test_a_hundred_reloads_under_load_disconnect_none_of_a_thousand(tmp_pa
                     assert (status, answer["error"]["reason"]) == (422, "not_reloaded")
                     assert "tls.crt" in answer["error"]["text"]
                     assert await shown(broker, context) == last
-                while len(sent) == so_far:       # it goes on
+                while len(sent) == so_far:  # it goes on
                     await trio.lowlevel.checkpoint()
             load.cancel_scope.cancel()
         assert len(serials) == 2
@@ -189,7 +189,20 @@ require_certificate = true
         counters = [row["tls_handshakes"] for row in asked(broker, "/workers")[1]["rows"]]
         assert sum(one.get("full", 0) + one.get("resumed", 0) for one in counters) == 2
         told = subprocess.run(
-            ["mosquitto_sub", "-p", str(broker.port), "-t", "$SYS/broker/shoal/tls/certificate_days/#",
-             "-C", "1", "-v", "-W", "60"],
-            capture_output=True, text=True, check=True)
+            [
+                "mosquitto_sub",
+                "-p",
+                str(broker.port),
+                "-t",
+                "$SYS/broker/shoal/tls/certificate_days/#",
+                "-C",
+                "1",
+                "-v",
+                "-W",
+                "60",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert told.stdout == "$SYS/broker/shoal/tls/certificate_days/2 29\n"

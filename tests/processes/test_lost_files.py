@@ -98,8 +98,11 @@ async def test_every_file_lost_in_turn(tmp_path: Path, workers: int, compacted: 
     written.mkdir()
     with BrokerProcess(written, *options(workers), environment=SMALL) as broker:
         await write(broker, compacted=compacted)
-    files = sorted(str(path.relative_to(written / "data")) for path in (written / "data").rglob("*")
-                   if path.is_file() or path.is_symlink())
+    files = sorted(
+        str(path.relative_to(written / "data"))
+        for path in (written / "data").rglob("*")
+        if path.is_file() or path.is_symlink()
+    )
     assert len(files) >= 7, files
     wrong = []
     refused = 0
@@ -119,7 +122,8 @@ async def test_every_file_lost_in_turn(tmp_path: Path, workers: int, compacted: 
         except AssertionError as error:
             refused += 1
             named = path.name in str(error) or (
-                "snapshot" in name and "no snapshot stands for what came before" in str(error))
+                "snapshot" in name and "no snapshot stands for what came before" in str(error)
+            )
             if not named or "--accept-loss" not in str(error) or "Traceback" in str(error):
                 wrong.append(f"{name}: refused with {error}")
             for accepting in (["--accept-loss"], []):

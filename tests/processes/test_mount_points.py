@@ -75,10 +75,13 @@ mount_point = "two/"
 
 def test_a_client_stays_under_its_mount_point_on_any_worker_and_over_their_ends(tmp_path: Path) -> None:
     with serving(tmp_path, WORKERS) as broker:
-        names = {(scheme, home): broker.names(home, 3)[number]
-                 for number, scheme in enumerate(PARTS) for home in range(WORKERS)}
+        names = {
+            (scheme, home): broker.names(home, 3)[number]
+            for number, scheme in enumerate(PARTS)
+            for home in range(WORKERS)
+        }
         for (scheme, _), name in names.items():
-            for _ in range(2):               # it is accepted by any of them
+            for _ in range(2):  # it is accepted by any of them
                 with Client(broker, scheme) as client:
                     client.connect(name, keep=True, will=Will(b"left", name.encode(), 1, False))
                     client.send(Subscribe(1, (subscription(b"a/#", 1), subscription(b"left", 1))))

@@ -44,7 +44,9 @@ def test_users_are_added_changed_listed_and_deleted(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert run(str(file), "bob", "--stdin", *QUICK).output == f"bob: added to {file}.\n"
     assert {name: PasswordHash(stored).kind for name, stored in users(file).items()} == {
-        "ann": "argon2id", "bob": "sha512-pbkdf2"}
+        "ann": "argon2id",
+        "bob": "sha512-pbkdf2",
+    }
     before = users(file)
     assert run(str(file), "ann", "--stdin", given="another").output == f"ann: changed in {file}.\n"
     assert PasswordHash(users(file)["ann"]).fits(b"another")
@@ -87,7 +89,8 @@ def test_comments_order_mode_and_links_stay(tmp_path: Path) -> None:
     (("--list",), "", 1, "No such file"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_and_changes_nothing(
-        tmp_path: Path, arguments: tuple[str, ...], given: str, code: int, said: str) -> None:
+    tmp_path: Path, arguments: tuple[str, ...], given: str, code: int, said: str
+) -> None:
     result = CliRunner().invoke(prepared_passwd(), [str(tmp_path / "users"), *arguments], input=given)
     assert result.exit_code == code
     assert said.lower() in result.output.lower()
@@ -117,8 +120,13 @@ def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(tmp_path: P
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "broker.cli.main", "passwd", str(tmp_path / "users"), "ann", *QUICK],
-        cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)))
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )
     os.close(theirs)
     shown = b""
     for question, typed in ((b"Password of ann", SECRET), (b"The same again", second)):
@@ -130,7 +138,7 @@ def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(tmp_path: P
         while piece := os.read(ours, 4096):
             shown += piece
     except OSError:
-        pass                             # the terminal is gone with its last program
+        pass  # the terminal is gone with its last program
     os.close(ours)
     assert SECRET.encode() not in shown
     assert (tmp_path / "users").exists() == (code == 0)
@@ -143,7 +151,7 @@ def login(broker: BrokerProcess, user: str, password: str) -> int:
         client.socket.sendall(encode(Connect(5, b"c", user_name=user, password=password.encode()), 5))
         answer = client.read()
         assert answer is not None
-        return int(answer.reason)        # type: ignore[union-attr]
+        return int(answer.reason)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

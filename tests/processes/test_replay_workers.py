@@ -149,7 +149,7 @@ def test_a_replay_goes_on_without_a_worker_that_is_away_and_gives_what_it_has_wh
         publishers.publish(20)
         with RawClient(broker.port) as reader, RawClient(broker.port) as other:
             reader.connect(broker.names(1, 3)[-1])
-            other.connect(broker.names(0, 3)[-1])       # now: nobody is let in at a worker that is stopped
+            other.connect(broker.names(0, 3)[-1])  # now: nobody is let in at a worker that is stopped
             ask(reader, EVERYTHING)
             assert payloads(take(reader, 20)) == publishers.sent
             broker.kill_worker(2, signal.SIGSTOP)
@@ -170,7 +170,8 @@ def test_a_replay_goes_on_without_a_worker_that_is_away_and_gives_what_it_has_wh
 
 @pytest.mark.parametrize("counts", [(3, 1, 2), (1, 3)], ids=str)
 def test_a_replay_shows_what_was_stored_and_goes_on_whatever_the_number_of_workers(
-        tmp_path: Path, counts: tuple[int, ...]) -> None:
+    tmp_path: Path, counts: tuple[int, ...]
+) -> None:
     sent: list[bytes] = []
     for index, count in enumerate(counts):
         with Workers(tmp_path, count, **ARCHIVED) as broker:

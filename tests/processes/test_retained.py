@@ -88,9 +88,13 @@ async def test_subscribers_to_many_retained_messages_get_all_of_them_while_other
     with BrokerProcess(tmp_path) as broker:
         async with client(broker, b"writer") as writer:
             for first in range(0, TOPICS, 1000):
-                await writer.client.send(b"".join(
-                    encode(Publish(b"t/%d" % number, PAYLOAD, 0, True, False, 0), 5)
-                    for number in range(first, first + 1000)), False)
+                await writer.client.send(
+                    b"".join(
+                        encode(Publish(b"t/%d" % number, PAYLOAD, 0, True, False, 0), 5)
+                        for number in range(first, first + 1000)
+                    ),
+                    False,
+                )
             await writer.publish(b"last", b"1", 1)
 
             async def read(name: bytes, ready: trio.Event, go_on: trio.Event) -> None:

@@ -26,7 +26,7 @@ def seen_from(broker: Workers, name: str, last: int, more: RawClient) -> list[in
         reader.connect(name)
         reader.send(Subscribe(1, (subscription(TOPIC, 1),)))
         while not isinstance(packet := reader.read(), Suback):
-            assert isinstance(packet, Publish)          # what is before the SUBACK does not count
+            assert isinstance(packet, Publish)  # what is before the SUBACK does not count
             reader.send(Ack(PacketType.PUBACK, packet.packet_identifier))
         publish(more, last)
         found: list[int] = []

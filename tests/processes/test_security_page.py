@@ -33,8 +33,14 @@ def run(folder: Path, command: str, port: int = 8883) -> subprocess.CompletedPro
     shoal.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m broker.cli.main "$@"\n')
     shoal.chmod(0o755)
     environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
-    return subprocess.run(["sh", "-ec", command.replace("8883", str(port))], cwd=folder, env=environment,
-                          capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["sh", "-ec", command.replace("8883", str(port))],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def here(folder: Path, settings: str) -> str:
@@ -54,14 +60,23 @@ def test_the_page_closes_a_broker(tmp_path: Path) -> None:
         port = broker.ports["tls"]
         done = run(tmp_path, publish, port)
         assert done.returncode == 0, done.stderr
-        refused = [(publish.replace("MQTT_PASSWORD='correct", "MQTT_PASSWORD='wrong"), "bad_user_name_or_password"),
-                   (publish.replace("--user ann", "--user zoe"), "bad_user_name_or_password"),
-                   (publish.replace("--user ann", "").replace("MQTT_PASSWORD=", "UNUSED="), "not_authorized")]
+        refused = [
+            (publish.replace("MQTT_PASSWORD='correct", "MQTT_PASSWORD='wrong"), "bad_user_name_or_password"),
+            (publish.replace("--user ann", "--user zoe"), "bad_user_name_or_password"),
+            (publish.replace("--user ann", "").replace("MQTT_PASSWORD=", "UNUSED="), "not_authorized"),
+        ]
         for command, reason in refused:
             before = len(broker.events("connection_ended", reason=reason))
             assert run(tmp_path, command, port).returncode != 0
-            wait_until(lambda reason=reason, before=before: len(       # type: ignore[misc]
-                broker.events("connection_ended", reason=reason)) > before, reason)
+            wait_until(
+                lambda reason=reason, before=before: (
+                    len(  # type: ignore[misc]
+                        broker.events("connection_ended", reason=reason)
+                    )
+                    > before
+                ),
+                reason,
+            )
         found = next(iter(broker.events("connection_ended", reason="bad_user_name_or_password")))
         example = block("json", "connection_ended")
         assert set(json.loads(example)) == set(found) - {"timestamp", "level"}
@@ -69,8 +84,9 @@ def test_the_page_closes_a_broker(tmp_path: Path) -> None:
         pattern = re.search(r'^`("address".*)`\. ', PAGE, re.MULTILINE)
         assert pattern is not None
         expression = re.compile(pattern[1].replace("<ADDR>", r"(?P<address>[0-9a-f.:]+)"))
-        addresses = [found["address"] for line in broker.log.read_text().splitlines()
-                     if (found := expression.search(line))]
+        addresses = [
+            found["address"] for line in broker.log.read_text().splitlines() if (found := expression.search(line))
+        ]
         assert addresses == ["127.0.0.1"] * 3
 
 
@@ -80,7 +96,10 @@ def test_the_page_keeps_clients_out(tmp_path: Path) -> None:
         done = run(tmp_path, commands.replace("shoal admin", f"shoal admin --data-dir {broker.folder / 'data'}"))
         assert done.returncode == 0, done.stderr
         assert re.findall(r"^(?:address|user|client) +(\S+)", done.stdout, re.MULTILINE) == [
-            "203.0.113.0/24", "pump-17", "ann"]
+            "203.0.113.0/24",
+            "pump-17",
+            "ann",
+        ]
         assert done.stdout.endswith("The user ann is banned no more.\n")
 
 
@@ -90,8 +109,9 @@ def test_the_page_lets_in_who_has_a_token(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     listener = block("toml", 'file = "users"').partition("[[authenticator]]")[0]
     (tmp_path / "shoal.toml").write_text(here(tmp_path, listener + block("toml", 'keys = ["issuer.pem"]')))
-    signed = subprocess.run([sys.executable, "-c", block("python", "jwt.encode")], cwd=tmp_path, capture_output=True,
-                            text=True, check=True).stdout.strip()
+    signed = subprocess.run(
+        [sys.executable, "-c", block("python", "jwt.encode")], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout.strip()
     publish = f"TOKEN={signed}\n" + block("sh", "$TOKEN")
     with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
         port = broker.ports["tls"]
@@ -117,7 +137,8 @@ def test_the_page_asks_a_server(tmp_path: Path) -> None:
 
     with running(Backend(decide)) as backend:
         settings = block("toml", 'file = "users"').partition("[[authenticator]]")[0] + block("toml", "urls = ").replace(
-            "127.0.0.1:8080", f"127.0.0.1:{backend.port}")
+            "127.0.0.1:8080", f"127.0.0.1:{backend.port}"
+        )
         (tmp_path / "shoal.toml").write_text(here(tmp_path, settings))
         publish = block("sh", "MQTT_PASSWORD='correct")
         with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
@@ -125,7 +146,7 @@ def test_the_page_asks_a_server(tmp_path: Path) -> None:
             for _ in range(2):
                 done = run(tmp_path, publish.replace("--user", "-i meter-7 --user"), port)
                 assert done.returncode == 0, done.stderr
-            assert len(backend.asked) == 1               # the second time it is remembered
+            assert len(backend.asked) == 1  # the second time it is remembered
             assert run(tmp_path, publish.replace("--user ann", "--user zoe"), port).returncode != 0
             assert "correct horse" not in broker.log.read_text()
 

@@ -167,14 +167,14 @@ def test_serving_does_not_load_the_clients_and_a_client_not_the_broker() -> None
         assert absent not in ran.stdout.split()
 
 
-IDLE_KIB_MAX = 38 * 1024   # 34.7 MiB were seen
+IDLE_KIB_MAX = 38 * 1024  # 34.7 MiB were seen
 
 
 def test_a_broker_that_serves_nobody_is_small_and_has_loaded_nothing_that_it_does_not_use(
-    broker: BrokerProcess
+    broker: BrokerProcess,
 ) -> None:
     assert broker.process is not None
-    if "LD_PRELOAD" not in os.environ:       # a sanitizer takes more than the broker
+    if "LD_PRELOAD" not in os.environ:  # a sanitizer takes more than the broker
         status = Path(f"/proc/{broker.process.pid}/status").read_text(encoding="ascii")
         resident_kib = int(status.partition("VmRSS:")[2].split()[0])
         assert resident_kib <= IDLE_KIB_MAX, f"{resident_kib / 1024:.1f} MiB"
@@ -193,8 +193,24 @@ logs.get("test").info("hello")
 print(*sys.modules)
 """
     loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    unused = ("argon2", "asyncio", "broker.admin.http_server", "broker.auth.chain", "broker.auth.password_file",
-              "broker.admin.worker_queries", "broker.cli.backup", "broker.auth.token_authenticator",
-              "cryptography", "difflib", "h11", "jwt", "mesh.mesh", "rich", "structlog", "tomllib", "zmq")
+    unused = (
+        "argon2",
+        "asyncio",
+        "broker.admin.http_server",
+        "broker.auth.chain",
+        "broker.auth.password_file",
+        "broker.admin.worker_queries",
+        "broker.cli.backup",
+        "broker.auth.token_authenticator",
+        "cryptography",
+        "difflib",
+        "h11",
+        "jwt",
+        "mesh.mesh",
+        "rich",
+        "structlog",
+        "tomllib",
+        "zmq",
+    )
     for absent in unused:
         assert absent not in loaded.stdout.split()

@@ -54,7 +54,8 @@ def take(client: RawClient, count: int) -> list[tuple[bytes, bytes]]:
 
 @pytest.mark.parametrize("counts", [(4, 2, 8), (1, 3, 1)], ids=str)
 def test_sessions_and_their_queues_are_there_whatever_the_number_of_workers(
-        tmp_path: Path, counts: tuple[int, ...]) -> None:
+    tmp_path: Path, counts: tuple[int, ...]
+) -> None:
     for round_number, count in enumerate(counts):
         with Workers(tmp_path, count) as broker:
             if round_number == 0:
@@ -68,7 +69,8 @@ def test_sessions_and_their_queues_are_there_whatever_the_number_of_workers(
                     took = take(client, 2 * (round_number + 1))
                     for topic in (f"to/{name}".encode(), b"to/all"):
                         assert [payload for of, payload in took if of == topic] == [
-                            b"%d" % number for number in range(round_number + 1)]
+                            b"%d" % number for number in range(round_number + 1)
+                        ]
     with Workers(tmp_path, counts[-1]) as broker:
         for name in NAMES:
             with RawClient(broker.port) as client:
@@ -88,7 +90,7 @@ def test_what_was_under_way_goes_on_under_the_same_packet_identifiers(tmp_path: 
                 released = next(packet for packet in packets if packet.qos == 2)
                 client.send(Ack(PacketType.PUBREC, released.packet_identifier))
                 assert client.read() == Ack(PacketType.PUBREL, released.packet_identifier)
-                client.send(Publish(b"nobody/wants", b"x", 2, packet_identifier=77))      # and a PUBREL that is due
+                client.send(Publish(b"nobody/wants", b"x", 2, packet_identifier=77))  # and a PUBREL that is due
                 assert client.read().type == PacketType.PUBREC
                 under_way[name] = {packet.qos: packet.packet_identifier for packet in packets}
     with Workers(tmp_path, 3) as broker:
@@ -100,7 +102,7 @@ def test_what_was_under_way_goes_on_under_the_same_packet_identifiers(tmp_path: 
                 assert again[Publish].dup
                 assert again[Publish].packet_identifier == under_way[name][1]
                 client.send(Ack(PacketType.PUBREL, 77))
-                assert client.read() == Ack(PacketType.PUBCOMP, 77)      # and not "not found"
+                assert client.read() == Ack(PacketType.PUBCOMP, 77)  # and not "not found"
 
 
 def test_what_a_worker_owed_another_arrives_once_though_their_number_has_changed(tmp_path: Path) -> None:
@@ -108,8 +110,7 @@ def test_what_a_worker_owed_another_arrives_once_though_their_number_has_changed
     broker.start()
     (name, shared), (publisher,) = broker.names(1, 2), broker.names(0)
     with RawClient(broker.port) as client, RawClient(broker.port) as member:
-        for one, identifier, topic_filter in (
-                (client, name, b"a/#"), (member, shared, b"$share/group/b/+")):
+        for one, identifier, topic_filter in ((client, name, b"a/#"), (member, shared, b"$share/group/b/+")):
             one.connect(identifier, keep=True)
             one.send(Subscribe(1, (subscription(topic_filter, 2),)))
             assert isinstance(one.read(), Suback)
@@ -169,14 +170,14 @@ def test_the_archive_of_a_worker_that_is_no_more_is_kept_within_its_limits(tmp_p
     before = segments_of(left)
     assert len(before) >= 4
     with Workers(tmp_path, 1, **archiving) as broker, RawClient(broker.port) as client:
-        assert replayed(client) == list(range(64))       # as much as one likes may be kept
+        assert replayed(client) == list(range(64))  # as much as one likes may be kept
     assert set(before) <= set(segments_of(left))
     with Workers(tmp_path, 1, **archiving, SHOAL_ARCHIVE__RETENTION_BYTES="1500000") as broker:
         wait_until(lambda: not set(before[:-2]) & set(segments_of(left)), "all but two segments go")
         with RawClient(broker.port) as client:
             found = replayed(client)
     assert 16 <= len(found) < 48
-    assert found == list(range(64))[-len(found):]
+    assert found == list(range(64))[-len(found) :]
     with Workers(tmp_path, 2, **archiving) as broker, RawClient(broker.port) as client:
         assert replayed(client) == found
         assert broker.events("log_damaged") == broker.events("log_record_unfit") == []
@@ -209,7 +210,7 @@ def test_spreading_that_was_interrupted_goes_on_with_any_number_of_workers(tmp_p
     with Workers(tmp_path, 2) as broker:
         subscribe_all(broker.port)
         publish(broker.port, 0)
-    (tmp_path / "data" / "workers").write_text("-3\n")       # as one that was killed leaves it
+    (tmp_path / "data" / "workers").write_text("-3\n")  # as one that was killed leaves it
     with Workers(tmp_path, count) as broker:
         assert len(broker.events("sessions_spread")) == 1
         for name in NAMES:

@@ -45,9 +45,18 @@ def test_the_counters_are_those_of_all_workers_on_each_of_them(tmp_path: Path) -
                 watcher.connect(broker.names(home, 4)[-1])
                 watcher.send(Subscribe(1, (subscription(b"$SYS/#", 0),)))
                 assert isinstance(watcher.read(), Suback)
-                values_at(watcher, {
-                    "clients/connected": "9", "clients/total": "10", "clients/disconnected": "1",
-                    "subscriptions/count": "10", "publish/messages/received": "46", "retained messages/count": "1",
-                    "shoal/packets/received/publish": "46", "shoal/messages/received/qos1": "46"})
+                values_at(
+                    watcher,
+                    {
+                        "clients/connected": "9",
+                        "clients/total": "10",
+                        "clients/disconnected": "1",
+                        "subscriptions/count": "10",
+                        "publish/messages/received": "46",
+                        "retained messages/count": "1",
+                        "shoal/packets/received/publish": "46",
+                        "shoal/messages/received/qos1": "46",
+                    },
+                )
         for client in clients:
             client.socket.close()

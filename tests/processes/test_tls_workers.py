@@ -22,7 +22,7 @@ async def test_who_comes_while_its_home_is_away_is_served_when_that_is_back(tmp_
             client = await connected(broker, name, context)
             await client.cut()
 
-        async with trio.open_nursery() as nursery:       # some of them wait together for the same home
+        async with trio.open_nursery() as nursery:  # some of them wait together for the same home
             for name in broker.names(1, CLIENTS):
                 nursery.start_soon(come, name)
         broker.wait_for("worker_listening", worker=1, restarts=1)

@@ -128,7 +128,7 @@ def test_a_suback_waits_until_the_other_broker_knows_what_is_wanted(brokers: Lin
         other.send_signal(signal.SIGSTOP)
         try:
             subscriber.send(Subscribe(1, (subscription(b"wait/+", 1),)))
-            for _ in range(2):           # turns that come after the one with the SUBSCRIBE
+            for _ in range(2):  # turns that come after the one with the SUBSCRIBE
                 with connected(one) as bystander:
                     bystander.send(Pingreq())
                     assert isinstance(bystander.read(), Pingresp)
@@ -146,10 +146,13 @@ def test_a_suback_waits_until_the_other_broker_knows_what_is_wanted(brokers: Lin
 
 
 def test_what_is_wanted_no_more_is_not_forwarded_any_more(tmp_path: Path) -> None:
-    with (LinkedBrokers(tmp_path) as brokers, connected(brokers.other) as publisher,
-          subscribed(brokers.one, b"no/more", 1) as subscriber):
+    with (
+        LinkedBrokers(tmp_path) as brokers,
+        connected(brokers.other) as publisher,
+        subscribed(brokers.one, b"no/more", 1) as subscriber,
+    ):
         other = brokers.other
-        assert other.link["filters"] == 2        # one is for what the workers keep for one another
+        assert other.link["filters"] == 2  # one is for what the workers keep for one another
         published(publisher, Publish(b"no/more", b"wanted", 1, packet_identifier=1))
         packet = subscriber.read()
         assert isinstance(packet, Publish)
@@ -183,13 +186,30 @@ def test_a_shared_group_with_members_on_both_gets_each_message_once(ends: tuple[
 
 
 def test_retain_expiry_and_identifiers_cross_as_a_subscriber_asks_for_them(
-        ends: tuple[LinkedBroker, LinkedBroker]) -> None:
+    ends: tuple[LinkedBroker, LinkedBroker],
+) -> None:
     here, there = ends
-    topic = next(names).encode()         # another one each time, since it stays retained
-    with (connected(here) as publisher, subscribed(there, topic, 1) as plain,
-          subscribed(there, topic, 1 | RETAIN_AS_PUBLISHED) as asking):
-        published(publisher, Publish(topic, b"kept", 1, True, packet_identifier=1, properties={
-            "message_expiry_interval": 1000, "user_property": [("a", "b")], "correlation_data": b"\0\1"}))
+    topic = next(names).encode()  # another one each time, since it stays retained
+    with (
+        connected(here) as publisher,
+        subscribed(there, topic, 1) as plain,
+        subscribed(there, topic, 1 | RETAIN_AS_PUBLISHED) as asking,
+    ):
+        published(
+            publisher,
+            Publish(
+                topic,
+                b"kept",
+                1,
+                True,
+                packet_identifier=1,
+                properties={
+                    "message_expiry_interval": 1000,
+                    "user_property": [("a", "b")],
+                    "correlation_data": b"\0\1",
+                },
+            ),
+        )
         for client, retain in ((plain, False), (asking, True)):
             packet = client.read()
             assert isinstance(packet, Publish)
@@ -217,8 +237,11 @@ class Driven:
         self.got: list[tuple[bytes, bytes]] = []
         self.acknowledged: list[bytes] = []
         self.session = ClientSession(
-            next(names), 5, on_message=lambda topic, payload, *_: self.got.append((topic, payload)),
-            on_acknowledged=self.acknowledged.append)
+            next(names),
+            5,
+            on_message=lambda topic, payload, *_: self.got.append((topic, payload)),
+            on_acknowledged=self.acknowledged.append,
+        )
         self._socket: socket.socket | None = None
 
     def connect(self, broker: LinkedBroker) -> None:
@@ -271,7 +294,7 @@ def test_what_is_accepted_for_a_broker_that_is_killed_comes_when_it_is_back_in_o
             publisher.session.publish(b"kept/%d" % (number % 2), payload, 1 + number % 2, tag=payload)
             publisher.until(lambda number=number: len(publisher.acknowledged) >= number - 20)
             if number == count // 3:
-                killed.kill()            # while some is on its way, and some is not acknowledged
+                killed.kill()  # while some is on its way, and some is not acknowledged
         publisher.until(lambda: len(publisher.acknowledged) == count)
         reading.join()
         assert len(subscriber.got) < count
@@ -299,8 +322,9 @@ def test_what_expires_while_a_broker_is_away_is_not_delivered(tmp_path: Path) ->
             assert isinstance(subscriber.read(), Suback)
         away.kill()
         with connected(here) as publisher:
-            published(publisher, Publish(b"late", b"short", 1, packet_identifier=1, properties={
-                "message_expiry_interval": 1}))
+            published(
+                publisher, Publish(b"late", b"short", 1, packet_identifier=1, properties={"message_expiry_interval": 1})
+            )
             expired_s = time.monotonic() + 1.0
             published(publisher, Publish(b"late", b"long", 1, packet_identifier=2))
             wait_until(lambda: time.monotonic() > expired_s, "time stands still")
@@ -321,7 +345,7 @@ def test_whose_key_is_not_known_is_not_let_in_and_disturbs_nobody(brokers: Linke
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger, context.socket(zmq.DEALER) as open_one:
         for intruder in (stranger, open_one):
             intruder.linger = 0
-            intruder.routing_id = other.name + b"/99"        # it says that it is the other broker, begun anew
+            intruder.routing_id = other.name + b"/99"  # it says that it is the other broker, begun anew
         stranger.curve_publickey, stranger.curve_secretkey, stranger.curve_serverkey = public, secret, one.keys[0]
         with open_one.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) as monitor:
             for intruder in (stranger, open_one):

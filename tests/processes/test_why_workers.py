@@ -58,8 +58,10 @@ def test_why_names_the_worker_where_a_message_was_published_and_how_it_went_on(t
         assert told(broker, name) == {"zero": (0, "queued", None), "one": (1, "queued", None)}
         answer = why(broker, name)
         assert [row["record_there"] > 0 for row in answer["messages"]] == [True, True]
-        assert [(row["worker"], row["link"], [each["topic_filter"] for each in row["filters"]], row["would_be"])
-                for row in answer["passed_on_by"]] == [(0, "up", ["a/+"], "sent"), (1, "up", ["a/+"], "sent")]
+        assert [
+            (row["worker"], row["link"], [each["topic_filter"] for each in row["filters"]], row["would_be"])
+            for row in answer["passed_on_by"]
+        ] == [(0, "up", ["a/+"], "sent"), (1, "up", ["a/+"], "sent")]
         assert answer["unknown"] == []
 
         broker.kill_worker(2, signal.SIGSTOP)

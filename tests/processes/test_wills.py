@@ -61,17 +61,18 @@ def test_a_delayed_will_waits_on_whatever_the_number_of_workers(tmp_path: Path, 
             assert watcher.connect("watcher", keep=True).session_present
             for name in NAMES[::2]:
                 with RawClient(broker.port) as client:
-                    assert client.connect(name, keep=True).session_present       # it is back: no will
+                    assert client.connect(name, keep=True).session_present  # it is back: no will
             for name in NAMES:
                 with RawClient(broker.port) as client:
-                    client.connect(name)                                         # its session ends, and has a will
+                    client.connect(name)  # its session ends, and has a will
             assert take(watcher, 4) == sorted(name.encode() for name in NAMES[1::2])
         check_that_no_will_follows(broker.port, "watcher")
 
 
 @pytest.mark.parametrize("counts", [(1, 2), (2, 3), (3, 2), (3, 3)], ids=str)
 def test_wills_that_are_due_at_a_start_come_once_whatever_the_number_of_workers(
-        tmp_path: Path, counts: tuple[int, int]) -> None:
+    tmp_path: Path, counts: tuple[int, int]
+) -> None:
     before, after = counts
     broker = Workers(tmp_path, before)
     broker.start()
@@ -109,7 +110,7 @@ def test_wills_that_are_retained_come_however_many_there_are(tmp_path: Path) -> 
     with Workers(tmp_path, 2) as broker, ExitStack() as open_clients:
         watcher = open_clients.enter_context(RawClient(broker.port))
         watch(watcher, broker.names(0)[0], keep=False)
-        names = broker.names(1, 70)          # more than a publish may wait for peers
+        names = broker.names(1, 70)  # more than a publish may wait for peers
         for name in names:
             client = open_clients.enter_context(RawClient(broker.port))
             assert client.connect(name, will=will_of(name, retain=True)).reason == 0

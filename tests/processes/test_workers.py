@@ -28,7 +28,7 @@ def ended(broker: Workers) -> tuple[int, str]:
 
 def run_dir_of(data: Path) -> Path:
     """Return the folder with the sockets of the broker that runs on a data folder."""
-    found, = (link.parent for link in Path(tempfile.gettempdir()).glob("shoal-*/data") if link.readlink() == data)
+    (found,) = (link.parent for link in Path(tempfile.gettempdir()).glob("shoal-*/data") if link.readlink() == data)
     return found
 
 
@@ -47,8 +47,9 @@ def test_a_session_is_found_again_wherever_its_client_is_let_in(tmp_path: Path) 
                     client.send(Publish(f"to/{name}".encode(), b"x", 1, packet_identifier=7))
                     packets = [client.read(), client.read()]
                     assert {type(packet) for packet in packets} == {Publish, Ack}
-                    client.send(*(Ack(4, packet.packet_identifier) for packet in packets
-                                  if isinstance(packet, Publish)))
+                    client.send(
+                        *(Ack(4, packet.packet_identifier) for packet in packets if isinstance(packet, Publish))
+                    )
 
 
 @pytest.mark.parametrize("program", ["paho", "mosquitto_sub"])
@@ -60,7 +61,7 @@ def test_real_clients_find_their_sessions_again(tmp_path: Path, program: str) ->
             name, publisher = broker.names(home, 2)
             for round_number in range(3):
                 if round_number:
-                    with RawClient(broker.port) as client:      # at the same home, where its subscriber is known
+                    with RawClient(broker.port) as client:  # at the same home, where its subscriber is known
                         client.connect(publisher)
                         client.send(Publish(name.encode(), b"%d" % round_number, 1, packet_identifier=1))
                         assert client.read() == Ack(4, 1)
@@ -108,7 +109,7 @@ def test_a_killed_worker_comes_back_and_who_comes_meanwhile_is_served(tmp_path: 
                 assert client.read() is None
             # Until the system has closed all that it had, who is sent to it is lost with it (worker/handover.py).
             assert "SIGKILL" in broker.wait_for("worker_ended", worker=1)["what"]
-            for name in victims * 3:                # wherever the system puts them: also into the dead one's backlog
+            for name in victims * 3:  # wherever the system puts them: also into the dead one's backlog
                 with RawClient(broker.port) as client:
                     answer = client.connect(name, keep=True)
                     assert answer.reason == 0
@@ -128,8 +129,10 @@ def test_a_worker_that_ends_too_often_ends_the_broker(tmp_path: Path) -> None:
             broker.kill_worker(2)
             assert client.read() == Disconnect(Reason.SERVER_SHUTTING_DOWN)
         assert ended(broker) == (
-            4, "Worker 2 ended 2 times within 60 s, at last: it was ended by SIGKILL (killed; perhaps there was no "
-               "memory left).")
+            4,
+            "Worker 2 ended 2 times within 60 s, at last: it was ended by SIGKILL (killed; perhaps there was no "
+            "memory left).",
+        )
 
 
 def test_a_worker_that_cannot_start_ends_the_broker_with_the_reason(tmp_path: Path) -> None:
@@ -155,7 +158,7 @@ def test_an_address_that_somebody_took_while_workers_started_ends_the_broker_wit
         broker.options = (*broker.options, "--listen", address)
         broker.launch()
         stopped = wait_until(lambda: list(filter(is_worker, children_of(broker.process.pid))), "a worker starts")[0]
-        os.kill(stopped, signal.SIGSTOP)         # the broker has bound the address, and waits for all workers
+        os.kill(stopped, signal.SIGSTOP)  # the broker has bound the address, and waits for all workers
         other.listen()
         os.kill(stopped, signal.SIGCONT)
         try:
@@ -169,7 +172,7 @@ def test_an_address_that_somebody_took_while_workers_started_ends_the_broker_wit
 def test_a_worker_that_does_not_turn_is_killed_and_replaced(tmp_path: Path) -> None:
     with Workers(tmp_path, SHOAL_PROCESSES__STALL_S="1") as broker:
         stopped = broker.kill_worker(0, signal.SIGSTOP)
-        with RawClient(broker.port) as client:      # nobody else is hurt
+        with RawClient(broker.port) as client:  # nobody else is hurt
             assert client.connect(*broker.names(1)).reason == 0
         assert broker.wait_for("worker_killed", worker=0)["pid"] == stopped
         broker.wait_for("worker_listening", worker=0, restarts=1)
@@ -190,10 +193,10 @@ def test_a_killed_supervisor_takes_its_workers_along_and_the_next_start_works(tm
     broker = Workers(tmp_path)
     broker.start()
     pids = broker.pids()
-    name, = broker.names(1)
+    (name,) = broker.names(1)
     with RawClient(broker.port) as client:
         client.connect(name, keep=True)
-        os.kill(pids[0], signal.SIGSTOP)            # even one that does not turn
+        os.kill(pids[0], signal.SIGSTOP)  # even one that does not turn
         run_dir = run_dir_of(tmp_path / "data")
         assert oct(run_dir.stat().st_mode & 0o777) == "0o700"
         broker.kill()
@@ -279,7 +282,7 @@ def test_a_worker_that_waits_for_the_others_ends_when_it_is_told_to(tmp_path: Pa
     broker = Workers(tmp_path)
     broker.start()
     links = len(broker.events("peer", worker=1, state="up"))
-    stopped = broker.kill_worker(0, signal.SIGSTOP)         # it says nothing, so nobody who starts now is ready
+    stopped = broker.kill_worker(0, signal.SIGSTOP)  # it says nothing, so nobody who starts now is ready
     broker.kill_worker(1)
     wait_until(lambda: len(broker.events("peer", worker=1, state="up")) > links, "worker 1 turns again")
     end_beside(broker, stopped)
@@ -351,7 +354,7 @@ def is_worker(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"shoal: worker ")
     except OSError:
-        return False                     # it has ended
+        return False  # it has ended
 
 
 def children_of(pid: int) -> list[int]:
@@ -372,5 +375,5 @@ def open_files(pid: int) -> list[str]:
         try:
             found.append(os.readlink(descriptor))
         except OSError:
-            continue                                 # closed meanwhile
+            continue  # closed meanwhile
     return found

@@ -39,28 +39,28 @@ class Client:
     identifier: str
     version: int
     receive_maximum: int = 65_535
-    home: int = 0                               # number of the worker that it lives on
-    durable: bool = True                        # its session outlives its connection
-    forgot: bool = False                        # its session, so it asks for a new one
-    refuses: bool = False                       # answers some QoS 1 and 2 deliveries with 0x80 (5.0)
+    home: int = 0  # number of the worker that it lives on
+    durable: bool = True  # its session outlives its connection
+    forgot: bool = False  # its session, so it asks for a new one
+    refuses: bool = False  # answers some QoS 1 and 2 deliveries with 0x80 (5.0)
     connection: Any = None
-    to_broker: deque[bytes] = field(default_factory=deque)      # written and still on its way
+    to_broker: deque[bytes] = field(default_factory=deque)  # written and still on its way
     buffer: bytearray = field(default_factory=bytearray)
-    connected: bool = False                     # CONNACK came
-    established: bool = False                   # CONNACK came at any time: there is a session to come back to
-    has_will: bool = False                      # of every connection
-    will_delay_s: int = 0                       # of it
-    waiting_will: tuple[bytes, int] | None = None       # one that is delayed, and until when: nobody has cancelled it
+    connected: bool = False  # CONNACK came
+    established: bool = False  # CONNACK came at any time: there is a session to come back to
+    has_will: bool = False  # of every connection
+    will_delay_s: int = 0  # of it
+    waiting_will: tuple[bytes, int] | None = None  # one that is delayed, and until when: nobody has cancelled it
     connections: int = 0
     # Since CONNACK came last: connections that were given up, each with what had come and was not read.
     given_up: list[tuple[Any, bytes]] = field(default_factory=list)
     # Towards us
-    unanswered: dict[int, int] = field(default_factory=dict)    # packet identifier -> QoS, delivered and not finished
-    on_this_connection: set[int] = field(default_factory=set)   # identifiers in flight that this connection brought
-    in_doubt: set[int] = field(default_factory=set)     # of these, what the broker may have forgotten
-    answers: list[tuple[int, PacketType]] = field(default_factory=list)     # acknowledgements that we owe
+    unanswered: dict[int, int] = field(default_factory=dict)  # packet identifier -> QoS, delivered and not finished
+    on_this_connection: set[int] = field(default_factory=set)  # identifiers in flight that this connection brought
+    in_doubt: set[int] = field(default_factory=set)  # of these, what the broker may have forgotten
+    answers: list[tuple[int, PacketType]] = field(default_factory=list)  # acknowledgements that we owe
     received_qos2: set[int] = field(default_factory=set)
-    window: int = 0                             # QoS 1/2 of this connection without their end
+    window: int = 0  # QoS 1/2 of this connection without their end
 
     def connect(self) -> None:
         """Open a connection, over an older one if there is one, and say CONNECT."""
@@ -68,16 +68,23 @@ class Client:
         self.connection = self.world.hub_of(self).connect()
         properties: dict[str, Any] = {}
         if self.version == 5:
-            properties = {"session_expiry_interval": SESSION_EXPIRY_S if self.durable else 0,
-                          "receive_maximum": self.receive_maximum}
+            properties = {
+                "session_expiry_interval": SESSION_EXPIRY_S if self.durable else 0,
+                "receive_maximum": self.receive_maximum,
+            }
         self.connections += 1
         will = None
         if self.has_will:
-            will = Will(b"w/" + self.identifier.encode(), self.will_payload, 1 + self.connections % 2,
-                        delay_interval_s=self.will_delay_s)
+            will = Will(
+                b"w/" + self.identifier.encode(),
+                self.will_payload,
+                1 + self.connections % 2,
+                delay_interval_s=self.will_delay_s,
+            )
         self.waiting_will = None
-        connect = Connect(self.version, self.identifier.encode(), not self.durable or self.forgot, 0, will,
-                          None, None, properties)
+        connect = Connect(
+            self.version, self.identifier.encode(), not self.durable or self.forgot, 0, will, None, None, properties
+        )
         self.send(encode(connect, self.version))
 
     @property
@@ -168,12 +175,11 @@ class Client:
         """Deal with one packet of the broker."""
         if isinstance(packet, Connack):
             if packet.reason and self.world.in_trouble():
-                self.cut_quietly()          # it comes back when the disk is well
+                self.cut_quietly()  # it comes back when the disk is well
                 return
             self.world.check(packet.reason == 0, f"{self.identifier}: {packet}")
             self.connected = True
-            self.world.check(packet.session_present or not self.established,
-                             f"{self.identifier}: the session was lost")
+            self.world.check(packet.session_present or not self.established, f"{self.identifier}: the session was lost")
             self.established = True
             self.world.connected(self)
             self.forgot = False
@@ -188,9 +194,12 @@ class Client:
         elif isinstance(packet, Ack):
             self.on_ack(packet)
         elif isinstance(packet, Disconnect):
-            self.world.check(packet.reason == Reason.SESSION_TAKEN_OVER or self.world.in_trouble()
-                             or (self.world.limited and packet.reason == Reason.QUOTA_EXCEEDED),
-                             f"{self.identifier}: {packet}")
+            self.world.check(
+                packet.reason == Reason.SESSION_TAKEN_OVER
+                or self.world.in_trouble()
+                or (self.world.limited and packet.reason == Reason.QUOTA_EXCEEDED),
+                f"{self.identifier}: {packet}",
+            )
 
     def on_connected(self, session_present: bool) -> None:
         """A subclass goes on where it was."""
@@ -199,12 +208,16 @@ class Client:
         """A delivery: check it, and owe its acknowledgement."""
         check, identifier = self.world.check, packet.packet_identifier
         if packet.qos:
-            check(identifier not in self.on_this_connection,
-                  f"{self.identifier}: identifier {identifier} again on a live connection [MQTT-4.4.0-1]")
+            check(
+                identifier not in self.on_this_connection,
+                f"{self.identifier}: identifier {identifier} again on a live connection [MQTT-4.4.0-1]",
+            )
             if not packet.dup:
                 # A log with holes gives numbers, and identifiers with them, to other messages than before.
-                check(identifier not in self.unanswered.keys() - self.in_doubt,
-                      f"{self.identifier}: identifier {identifier} is in use")
+                check(
+                    identifier not in self.unanswered.keys() - self.in_doubt,
+                    f"{self.identifier}: identifier {identifier} is in use",
+                )
             self.on_this_connection.add(identifier)
             is_swallowed = identifier in self.in_doubt and identifier in self.received_qos2
             self.in_doubt.discard(identifier)
@@ -216,7 +229,7 @@ class Client:
                 self.received_qos2.add(identifier)
             self.answers.append((identifier, PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC))
             if again:
-                if is_swallowed:            # perhaps another message than the one that it had under this identifier
+                if is_swallowed:  # perhaps another message than the one that it had under this identifier
                     self.world.excuse(self, packet.payload)
                 return
         else:
@@ -263,8 +276,8 @@ class Subscriber(Client):
     qos: int = 1
     group: str = ""
     subscribed: bool = False
-    asked_step: int = 0                         # of the world, when it subscribed last
-    old_filters: set[bytes] = field(default_factory=set)        # that it wants no more, and may still be subscribed to
+    asked_step: int = 0  # of the world, when it subscribed last
+    old_filters: set[bytes] = field(default_factory=set)  # that it wants no more, and may still be subscribed to
 
     def on_connected(self, session_present: bool) -> None:
         """Subscribe at the first connection; a durable session keeps the subscription."""
@@ -296,7 +309,7 @@ class Subscriber(Client):
         """Take note of the SUBACK."""
         if isinstance(packet, Suback):
             if packet.reasons[0] >= 0x80 and self.world.in_trouble():
-                self.cut_quietly()          # and tries again
+                self.cut_quietly()  # and tries again
                 return
             self.world.check(packet.reasons == (self.qos,), f"{self.identifier}: {packet}")
             self.subscribed = True
@@ -312,8 +325,8 @@ class Publisher(Client):
 
     number: int = 0
     next_identifier: int = 1
-    in_flight: dict[int, Publish] = field(default_factory=dict)     # identifier -> message, in sending order
-    numbers: dict[int, int] = field(default_factory=dict)           # identifier -> number of the message
+    in_flight: dict[int, Publish] = field(default_factory=dict)  # identifier -> message, in sending order
+    numbers: dict[int, int] = field(default_factory=dict)  # identifier -> number of the message
     sent_again: set[int] = field(default_factory=set)
     released: set[int] = field(default_factory=set)
 
@@ -361,8 +374,11 @@ class Publisher(Client):
             self.in_flight.clear()
             self.released.clear()
         for packet in self.unheard():
-            if isinstance(packet, Ack) and packet.type in (PacketType.PUBACK, PacketType.PUBREC) and (
-                    packet.reason >= 0x80 and packet.packet_identifier in self.in_flight):
+            if (
+                isinstance(packet, Ack)
+                and packet.type in (PacketType.PUBACK, PacketType.PUBREC)
+                and (packet.reason >= 0x80 and packet.packet_identifier in self.in_flight)
+            ):
                 self.world.refused_unheard.add(self.in_flight[packet.packet_identifier].payload)
         self.sent_again.update(self.in_flight)
         for identifier, packet in list(self.in_flight.items()):
@@ -370,8 +386,11 @@ class Publisher(Client):
                 self.send(encode(Ack(PacketType.PUBREL, identifier), self.version))
             else:
                 self.world.sent_again.add(packet.payload)
-                self.send(encode(Publish(packet.topic, packet.payload, packet.qos, packet.retain, True, identifier),
-                                 self.version))
+                self.send(
+                    encode(
+                        Publish(packet.topic, packet.payload, packet.qos, packet.retain, True, identifier), self.version
+                    )
+                )
 
     def on_ack(self, packet: Ack) -> None:
         """PUBACK, PUBREC and PUBCOMP of what we published."""
@@ -380,13 +399,14 @@ class Publisher(Client):
         self.world.check(message is not None, f"{self.identifier}: {packet} for nothing in flight")
         assert message is not None
         if packet.reason >= 0x80 and packet.type in (PacketType.PUBACK, PacketType.PUBREC) and self.world.in_trouble():
-            if identifier not in self.sent_again:       # else the first one may have been accepted
+            if identifier not in self.sent_again:  # else the first one may have been accepted
                 self.world.refused(message, self.numbers[identifier])
             del self.in_flight[identifier]  # it was never accepted
             return
         # The answer to a PUBREL sent again, whose first answer was lost, is "not found" in 5.0.
-        self.world.check(packet.reason < 0x80 or packet.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND,
-                         f"{self.identifier}: {packet}")
+        self.world.check(
+            packet.reason < 0x80 or packet.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND, f"{self.identifier}: {packet}"
+        )
         if packet.type == PacketType.PUBACK:
             self.world.acknowledged(message, self.numbers[identifier])
             del self.in_flight[identifier]

@@ -26,7 +26,8 @@ class Heard:
     def subscribed(self, client: Subscriber | Reader, home: Worker) -> None:
         """SUBACK came."""
         self._unsure[client.identifier] = {
-            number: home.interest for number, step in home.silent_steps.items() if step >= client.asked_step}
+            number: home.interest for number, step in home.silent_steps.items() if step >= client.asked_step
+        }
 
     def lacked_by(self, client: Subscriber | Reader) -> set[int]:
         """Return the numbers of the workers that may not have heard of a subscription."""

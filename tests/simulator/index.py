@@ -15,7 +15,7 @@ from typing import Any, Final
 from router.retained.lmdb_index import RetainedIndex
 from router.retained.page_check import meta_value
 
-Pairs = list[tuple[bytes, bytes]]       # sorted; in `due` a key may be there with several values
+Pairs = list[tuple[bytes, bytes]]  # sorted; in `due` a key may be there with several values
 DATABASES: Final = 4
 DUE: Final = 2
 
@@ -83,13 +83,14 @@ class Transaction:
             self.delete(key, db=db)
         pairs, entry = self.databases[db], (key, value)
         place = bisect_left(pairs, entry)
-        if pairs[place:place + 1] != [entry]:
+        if pairs[place : place + 1] != [entry]:
             pairs.insert(place, entry)
 
     def delete(self, key: bytes, value: bytes = b"", db: int = 0) -> None:
         """Remove a key; in `due` with this value."""
-        self.databases[db][:] = [pair for pair in self.databases[db] if pair[0] != key or (
-            db == DUE and pair[1] != value)]
+        self.databases[db][:] = [
+            pair for pair in self.databases[db] if pair[0] != key or (db == DUE and pair[1] != value)
+        ]
 
     def cursor(self, db: int = 0) -> Cursor:
         """Return what goes through a database."""

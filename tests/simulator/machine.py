@@ -18,9 +18,9 @@ from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.support.disk import SimulatedDisk, broken
 
-RELEASED = 3                        # of router.sessions.outgoing's states
-PASSING = 0x40                      # of a peer's subscription options: it ends with the peer's process
-TROUBLE_STEPS = 60                  # of the world, at most, that the disk is in trouble
+RELEASED = 3  # of router.sessions.outgoing's states
+PASSING = 0x40  # of a peer's subscription options: it ends with the peer's process
+TROUBLE_STEPS = 60  # of the world, at most, that the disk is in trouble
 
 # Every step of the pump at which a process can die; operations of the disk have their own names, and `torn` in front
 # where they were under way.
@@ -71,7 +71,7 @@ class WatchedLog:
         self.death.at("appended")
 
 
-class WatchedDurability(Durability):            # type: ignore[misc]
+class WatchedDurability(Durability):  # type: ignore[misc]
     """Asked by the pump when all is appended and told, and nothing is settled."""
 
     def __init__(self, death: Death, log: Log, followers: tuple[Any, ...], required: int) -> None:
@@ -97,7 +97,7 @@ class FaultyDisk:
         self.disk = SimulatedDisk(random.randrange(1 << 30))
         self.disk.fail = self._fail
         self.disk.before_sync = while_syncing
-        self.errors_likely = 0.0            # of each operation that writes
+        self.errors_likely = 0.0  # of each operation that writes
         self.operations: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
 
@@ -111,8 +111,11 @@ class FaultyDisk:
             self.disk.power_off_at = self.disk.steps
             return None
         self.death.at(operation)
-        if self.errors_likely and operation in ("write", "sync", "create", "sync_folder") and (
-                self.random.random() < self.errors_likely):
+        if (
+            self.errors_likely
+            and operation in ("write", "sync", "create", "sync_folder")
+            and (self.random.random() < self.errors_likely)
+        ):
             self.errors[operation] += 1
             return broken()
         return None
@@ -205,17 +208,24 @@ class Machine:
         self.log = opened.log
         self.log.when_durable(lambda: self.death.at("synced"))
         self.follower = Follower(self.log) if self.has_follower else None
-        durability = WatchedDurability(self.death, self.log, (self.follower,) if self.follower else (),
-                                       int(self.has_follower))
+        durability = WatchedDurability(
+            self.death, self.log, (self.follower,) if self.follower else (), int(self.has_follower)
+        )
         return Pump(router, WatchedLog(self.log, self.death), durability, Teller(self.death, self.log)), opened
 
     def open(self, disk: SimulatedDisk, router: Router, controller: Controller, now_ms: int) -> Opened:
         """Read a log into a router, as a worker does."""
         return open_log(
-            disk, router, worker=self.worker, make_will=partial(PendingWill.recovered, controller.handshake.acl),
-            now_us=now_ms * 1000, now_ms=now_ms,
-            make_mark=lambda: self.random.getrandbits(32), durability=self.durability,
-            segment_bytes_max=self.segment_bytes_max)
+            disk,
+            router,
+            worker=self.worker,
+            make_will=partial(PendingWill.recovered, controller.handshake.acl),
+            now_us=now_ms * 1000,
+            now_ms=now_ms,
+            make_mark=lambda: self.random.getrandbits(32),
+            durability=self.durability,
+            segment_bytes_max=self.segment_bytes_max,
+        )
 
     def commit(self) -> None:
         """A step of the log's thread."""
@@ -281,37 +291,43 @@ class Machine:
         """
         expected = durable_state(router)
         if router.retaining.index is not None:
-            del expected["retained"]        # it has no state of its own, and what the log says is in the index
+            del expected["retained"]  # it has no state of its own, and what the log says is in the index
         disk = self.disk.copy()
         for what in ("recovered", "recovered again"):
             again = Router(Ledger(1_000_000, 1 << 40, 1000))
             opened = self.open(disk, again, controller, now_ms)
             # A loss of power that took what was not synced leaves holes; they are the same ones each time.
             known = {(damage.file, damage.offset) for damage in self.opened.damages}
-            check({(damage.file, damage.offset) for damage in opened.damages} <= known
-                  and opened.problems == self.opened.problems,
-                  f"{what}: {opened.damages} {opened.problems}, not {self.opened.damages} {self.opened.problems}")
+            check(
+                {(damage.file, damage.offset) for damage in opened.damages} <= known
+                and opened.problems == self.opened.problems,
+                f"{what}: {opened.damages} {opened.problems}, not {self.opened.damages} {self.opened.problems}",
+            )
             found = durable_state(again)
             if "retained" not in expected:
                 del found["retained"]
             for name in sorted(expected.keys() | found.keys()):
-                check(expected.get(name) == found.get(name),
-                      f"{what}, {name}: {found.get(name)}, but alive it is {expected.get(name)}")
+                check(
+                    expected.get(name) == found.get(name),
+                    f"{what}, {name}: {found.get(name)}, but alive it is {expected.get(name)}",
+                )
 
 
 def durable_state(router: Router) -> dict[str, Any]:
     """Return what must survive of a router's state: whether a delivery was sent is in doubt after a crash anyway."""
-    state: dict[str, Any] = {
-        "retained": sorted((m.topic_name, m.body) for m in router.retained.match(b"#")),
-    }
+    state: dict[str, Any] = {"retained": sorted((m.topic_name, m.body) for m in router.retained.match(b"#"))}
     for identifier, peer in router.peers.items():
         session = peer.session
         state[identifier.decode()] = {
             "subscriptions": sorted(entry for entry in router.tree.subscriptions_of(session) if not entry[1] & PASSING),
             # What has no record is owed as long as the process lives.
-            "owed": [] if session.owed is None else [
+            "owed": []
+            if session.owed is None
+            else [
                 (record, retain, identifiers, group)
-                for _, record, _, _, _, retain, identifiers, group in session.owed.deliveries() if record],
+                for _, record, _, _, _, retain, identifiers, group in session.owed.deliveries()
+                if record
+            ],
         }
     for identifier, session in router.sessions.items():
         if not session.durable and session.will is None:
@@ -324,9 +340,11 @@ def durable_state(router: Router) -> dict[str, Any]:
             "principal": getattr(session.principal, "encoded", lambda kept=session.principal: kept)(),
             "will": None if session.will is None else session.will.fields(),
             "next": 0 if owed is None else owed.numbers[1],
-            "owed": [] if owed is None else [
+            "owed": []
+            if owed is None
+            else [
                 (number, record, size, qos, state == RELEASED, retain, identifiers, group)
-                for number, record, size, qos, state, retain, identifiers, group in owed.deliveries()],
+                for number, record, size, qos, state, retain, identifiers, group in owed.deliveries()
+            ],
         }
     return state
-

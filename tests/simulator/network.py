@@ -14,20 +14,20 @@ from typing import Any
 from mesh.base_transport import Carrier, Lane
 from tests.simulator.machine import Death
 
-STALLED_STEPS = 80                      # at most, for a connection that does not move
-FRAMES_OF_A_TURN = 256                  # that a process takes of what has come, as mesh.transport does
+STALLED_STEPS = 80  # at most, for a connection that does not move
+FRAMES_OF_A_TURN = 256  # that a process takes of what has come, as mesh.transport does
 
 
-class SimulatedLane(Lane):              # type: ignore[misc]
+class SimulatedLane(Lane):  # type: ignore[misc]
     """One process's way to one worker."""
 
     def __init__(self, carrier: SimulatedCarrier, target: int) -> None:
         self.carrier = carrier
         self.target = target
         self.waiting: deque[bytes] = deque()
-        self.peer: SimulatedCarrier | None = None       # the process that it is connected to
+        self.peer: SimulatedCarrier | None = None  # the process that it is connected to
         self.under_way: deque[bytes] = deque()
-        self.answers: deque[bytes] = deque()            # on their way back
+        self.answers: deque[bytes] = deque()  # on their way back
         self.stalled_steps = 0
 
     def on_send(self, frame: bytes) -> None:
@@ -42,7 +42,7 @@ class SimulatedLane(Lane):              # type: ignore[misc]
         self.answers.clear()
 
 
-class SimulatedCarrier(Carrier):        # type: ignore[misc]
+class SimulatedCarrier(Carrier):  # type: ignore[misc]
     """One process's end of everything.
 
     Attributes:
@@ -113,7 +113,7 @@ class Network:
             return
         for lane in gone.lanes:
             if lane.peer is not None and lane.under_way and self.random.random() < 0.5:
-                frames = list(lane.under_way)[:self.random.randint(1, len(lane.under_way))]
+                frames = list(lane.under_way)[: self.random.randint(1, len(lane.under_way))]
                 self.late.append((lane.peer, gone.identity, deque(frames)))
             lane.disconnect()
         for lane in self.lanes():
@@ -162,5 +162,8 @@ class Network:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is on its way."""
-        return not self.late and not any(carrier.inbox for carrier in self.processes.values()) and not any(
-            lane.waiting or lane.under_way or lane.answers for lane in self.lanes())
+        return (
+            not self.late
+            and not any(carrier.inbox for carrier in self.processes.values())
+            and not any(lane.waiting or lane.under_way or lane.answers for lane in self.lanes())
+        )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.simulator.rights import SimulatedRights
 
 START_MS = 1_000_000_000
-DIGITS_READ = 9                         # of a number
+DIGITS_READ = 9  # of a number
 
 
 class ViolationError(AssertionError):
@@ -39,29 +39,30 @@ class Promises(ABC):
         self.steps = 0
         self.trace = hashlib.sha256()
         self.acknowledged_count = self.recoveries = 0
-        self.limited = False            # queues fill: what may be lost then is not counted, all else must hold
+        self.limited = False  # queues fill: what may be lost then is not counted, all else must hold
         self.digits = 1
         self.sent_again: set[bytes] = set()
-        self.refused_unheard: set[bytes] = set()        # their publisher lost the connection before it heard that
+        self.refused_unheard: set[bytes] = set()  # their publisher lost the connection before it heard that
         self.published_qos: dict[bytes, int] = {}
-        self.got_at_qos2: dict[str, set[bytes]] = {}    # by client, in its present session
+        self.got_at_qos2: dict[str, set[bytes]] = {}  # by client, in its present session
         self.wills_owed: set[bytes] = set()
         self.wills_came: set[bytes] = set()
-        self.has_forgiven = False       # a worker has lost what it had acknowledged
-        self.forgiven_twice: set[bytes] = set()         # may come twice at QoS 2: their worker forgot that it had them
-        self.may_repeat: dict[str, set[bytes]] = {}     # the same, by client: its worker had them of another one
+        self.has_forgiven = False  # a worker has lost what it had acknowledged
+        self.forgiven_twice: set[bytes] = set()  # may come twice at QoS 2: their worker forgot that it had them
+        self.may_repeat: dict[str, set[bytes]] = {}  # the same, by client: its worker had them of another one
         self.audience: dict[bytes, list[str]] = {}
         self.topics: dict[bytes, bytes] = {}
-        self.rights: SimulatedRights | None = None      # what may not be read; None: nothing is forbidden
+        self.rights: SimulatedRights | None = None  # what may not be read; None: nothing is forbidden
         self.before: dict[str, set[bytes]] = {}
         self.highest: dict[tuple[str, bytes, bytes, int], int] = {}
         # topic -> what may stand, by its number: what was acknowledged last, and what was sent later
         self.retained: dict[bytes, dict[int, bytes]] = {}
         self.ever_retained: dict[bytes, dict[int, bytes]] = {}
-        self.filters: set[bytes] = set()        # of subscribers of their own, which change their minds
+        self.filters: set[bytes] = set()  # of subscribers of their own, which change their minds
 
-    def introduce(self, publishers: list[Publisher], subscribers: list[Subscriber], members: list[Subscriber],
-                  watcher: Subscriber) -> None:
+    def introduce(
+        self, publishers: list[Publisher], subscribers: list[Subscriber], members: list[Subscriber], watcher: Subscriber
+    ) -> None:
         """Take in all clients; the members are one group, the watcher hears of wills."""
         self.publishers, self.subscribers, self.members, self.watcher = publishers, subscribers, members, watcher
         self.clients: list[Client] = [*publishers, *subscribers, *members, watcher]
@@ -132,14 +133,18 @@ class Promises(ABC):
         if not message.payload:
             return
         self.audience[message.payload] = [
-            client.identifier for client in self.subscribers
-            if self.is_promised(publisher, client) and client.qos and not client.refuses and matches(
-                client.topic_filter.encode(), message.topic)
-            and not self.hides(client, message.topic)]
+            client.identifier
+            for client in self.subscribers
+            if self.is_promised(publisher, client)
+            and client.qos
+            and not client.refuses
+            and matches(client.topic_filter.encode(), message.topic)
+            and not self.hides(client, message.topic)
+        ]
         self.topics[message.payload] = message.topic
         if matches(b"t/#", message.topic) and any(
-                self.is_promised(publisher, member) and not self.hides(member, message.topic)
-                for member in self.members):
+            self.is_promised(publisher, member) and not self.hides(member, message.topic) for member in self.members
+        ):
             self.audience[message.payload].append("group")
 
     def hides(self, client: Client, topic: bytes) -> bool:
@@ -175,31 +180,38 @@ class Promises(ABC):
             client.forgive()
             self.got_at_qos2.pop(client.identifier, None)
             for packet in getattr(client, "in_flight", {}).values():
-                self.forgiven_twice.add(packet.payload)         # it may be accepted again, or taken for a repeat
+                self.forgiven_twice.add(packet.payload)  # it may be accepted again, or taken for a repeat
                 self.audience.pop(packet.payload, None)
         # A log with holes may have the first copy of a later message, and only the second one of an earlier: it may be
         # that of the publisher's worker, or of the subscriber's.
         late = self.sent_again | {
-            packet.payload for publisher in self.publishers for packet in publisher.in_flight.values()}
+            packet.payload for publisher in self.publishers for packet in publisher.in_flight.values()
+        }
         for subscriber in [*self.subscribers, *self.members]:
             self.before.setdefault(subscriber.identifier, set()).update(
-                payload for payload in late
-                if subscriber in clients or payload.partition(b":")[0].decode() in homeless)
+                payload for payload in late if subscriber in clients or payload.partition(b":")[0].decode() in homeless
+            )
         self.highest = {key: number for key, number in self.highest.items() if key[0] not in homeless}
         if any(isinstance(client, Subscriber) and client.group for client in clients):
             homeless.add("group")
         got = {**self.got, "group": {payload for member in self.members for payload in self.got[member.identifier]}}
         for identifier, owed in self.owed.items():
             self.owed[identifier] = {
-                payload for payload in owed if payload in got.get(identifier, ()) or (
-                    identifier not in homeless and payload.partition(b":")[0].decode() not in homeless)}
+                payload
+                for payload in owed
+                if payload in got.get(identifier, ())
+                or (identifier not in homeless and payload.partition(b":")[0].decode() not in homeless)
+            }
         for payload, audience in self.audience.items():
             self.audience[payload] = [identifier for identifier in audience if identifier not in homeless]
         self.retained = {topic: dict(values) for topic, values in self.ever_retained.items()}
         if self.watcher.identifier in homeless:
             self.wills_owed.clear()
-        self.wills_owed = {payload for payload in self.wills_owed if not any(
-            payload.startswith(f"will of {identifier}:".encode()) for identifier in homeless)}
+        self.wills_owed = {
+            payload
+            for payload in self.wills_owed
+            if not any(payload.startswith(f"will of {identifier}:".encode()) for identifier in homeless)
+        }
 
     def excuse(self, client: Client, payload: bytes) -> None:
         """A client is not owed a message any more."""
@@ -218,35 +230,39 @@ class Promises(ABC):
         if self.rights is not None:
             self.rights.check(client, packet)
         if not packet.payload:
-            return              # a retained message is removed
+            return  # a retained message is removed
         got = self.got[client.identifier]
         times = got[packet.payload] = got.get(packet.payload, 0) + 1
         if packet.topic.startswith(b"w/"):
             if client is self.watcher:
                 self.wills_came.add(packet.payload)
-                self.check(times == 1 or packet.qos < 2 or self.has_forgiven,
-                           f"the will {packet.payload!r} came {times} times")
+                self.check(
+                    times == 1 or packet.qos < 2 or self.has_forgiven, f"the will {packet.payload!r} came {times} times"
+                )
             return
         # Whoever refuses a message may be sent it again; and who subscribes anew what is retained.
         if packet.qos == 2 and not client.refuses and not packet.retain:
             got_at_qos2 = self.got_at_qos2.setdefault(client.identifier, set())
             is_forgiven = packet.payload in self.forgiven_twice or packet.payload in self.may_repeat.get(
-                client.identifier, ())
-            self.check(packet.payload not in got_at_qos2 or is_forgiven,
-                       f"{client.identifier} got {packet.payload[-20:]!r} twice at QoS 2")
+                client.identifier, ()
+            )
+            self.check(
+                packet.payload not in got_at_qos2 or is_forgiven,
+                f"{client.identifier} got {packet.payload[-20:]!r} twice at QoS 2",
+            )
             got_at_qos2.add(packet.payload)
         publisher, _, number = packet.payload.partition(b":")
-        count = int(number[-DIGITS_READ:])           # zeros are in front of it
+        count = int(number[-DIGITS_READ:])  # zeros are in front of it
         if times > 1 or (isinstance(client, Subscriber) and client.group):
             return
         if packet.payload in self.before.get(client.identifier, ()):
-            return              # first sent before the subscription, sent again after it: it may come late
+            return  # first sent before the subscription, sent again after it: it may come late
         if (self.limited or self.rights is not None) and packet.qos < 2 and packet.payload in self.sent_again:
-            return              # the first one was dropped or left out, and the second one is another message
+            return  # the first one was dropped or left out, and the second one is another message
         if packet.payload in self.refused_unheard:
-            return              # the broker took the second one only, perhaps behind what was sent after the first
+            return  # the broker took the second one only, perhaps behind what was sent after the first
         if packet.qos == 0 and isinstance(client, Subscriber) and client.qos == 0:
-            return              # what waits for its record elsewhere does not wait here: who sends again may do so late
+            return  # what waits for its record elsewhere does not wait here: who sends again may do so late
         # Per publisher, topic and published QoS: the delivered one is the lower of two.
         key = (client.identifier, publisher, packet.topic, self.published_qos.get(packet.payload, 0))
         self.check(self.highest.get(key, 0) < count, f"{client.identifier}: {packet.payload[-20:]!r} out of order")

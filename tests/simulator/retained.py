@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 READER_FILTERS = ("r/#", "r/#", "#", "r/all", "r/p0/1")
 SHARED_TOPIC = b"r/all"
-SUBSCRIBES_LIKELY = (0.05, 0.3)         # of a reader that could do something
+SUBSCRIBES_LIKELY = (0.05, 0.3)  # of a reader that could do something
 
 
 @dataclass
@@ -59,15 +59,14 @@ class History:
     def published(self, packet: Publish, number: int, unaware: Collection[str]) -> None:
         """A message is on its way. Before the first one there was nothing."""
         nothing = [Sent(Publish(packet.topic, b"", 1), 0, 0, 0)]
-        self.topics.setdefault(packet.topic, nothing).append(
-            Sent(packet, number, self.tick(), unaware=unaware))
+        self.topics.setdefault(packet.topic, nothing).append(Sent(packet, number, self.tick(), unaware=unaware))
 
     def acknowledged(self, packet: Publish) -> None:
         """Its publisher knows that it stands."""
         for entry in self.topics.get(packet.topic, ()):
             if entry.packet is packet:
                 entry.acknowledged = self.tick()
-                entry.doubtful = False          # it was sent since, or the log has kept it
+                entry.doubtful = False  # it was sent since, or the log has kept it
 
     def forget(self, publishers: Collection[str]) -> None:
         """A worker has lost what it had acknowledged; these publishers are its own."""
@@ -97,17 +96,23 @@ class History:
     def is_superseded(self, topic: bytes, payload: bytes, before: int) -> bool:
         """Return whether a message could not stand any more at some time."""
         entries = self.topics[topic]
-        followed = max((entry.sent for entry in entries
-                        if entry.acknowledged is not None and entry.acknowledged < before), default=0)
-        return all(entry.acknowledged is not None and entry.acknowledged < followed
-                   for entry in entries if entry.packet.payload == payload)
+        followed = max(
+            (entry.sent for entry in entries if entry.acknowledged is not None and entry.acknowledged < before),
+            default=0,
+        )
+        return all(
+            entry.acknowledged is not None and entry.acknowledged < followed
+            for entry in entries
+            if entry.packet.payload == payload
+        )
 
     def number_of(self, topic: bytes, payload: bytes, at_least: int) -> int:
         """Return the number of a message; of those without a payload the first from one on, -1 if there is none."""
         if payload:
             return int(payload.partition(b":")[2][-DIGITS_READ:])
-        return next((entry.number for entry in self.topics[topic]
-                     if not entry.packet.payload and entry.number >= at_least), -1)
+        return next(
+            (entry.number for entry in self.topics[topic] if not entry.packet.payload and entry.number >= at_least), -1
+        )
 
 
 @dataclass
@@ -117,17 +122,17 @@ class Reader(Client):
     topic_filter: str = "r/#"
     qos: int = 1
     subscribed: bool = False
-    asked: int = 0                              # when it subscribed last
-    asked_before: int = 0                       # ... and before that in this session: of that something may be left
-    asked_steps: tuple[int, int] = (0, 0)       # of the world, the last two times
-    is_standing: bool = False                   # it asked by a subscription that was there already
-    asked_on: int = 0                           # number of the connection
+    asked: int = 0  # when it subscribed last
+    asked_before: int = 0  # ... and before that in this session: of that something may be left
+    asked_steps: tuple[int, int] = (0, 0)  # of the world, the last two times
+    is_standing: bool = False  # it asked by a subscription that was there already
+    asked_on: int = 0  # number of the connection
     # When it subscribed in this session, and which delivery came next; from the first on of which something is left.
     asks: list[tuple[int, int]] = field(default_factory=list)
-    bound: int = 0                              # what it is shown was not superseded then
-    highest: dict[bytes, int] = field(default_factory=dict)     # topic -> number, of what was seen
-    shown: dict[bytes, int] = field(default_factory=dict)       # ... with RETAIN, which is durable
-    current: dict[bytes, bytes] = field(default_factory=dict)   # topic -> payload that came last since it asked
+    bound: int = 0  # what it is shown was not superseded then
+    highest: dict[bytes, int] = field(default_factory=dict)  # topic -> number, of what was seen
+    shown: dict[bytes, int] = field(default_factory=dict)  # ... with RETAIN, which is durable
+    current: dict[bytes, bytes] = field(default_factory=dict)  # topic -> payload that came last since it asked
 
     def on_connected(self, session_present: bool) -> None:
         """Subscribe, unless a kept session is subscribed."""
@@ -139,7 +144,7 @@ class Reader(Client):
 
     def subscribe(self, *, renewed: bool) -> None:
         """Ask for what is retained; `renewed`: by a new subscription in place of the one that stands."""
-        history: History = self.world.history       # type: ignore[attr-defined]
+        history: History = self.world.history  # type: ignore[attr-defined]
         self.asked_before = self.asked
         self.asked, self.asked_on = history.tick(), self.connections
         self.asks.append((self.asked, self.waiting()[1]))
@@ -163,18 +168,18 @@ class Reader(Client):
 
     def waiting(self) -> tuple[int, int]:
         """Return the number of the first retained message that waits for it, and that of its next delivery."""
-        worker: Worker = self.world.workers[self.home]      # type: ignore[attr-defined]
+        worker: Worker = self.world.workers[self.home]  # type: ignore[attr-defined]
         return worker.retained_of(self.identifier)
 
     def on_packet(self, packet: Any) -> None:
         """Take note of the SUBACK."""
         if isinstance(packet, Suback):
             if packet.reasons[0] >= 0x80 and self.world.in_trouble():
-                self.cut_quietly()          # and tries again
+                self.cut_quietly()  # and tries again
                 return
             self.world.check(packet.reasons == (self.qos,), f"{self.identifier}: {packet}")
             self.subscribed = True
-            self.world.subscribed(self)         # type: ignore[arg-type]
+            self.world.subscribed(self)  # type: ignore[arg-type]
             # What it has asked for comes into its queue before it asks again, or as it does, and waits there for ever.
             first, _ = self.waiting()
             while len(self.asks) > 2 and self.asks[2][1] <= first:
@@ -203,7 +208,7 @@ class Reader(Client):
     def saw(self, packet: Publish) -> None:
         """A retained message, or what was published while it was subscribed."""
         world, topic, payload = self.world, packet.topic, packet.payload
-        history: History = world.history            # type: ignore[attr-defined]
+        history: History = world.history  # type: ignore[attr-defined]
         if topic not in history.topics:
             return
         self.current[topic] = payload
@@ -212,19 +217,19 @@ class Reader(Client):
             world.check(not history.is_superseded(topic, payload, self.bound), f"{said}, which was superseded")
         if topic == SHARED_TOPIC:
             return
-        if packet.retain and self.is_standing and (packet.dup or world.was_silent(self)):   # type: ignore[attr-defined]
-            return                              # what a worker that does not answer has yet to send is still owed
+        if packet.retain and self.is_standing and (packet.dup or world.was_silent(self)):  # type: ignore[attr-defined]
+            return  # what a worker that does not answer has yet to send is still owed
         highest = self.highest.get(topic, 0)
         if packet.retain and (self.qos == 0 or topic.endswith(b"/0")) and (
-                world.was_silent(self) or world.recoveries):        # type: ignore[attr-defined]
+                world.was_silent(self) or world.recoveries):  # type: ignore[attr-defined]  # fmt: skip
             highest = self.shown.get(topic, 0)
         repeated = packet.dup or payload in world.sent_again
         if repeated and not payload:
-            return                              # which one that is, nobody can say
+            return  # which one that is, nobody can say
         number = history.number_of(topic, payload, highest)
         world.check(repeated or number >= highest, f"{said}, behind {highest}")
         if not packet.qos and self.qos and not topic.endswith(b"/0"):
-            return                              # it came before its worker knew at what QoS: ahead of what is queued
+            return  # it came before its worker knew at what QoS: ahead of what is queued
         if history.is_doubtful(topic, number):
             return
         self.highest[topic] = max(self.highest.get(topic, 0), number)
@@ -245,26 +250,37 @@ class Retaining:
         self.publishes_likely = draw.choice((0.05, 0.2, 0.5))
         self.subscribes_likely = draw.choice(SUBSCRIBES_LIKELY)
         self.stops_likely = draw.choice((0.0, 0.005, 0.02))
-        self.deaths_weigh = draw.choice((0.0, 0.05, 0.3, 1.0))      # most go on long enough to be looked at
-        self.acts_max = draw.choice((0, 20, 60))                    # of publishers and readers, at each step
+        self.deaths_weigh = draw.choice((0.0, 0.05, 0.3, 1.0))  # most go on long enough to be looked at
+        self.acts_max = draw.choice((0, 20, 60))  # of publishers and readers, at each step
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
         self.readers = [
-            Reader(world, f"reader{number}", draw.choice((4, 5)), durable=draw.random() < 0.5,
-                   topic_filter=draw.choice(READER_FILTERS), qos=draw.choice((0, 1, 1, 2)))
-            for number in range(2 * count)]
-        self.busy: list[Client] = []                # who acts more often than others
+            Reader(
+                world,
+                f"reader{number}",
+                draw.choice((4, 5)),
+                durable=draw.random() < 0.5,
+                topic_filter=draw.choice(READER_FILTERS),
+                qos=draw.choice((0, 1, 1, 2)),
+            )
+            for number in range(2 * count)
+        ]
+        self.busy: list[Client] = []  # who acts more often than others
 
     @property
     def history(self) -> History:
         """What was retained."""
-        return self.world.history                   # type: ignore[attr-defined,no-any-return]
+        return self.world.history  # type: ignore[attr-defined,no-any-return]
 
     def act(self, client: Client) -> None:
         """Have a publisher retain something, or a reader subscribe anew."""
         if isinstance(client, Publisher) and self.random.random() < self.publishes_likely:
             self.publish(client)
-        if isinstance(client, Reader) and client.subscribed and client.connected and (
-                self.random.random() < self.subscribes_likely):
+        if (
+            isinstance(client, Reader)
+            and client.subscribed
+            and client.connected
+            and (self.random.random() < self.subscribes_likely)
+        ):
             client.subscribe(renewed=self.random.random() < 0.7)
 
     def publish(self, publisher: Publisher) -> None:
@@ -292,11 +308,18 @@ class Retaining:
             values = {found[topic] for found in stands}
             check(len(values) == 1, f"{topic!r} has {values} retained")
             (value,) = values
-            check(not self.history.is_superseded(topic, value, self.history.now + 1),
-                  f"{topic!r} has {value[-20:]!r} retained, which was superseded")
+            check(
+                not self.history.is_superseded(topic, value, self.history.now + 1),
+                f"{topic!r} has {value[-20:]!r} retained, which was superseded",
+            )
             for reader in self.readers:
-                if (self.world.has_forgiven or topic == SHARED_TOPIC or topic.endswith(b"/0") or reader.qos == 0
-                        or not matches(reader.topic_filter.encode(), topic)):
+                if (
+                    self.world.has_forgiven
+                    or topic == SHARED_TOPIC
+                    or topic.endswith(b"/0")
+                    or reader.qos == 0
+                    or not matches(reader.topic_filter.encode(), topic)
+                ):
                     continue
                 if reader.asked_on != reader.connections or (not value and reader.asked_before):
                     # It has lost the connection that it asked on; or that was cleared before it asked.
@@ -304,5 +327,7 @@ class Retaining:
                 if self.history.is_missed(topic, value, reader.identifier):
                     continue
                 seen = reader.current.get(topic, b"")
-                check(seen == value, f"{reader.identifier} was sent {seen[-20:]!r} last of {topic!r}, and there is"
-                      f" {value[-20:]!r}")
+                check(
+                    seen == value,
+                    f"{reader.identifier} was sent {seen[-20:]!r} last of {topic!r}, and there is {value[-20:]!r}",
+                )

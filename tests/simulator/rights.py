@@ -35,17 +35,23 @@ class SimulatedRights:
         self.hidden: dict[str, set[bytes]] = {}
         self.forced: set[tuple[str, bytes]] = set()
         self.count = 0
-        self.pending: dict[tuple[str, bytes], int] = {}      # hidden, and not in force yet -> which change it is
+        self.pending: dict[tuple[str, bytes], int] = {}  # hidden, and not in force yet -> which change it is
         self.changes = 0
 
     def introduce(self, subscribers: list[Subscriber], members: list[Subscriber]) -> None:
         """These may be forbidden something; of each topic, a member of the group may always read it."""
         self.may_hide = [
-            (client, topic) for client in subscribers for topic in TOPICS
-            if client.topic_filter != topic.decode() and matches(client.topic_filter.encode(), topic)]
+            (client, topic)
+            for client in subscribers
+            for topic in TOPICS
+            if client.topic_filter != topic.decode() and matches(client.topic_filter.encode(), topic)
+        ]
         self.may_hide += [
-            (member, topic) for index, member in enumerate(members) for number, topic in enumerate(TOPICS)
-            if matches(member.topic_filter.encode(), topic) and number % len(members) != index]
+            (member, topic)
+            for index, member in enumerate(members)
+            for number, topic in enumerate(TOPICS)
+            if matches(member.topic_filter.encode(), topic) and number % len(members) != index
+        ]
         for client, topic in self.may_hide:
             if self.random.random() < 0.3:
                 self.hidden.setdefault(client.identifier, set()).add(topic)
@@ -110,7 +116,7 @@ class SimulatedRights:
         def settled() -> None:
             count[0] -= 1
             if count[0] <= 0 and self.pending.get((client.identifier, topic)) == mine:
-                client.read()                    # what was written before
+                client.read()  # what was written before
                 self.forced.add((client.identifier, topic))
 
         for controller in left:
@@ -123,8 +129,10 @@ class SimulatedRights:
         identifier = "group" if getattr(client, "group", "") else client.identifier
         world = self.world
         world.owed[identifier] = {
-            payload for payload in world.owed[identifier]
-            if world.topics[payload] != topic or payload in world.got.get(identifier, ())}
+            payload
+            for payload in world.owed[identifier]
+            if world.topics[payload] != topic or payload in world.got.get(identifier, ())
+        }
         for payload, audience in world.audience.items():
             if world.topics[payload] == topic and identifier in audience:
                 audience.remove(identifier)
@@ -135,8 +143,10 @@ class SimulatedRights:
 
     def check(self, client: Client, packet: Publish) -> None:
         """A client has been sent something; what it has been sent before may come again."""
-        self.world.check(packet.dup or (client.identifier, packet.topic) not in self.forced,
-                         f"{client.identifier} got {packet.topic!r}, which it may not read: {packet.payload[-20:]!r}")
+        self.world.check(
+            packet.dup or (client.identifier, packet.topic) not in self.forced,
+            f"{client.identifier} got {packet.topic!r}, which it may not read: {packet.payload[-20:]!r}",
+        )
 
 
 def judge(controller: Controller) -> None:
@@ -144,5 +154,3 @@ def judge(controller: Controller) -> None:
     controller.review.begin()
     while controller.review.go_on():
         pass
-
-

@@ -22,9 +22,9 @@ from tests.simulator.worker import Worker
 from tests.support.disk import PowerLoss
 
 DEATHS_LIKELY = (0.0002, 0.0006, 0.002, 0.005)  # for each step of a worker, in a run with deaths
-STOPPED_STEPS = 100                     # of the world, at most, that a worker has no turn
-DOWN_STEPS = 30                         # of the world, at most, until a worker that died is started again
-GROUP_ENDS = ("session_ended", "no_member", "unreadable")       # why nobody of a group got a message
+STOPPED_STEPS = 100  # of the world, at most, that a worker has no turn
+DOWN_STEPS = 30  # of the world, at most, until a worker that died is started again
+GROUP_ENDS = ("session_ended", "no_member", "unreadable")  # why nobody of a group got a message
 FILTERS = ("t/#", "t/+", "t/0", "t/1", "r/#", "#")
 
 
@@ -41,7 +41,7 @@ class SeveralWorld(Promises):
             mqtt=Mqtt(queue_messages_max=1_000_000, queue_bytes_max=1 << 40, topic_alias_maximum=0,
                       inflight_max=draw.choice((3, 20, 1000)), shared_subscription_strategy=draw.choice(
                           ("round_robin", "random", "sticky", "hash_client", "hash_topic"))),
-            limits=Limits(connect_timeout_s=10_000))
+            limits=Limits(connect_timeout_s=10_000))  # fmt: skip
         # Long ones put a turn's records into several sectors; some close a window after a handful, when nothing moves.
         self.digits = draw.choice((1, 1, 1, 150, 60_000))
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
@@ -51,8 +51,8 @@ class SeveralWorld(Promises):
         # In the others each worker retains for itself, as without a data folder.
         self.environment = SharedEnvironment() if seed % 4 != 1 else None
         self.history = History()
-        self.all_workers = [Worker(self, number) for number in range(self.count)]      # those that are left, too
-        forgetful = draw.random() < 0.25        # a world in which numbers of records are given again
+        self.all_workers = [Worker(self, number) for number in range(self.count)]  # those that are left, too
+        forgetful = draw.random() < 0.25  # a world in which numbers of records are given again
         self.introduce(
             [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))],
             [Subscriber(self, f"s{i}", draw.choice((4, 5)), durable=draw.random() < 0.6,
@@ -60,7 +60,7 @@ class SeveralWorld(Promises):
              for i in range(draw.randint(1, 4))],
             [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)), group="g")
              for i in range(draw.choice((0, 2, 3)))],
-            Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2))
+            Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2))  # fmt: skip
         self.retaining = Retaining(self, seed, self.count) if self.environment is not None else None
         self.stops = 0
         if self.retaining is not None:
@@ -71,14 +71,14 @@ class SeveralWorld(Promises):
         self.reshards_likely = self.resharding.choice((0.0, 0.0, 0.003))
         self.reshards = 0
         self.leaving = Random(f"leaving of {seed}")
-        self.leaves_likely = self.leaving.choice((0.0, 0.0, 0.02, 0.1))     # whenever something happens to a member
+        self.leaves_likely = self.leaving.choice((0.0, 0.0, 0.02, 0.1))  # whenever something happens to a member
         for client in self.clients:
             client.home = draw.randrange(self.count)
             client.has_will = client is not self.watcher and client.durable and draw.random() < 0.2
             if isinstance(client, Reader):
                 client.home, client.has_will = int(client.identifier.removeprefix("reader")) % self.count, False
             if self.reshards_likely and client is not self.watcher and client.durable and client.version == 5 and (
-                    not isinstance(client, Reader)):
+                    not isinstance(client, Reader)):  # fmt: skip
                 client.has_will = client.has_will or self.resharding.random() < 0.5
                 client.will_delay_s = self.resharding.choice((0, 2))
         for worker in self.workers:
@@ -102,7 +102,7 @@ class SeveralWorld(Promises):
     @property
     def workers(self) -> list[Worker]:
         """Return those of the present number."""
-        return self.all_workers[:self.count]
+        return self.all_workers[: self.count]
 
     @property
     def machines(self) -> list[Machine]:
@@ -136,8 +136,10 @@ class SeveralWorld(Promises):
         if here.router is None or not self.heard.has(here, home, client):
             return False
         options = here.router.tree.options_of(here.peer_session(home), client.full_filter)
-        self.check(options >= 0 and options & 3 > 0,
-                   f"worker {here.number} does not know that {client.identifier} wants {client.topic_filter}")
+        self.check(
+            options >= 0 and options & 3 > 0,
+            f"worker {here.number} does not know that {client.identifier} wants {client.topic_filter}",
+        )
         return True
 
     def will_owed(self, client: Client, payload: bytes) -> None:
@@ -157,7 +159,7 @@ class SeveralWorld(Promises):
         if message.retain:
             self.history.published(message, number, {
                 reader.identifier for reader in self.retaining.readers if reader.connected and reader.subscribed
-                and not self.is_promised(publisher, reader)} if self.retaining is not None else set())
+                and not self.is_promised(publisher, reader)} if self.retaining is not None else set())  # fmt: skip
 
     def acknowledged(self, message: Publish, number: int) -> None:
         """A publisher got PUBACK or PUBREC."""
@@ -177,12 +179,14 @@ class SeveralWorld(Promises):
             client.saw(packet)
             return
         if packet.retain and packet.topic.endswith(b"/0") and self.recoveries:
-            return              # a newer one, published at QoS 0 and shown live, may be lost with its worker
+            return  # a newer one, published at QoS 0 and shown live, may be lost with its worker
         super().delivered(client, packet)
         if isinstance(client, Subscriber) and client.group and packet.qos == 2:
             times = self.group_got[packet.payload] = self.group_got.get(packet.payload, 0) + 1
-            self.check(times == 1 or self.has_forgiven or any(member.qos < 2 for member in self.members),
-                       f"the group got {packet.payload!r} {times} times at QoS 2")
+            self.check(
+                times == 1 or self.has_forgiven or any(member.qos < 2 for member in self.members),
+                f"the group got {packet.payload!r} {times} times at QoS 2",
+            )
 
     def was_silent(self, reader: Reader) -> bool:
         """Return whether some link of a reader's worker was not up at any time since it asked, or had asked before."""
@@ -192,7 +196,8 @@ class SeveralWorld(Promises):
         """A client does not want what it has not got, and is not owed it any more."""
         client.subscribed = False
         self.before.setdefault(client.identifier, set()).update(
-            packet.payload for publisher in self.publishers for packet in publisher.in_flight.values())
+            packet.payload for publisher in self.publishers for packet in publisher.in_flight.values()
+        )
         if client.group:
             return
         self.owed[client.identifier] &= self.got[client.identifier].keys()
@@ -222,7 +227,7 @@ class SeveralWorld(Promises):
             self.cut(client)
         elif self.faults and what < 0.98:
             if client.durable:
-                client.connect()                # a takeover: the broker does not know of the broken connection
+                client.connect()  # a takeover: the broker does not know of the broken connection
         elif self.faults and what < 0.99:
             self.change_mind(client)
         else:
@@ -296,15 +301,20 @@ class SeveralWorld(Promises):
             homes = {client.identifier.encode(): draw.randrange(count) for client in self.clients}
             begins: list[dict[bytes, int]] = []
             try:
-                self.risk_death(draw.choice((0.0, likelihood)))         # else it hardly ever comes to move anything
+                self.risk_death(draw.choice((0.0, likelihood)))  # else it hardly ever comes to move anything
                 for left in self.all_workers[count:] if self.environment is not None else ():
                     left.apply_retained()
                 books = {worker.number: Books(self.config, worker.machine.disk, worker.name, worker.number,
                                               self.now_ms * 1000, self.now_ms, flush_bytes=flush_bytes)
-                         for worker in self.all_workers}
+                         for worker in self.all_workers}  # fmt: skip
                 self.risk_death(draw.choice((likelihood, min(10 * likelihood, 0.02))))
-                Adoption(books, count, homes.__getitem__, None if begun is None else begun.__getitem__,
-                         partial(begins.append, homes)).run()
+                Adoption(
+                    books,
+                    count,
+                    homes.__getitem__,
+                    None if begun is None else begun.__getitem__,
+                    partial(begins.append, homes),
+                ).run()
                 break
             except (Killed, PowerLoss):
                 self.deaths_in_adoption += 1
@@ -358,14 +368,14 @@ class SeveralWorld(Promises):
         for _ in range(draw.randint(1, 15)):
             self.act()
         for _ in range(0 if self.retaining is None else self.retaining.random.randint(0, self.retaining.acts_max)):
-            self.act(self.retaining.random.choice(self.retaining.busy))     # type: ignore[union-attr]
+            self.act(self.retaining.random.choice(self.retaining.busy))  # type: ignore[union-attr]
         self.now_ms += draw.randint(0, 60)
         self.network.step(self.faults)
         for worker in draw.sample(self.workers, draw.randint(1, self.count)):
             if self.retaining is not None and worker.is_up and self.is_stopped(worker, self.retaining):
                 continue
             if worker.is_up:
-                self.survive(worker, lambda worker=worker: self.step_worker(worker))     # type: ignore[misc]
+                self.survive(worker, lambda worker=worker: self.step_worker(worker))  # type: ignore[misc]
             elif worker.down_steps:
                 worker.down_steps -= 1
             else:
@@ -421,8 +431,14 @@ class SeveralWorld(Promises):
         """A worker that died may have lost what it had acknowledged."""
         if worker.machine.forgot:
             self.forgive([client for client in self.clients if client.home == worker.number])
-            self.heard.forgot(worker, [(client, self.workers[client.home]) for client in self.clients
-                                       if isinstance(client, Subscriber | Reader)])
+            self.heard.forgot(
+                worker,
+                [
+                    (client, self.workers[client.home])
+                    for client in self.clients
+                    if isinstance(client, Subscriber | Reader)
+                ],
+            )
 
     def start(self, worker: Worker) -> None:
         """Start a worker that has died; it may die of that."""
@@ -436,7 +452,7 @@ class SeveralWorld(Promises):
         except OSError:
             worker.die()
             self.notice_loss(worker)
-            worker.machine.heal()       # somebody makes room, or puts in another disk, and starts it again
+            worker.machine.heal()  # somebody makes room, or puts in another disk, and starts it again
 
     def run(self, steps: int) -> None:
         """Let things happen, faults included."""
@@ -460,7 +476,7 @@ class SeveralWorld(Promises):
         return all(worker.is_ready and worker.owes_nothing for worker in self.workers) and all(
             client.connected and not client.to_broker and not client.answers and not client.has_unanswered
             and not getattr(client, "in_flight", None) and getattr(client, "subscribed", True)
-            and not client.connection.pending_bytes for client in self.clients)
+            and not client.connection.pending_bytes for client in self.clients)  # fmt: skip
 
     def round(self) -> None:
         """Everything moves on a little."""
@@ -493,11 +509,13 @@ class SeveralWorld(Promises):
             self.round()
             if self.quiet() and self.network.is_quiet:
                 return
+        # fmt: off
         raise ViolationError(f"seed {self.seed}: not quiet after {rounds} rounds: " + ", ".join(
             f"{c.identifier} {c.connected} {len(c.to_broker)} {c.answers} {c.unanswered} "
             f"{getattr(c, 'subscribed', True)} {list(getattr(c, 'in_flight', ()))}" for c in self.clients) + ", ".join(
                 f"worker {w.number} {w.is_ready} {len(w.router.effects)} "
                 f"{[neighbour.state() for neighbour in w.mesh.neighbours.values()]}" for w in self.workers))
+        # fmt: on
 
     def settle(self, rounds: int = 3000) -> None:
         """Run without faults until it is quiet; then all that is owed has arrived, and everything goes on."""
@@ -525,7 +543,7 @@ class SeveralWorld(Promises):
             chosen = {member.identifier for member in self.members if payload in self.got[member.identifier]}
             self.check(len(chosen) == bool(self.members), f"the group got {payload!r} by {sorted(chosen)} at the end")
             chosen_by.setdefault(keys.get(strategy, payload), set()).update(chosen)
-        if self.config.mqtt.inflight_max > len(sent):       # else a full window sends some elsewhere
+        if self.config.mqtt.inflight_max > len(sent):  # else a full window sends some elsewhere
             for key, chosen in chosen_by.items():
                 self.check(len(chosen) <= 1, f"by {strategy}, {sorted(chosen)} got what belongs to {key!r} at the end")
         for client in self.subscribers:
@@ -557,7 +575,7 @@ class SeveralWorld(Promises):
         if self.retaining is not None:
             self.retaining.check_the_end([
                 {topic: b"" if (message := worker.router.retaining.message_of(topic)) is None else message.body
-                 for topic in self.history.topics} for worker in self.workers])
+                 for topic in self.history.topics} for worker in self.workers])  # fmt: skip
         for worker in self.workers:
             worker.check_the_end(sum(client.home == worker.number for client in self.clients), self.has_forgiven)
         self.check_the_totals()

@@ -7,7 +7,7 @@ import pytest
 from broker.wire.packets import Publish, encode
 from tests.simulator.two_workers import TOPIC, TwoWorkers
 
-SEEDS = (8, 14)         # whose publisher speaks 5.0
+SEEDS = (8, 14)  # whose publisher speaks 5.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

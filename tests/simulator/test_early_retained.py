@@ -52,7 +52,7 @@ def test_of_a_worker_that_does_not_answer_is_given_what_it_had_synced(two: TwoWo
 def test_what_was_shown_is_what_stands_although_the_index_has_yet_to_have_it(two: TwoWorkers) -> None:
     two.retain(synced=True)
     worker = two.world.workers[0]
-    worker.write_index = lambda: None       # type: ignore[method-assign]
+    worker.write_index = lambda: None  # type: ignore[method-assign]
     shown = two.retain(synced=True)
     assert two.ask(synced=True, steps=150) == [shown], "a heartbeat has said that it is synced"
     two.retain(synced=False)

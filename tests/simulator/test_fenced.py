@@ -142,21 +142,25 @@ def test_nor_does_it_when_who_is_given_it_dies_before_it_is_heard(two: TwoWorker
 def test_what_a_process_sent_at_qos_0_and_took_along_does_not_follow_what_the_next_one_said(two: TwoWorkers) -> None:
     two.retain(synced=True)
     two.is_held = True
-    for _ in range(50):                         # with numbers that the next one gives again
+    for _ in range(50):  # with numbers that the next one gives again
         two.publisher.number += 1
         two.publisher.send_message(TOPIC, 0, True, False)
     for _ in range(5):
         two.step(synced=False)
     worker = two.world.workers[0]
-    on_the_way = [frame for lane in two.world.network.lanes() if lane.carrier.number == 0 and lane.target == 1
-                  for frame in (*lane.under_way, *lane.waiting)]
+    on_the_way = [
+        frame
+        for lane in two.world.network.lanes()
+        if lane.carrier.number == 0 and lane.target == 1
+        for frame in (*lane.under_way, *lane.waiting)
+    ]
     identity = worker.carrier.identity
     two.is_stopped = True
     restart(two, 0)
     newer = two.retain(synced=True, qos=1)
     two.is_stopped, two.is_held, two.is_cut = False, False, True
     assert two.ask(synced=True) == [newer]
-    for frame in on_the_way:                    # they were in its socket all the time
+    for frame in on_the_way:  # they were in its socket all the time
         two.world.workers[1].carrier.inbox.append((identity, False, frame))
     for _ in range(5):
         two.step(synced=True)

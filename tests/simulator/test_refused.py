@@ -8,7 +8,7 @@ from broker.wire.packets import Publish
 from tests.simulator.promises import ViolationError
 from tests.simulator.world import World
 
-SEED = 3                                # a disk that is synced, nobody dies, and rights stay as they are
+SEED = 3  # a disk that is synced, nobody dies, and rights stay as they are
 
 
 class Refusing:
@@ -75,7 +75,7 @@ def test_it_may_come_behind_what_was_taken_meanwhile(refusing: Refusing, is_cut:
     if is_cut:
         refusing.publisher.cut()
     else:
-        refusing.publisher.connect()            # a takeover: the broker has written it, and nobody reads it
+        refusing.publisher.connect()  # a takeover: the broker has written it, and nobody reads it
     refusing.world.settle()
     got = refusing.world.got[refusing.subscriber.identifier]
     assert refused in got

@@ -31,12 +31,13 @@ class TwoWorkers:
         world.run_until_quiet(1000)
         self.publisher: Publisher = next(client for client in world.publishers if client.home == 0)
         self.reader: Reader = next(
-            reader for reader in world.retaining.readers if reader.home == 1 and reader.topic_filter in ("#", "r/#"))
+            reader for reader in world.retaining.readers if reader.home == 1 and reader.topic_filter in ("#", "r/#")
+        )
         self.seen: list[tuple[bytes, bool]] = []
         self.is_held = self.holds_answers = self.is_cut = self.is_stopped = self.is_full = False
         for worker in world.workers:
             worker.patience_ms = 1000
-        self.reader.saw = self.saw          # type: ignore[method-assign]
+        self.reader.saw = self.saw  # type: ignore[method-assign]
         for _ in range(20):
             self.step(synced=True)
         assert all(record for _, record in world.workers[1].router.retaining.fences.passed.values())
@@ -79,13 +80,19 @@ class TwoWorkers:
         if self.is_cut or self.is_stopped:
             return
         network = self.world.network
-        held = [(lane, [*lane.under_way, *lane.waiting]) for lane in network.lanes()
-                if self.is_held and lane.carrier.number == 0 and lane.target == 1]
+        held = [
+            (lane, [*lane.under_way, *lane.waiting])
+            for lane in network.lanes()
+            if self.is_held and lane.carrier.number == 0 and lane.target == 1
+        ]
         for lane, _ in held:
             lane.under_way.clear()
             lane.waiting.clear()
-        answers = [(lane, list(lane.answers)) for lane in network.lanes()
-                   if self.holds_answers and lane.carrier.number == 1 and lane.target == 0]
+        answers = [
+            (lane, list(lane.answers))
+            for lane in network.lanes()
+            if self.holds_answers and lane.carrier.number == 1 and lane.target == 0
+        ]
         for lane, _ in answers:
             lane.answers.clear()
         network.step(False)

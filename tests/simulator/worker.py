@@ -50,22 +50,23 @@ class Worker:
         self.log = Log()
         self.router: Any = None
         self.is_up = False
-        self.is_ready = False           # clients are let in
+        self.is_ready = False  # clients are let in
         self.down_steps = 0
-        self.stopped_steps = 0          # it is there, and has no turn (SIGSTOP)
+        self.stopped_steps = 0  # it is there, and has no turn (SIGSTOP)
         self.index: Any = None
-        self.patience_ms = 1 << 40      # so long it waits at its start for peers that do not answer
+        self.patience_ms = 1 << 40  # so long it waits at its start for peers that do not answer
         self.started_ms = 0
-        self.dropped_before: Counter[str] = Counter()       # by processes that are gone
-        self.silent_steps: dict[int, int] = {}      # other worker -> step at which its link was last not up
+        self.dropped_before: Counter[str] = Counter()  # by processes that are gone
+        self.silent_steps: dict[int, int] = {}  # other worker -> step at which its link was last not up
 
     def boot(self) -> None:
         """Start a process on what the disk has."""
         world, config = self.world, self.world.config
         if world.environment is not None:
             self.index = index_of(world.environment, self.number, world.count)
-        self.router = Router(ledger(config), seed=world.seed, strategy=config.mqtt.shared_subscription_strategy,
-                             index=self.index)
+        self.router = Router(
+            ledger(config), seed=world.seed, strategy=config.mqtt.shared_subscription_strategy, index=self.index
+        )
         self.controller = Controller(config, self.router, Anonymous(), AllowAll())
         pump, opened = self.machine.start(self.router, self.controller, world.now_ms)
         self.hub = Hub(self.router, self.controller, pump, now_ms=world.now_ms, **terms(config))
@@ -78,9 +79,19 @@ class Worker:
         incarnation = opened.log.incarnation
         self.carrier = SimulatedCarrier(world.network, self.number, self.name, incarnation, self.machine.death)
         others = {b"%b/%d" % (NODE, other): other for other in range(world.count) if other != self.number}
-        self.mesh: Any = Mesh(self.router, self.carrier, self.name, incarnation, others, lambda: None, self.log,
-                              began_after=opened.log.started_after, interest_timeout_ms=1 << 40,
-                              silence_ms=SILENCE_MS, window_bytes=1 << 20)
+        self.mesh: Any = Mesh(
+            self.router,
+            self.carrier,
+            self.name,
+            incarnation,
+            others,
+            lambda: None,
+            self.log,
+            began_after=opened.log.started_after,
+            interest_timeout_ms=1 << 40,
+            silence_ms=SILENCE_MS,
+            window_bytes=1 << 20,
+        )
         self.hub.mesh = self.mesh
         self.controller.join_mesh(self.mesh)
         world.network.enter(self.carrier)
@@ -93,7 +104,8 @@ class Worker:
         index = index_of(world.environment, self.number, 1)
         router = Router(ledger(config), index=index)
         opened = self.machine.open(
-            self.machine.disk, router, Controller(config, router, Anonymous(), AllowAll()), world.now_ms)
+            self.machine.disk, router, Controller(config, router, Anonymous(), AllowAll()), world.now_ms
+        )
         index.pass_over(opened.log.written)
         while index.commit(opened.log.written):
             pass
@@ -158,11 +170,12 @@ class Worker:
         """Return the number of the first retained message that a session is owed, and that of its next delivery."""
         session = None if self.router is None else self.router.sessions.get(identifier.encode())
         if session is None:
-            return 0, NEVER                     # nobody can say
+            return 0, NEVER  # nobody can say
         if session.owed is None:
             return NEVER, 0
         return next((number for number, *_, retain, _, _ in session.owed.deliveries() if retain), NEVER), (
-            session.owed.numbers[1])
+            session.owed.numbers[1]
+        )
 
     @property
     def owes_nothing(self) -> bool:
@@ -171,22 +184,34 @@ class Worker:
             return False
         return len(self.router.effects) == 0 and all(
             (state := neighbour.state())["installed"] >= self.mesh.interest.version
-            and not state["waiting_acknowledgements"] and not _owed(neighbour.peer.session)
-            for neighbour in self.mesh.neighbours.values())
+            and not state["waiting_acknowledgements"]
+            and not _owed(neighbour.peer.session)
+            for neighbour in self.mesh.neighbours.values()
+        )
 
     # Checks ---------------------------------------------------------------------------------------------------------
 
     def check_its_ledger(self) -> None:
         """What its ledger keeps count of is what its sessions hold."""
         router = self.router
-        sessions = [*router.sessions.values(), *router.ending.sessions,
-                    *(peer.session for peer in router.peers.values())]
+        sessions = [
+            *router.sessions.values(),
+            *router.ending.sessions,
+            *(peer.session for peer in router.peers.values()),
+        ]
         held = [state["outgoing"] for session in sessions if (state := session.state())["outgoing"] is not None]
-        counted = (router.ledger.sessions_online, router.ledger.inflight_messages, router.ledger.queued_messages,
-                   router.ledger.queued_bytes)
-        there = (sum(session.connected for session in router.sessions.values()),
-                 sum(len(state["in_flight"]) for state in held), sum(state["queued"] for state in held),
-                 sum(state["queued_bytes"] for state in held))
+        counted = (
+            router.ledger.sessions_online,
+            router.ledger.inflight_messages,
+            router.ledger.queued_messages,
+            router.ledger.queued_bytes,
+        )
+        there = (
+            sum(session.connected for session in router.sessions.values()),
+            sum(len(state["in_flight"]) for state in held),
+            sum(state["queued"] for state in held),
+            sum(state["queued_bytes"] for state in held),
+        )
         self.world.check(counted == there, f"the ledger of worker {self.number} counts {counted}, there are {there}")
 
     def check_the_end(self, sessions: int, has_forgiven: bool) -> None:
@@ -207,6 +232,7 @@ class Worker:
 
     def compare(self) -> None:
         """What is recovered is the durable part of what lives, and recovering once more changes nothing."""
+
         def turn() -> None:
             self.hub.run_turn(self.world.now_ms)
             self.write_index()

@@ -22,8 +22,8 @@ from tests.simulator.promises import Promises, ViolationError
 from tests.simulator.rights import SimulatedRights
 from tests.support.disk import PowerLoss
 
-RIGHTS_EVERY, RIGHTS_AT = 11, (1, 6)         # the seeds in which topics are hidden from clients
-DEATHS_LIKELY = (0.0002, 0.0006, 0.002)     # for each step of the pump, in a run with deaths
+RIGHTS_EVERY, RIGHTS_AT = 11, (1, 6)  # the seeds in which topics are hidden from clients
+DEATHS_LIKELY = (0.0002, 0.0006, 0.002)  # for each step of the pump, in a run with deaths
 
 
 class World(Promises):
@@ -42,16 +42,26 @@ class World(Promises):
         queues: dict[str, Any] = {"queue_messages_max": 1_000_000, "queue_bytes_max": 1 << 40}
         if self.limited:
             limits = random.Random(f"queues of {seed}")
-            queues = {"queue_messages_max": limits.randint(1, 6), "queue_bytes_max": limits.choice((1024, 1 << 20)),
-                      "queue_rules": (f"t/1:{limits.choice(POLICIES)}",), "queue_overflow": limits.choice(POLICIES),
-                      "queue_push_back_s": 0.5, "queue_qos0": limits.random() < 0.3}
+            queues = {
+                "queue_messages_max": limits.randint(1, 6),
+                "queue_bytes_max": limits.choice((1024, 1 << 20)),
+                "queue_rules": (f"t/1:{limits.choice(POLICIES)}",),
+                "queue_overflow": limits.choice(POLICIES),
+                "queue_push_back_s": 0.5,
+                "queue_qos0": limits.random() < 0.3,
+            }
         self.config = Config(
             mqtt=Mqtt(
-                **queues, topic_alias_maximum=0,
-                inflight_max=draw.choice((3, 20, 1000)), shared_subscription_strategy=draw.choice(
-                    ("round_robin", "random", "sticky", "hash_client", "hash_topic"))),
-            limits=Limits(output_buffer_bytes_max=draw.choice((300, 4096, 1 << 20)), connect_timeout_s=10_000))
-        self.digits = draw.choice((1, 1, 150))       # long ones put a turn's records into several sectors
+                **queues,
+                topic_alias_maximum=0,
+                inflight_max=draw.choice((3, 20, 1000)),
+                shared_subscription_strategy=draw.choice(
+                    ("round_robin", "random", "sticky", "hash_client", "hash_topic")
+                ),
+            ),
+            limits=Limits(output_buffer_bytes_max=draw.choice((300, 4096, 1 << 20)), connect_timeout_s=10_000),
+        )
+        self.digits = draw.choice((1, 1, 150))  # long ones put a turn's records into several sectors
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
         rights = SimulatedRights(self, str(seed)) if seed % RIGHTS_EVERY in RIGHTS_AT else None
         self.rights = rights
@@ -59,13 +69,15 @@ class World(Promises):
         publishers = [Publisher(self, f"p{i}", draw.choice((4, 5))) for i in range(draw.randint(1, 3))]
         subscribers = [
             Subscriber(self, f"s{i}", draw.choice((4, 5)), topic_filter=draw.choice(("t/#", "t/+", "t/1", "#")),
-                       qos=draw.choice((0, 1, 2))) for i in range(draw.randint(1, 3))]
+                       qos=draw.choice((0, 1, 2))) for i in range(draw.randint(1, 3))]  # fmt: skip
         for client in subscribers:
             if client.version == 5 and draw.random() < 0.5:
                 client.receive_maximum = draw.randint(1, 4)
                 client.refuses = draw.random() < 0.3
-        members = [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)),
-                              group="g") for i in range(draw.choice((0, 2, 3)))]
+        members = [
+            Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)), group="g")
+            for i in range(draw.choice((0, 2, 3)))
+        ]
         watcher = Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2)
         self.introduce(publishers, subscribers, members, watcher)
         if rights is not None:
@@ -121,7 +133,7 @@ class World(Promises):
         if self.faults and what < 0.975:
             client.cut()
         elif self.faults and what < 0.985:
-            client.connect()                    # a takeover: the broker does not know of the broken connection
+            client.connect()  # a takeover: the broker does not know of the broken connection
         else:
             self.now_ms += draw.randint(1, 1000)
 
@@ -184,7 +196,7 @@ class World(Promises):
                     self.die()
                 except OSError:
                     self.die()
-                    self.machine.heal()     # somebody makes room, or puts in another disk, and starts it again
+                    self.machine.heal()  # somebody makes room, or puts in another disk, and starts it again
 
     def die(self) -> None:
         """The process is gone, and perhaps with it what it had acknowledged."""
@@ -220,16 +232,24 @@ class World(Promises):
         self.faults = False
         if self.machine is not None:
             self.machine.heal()
-            self.survive(lambda: self.machine.die_at_last())    # type: ignore[union-attr]
+            self.survive(lambda: self.machine.die_at_last())  # type: ignore[union-attr]
         for client in self.clients:
             if client.connection is None:
                 client.connect()
 
     def quiet(self) -> bool:
         """Return whether nobody owes anybody anything."""
-        return all(
-            client.connected and not client.to_broker and not client.answers and not client.has_unanswered
-            and not getattr(client, "in_flight", None) for client in self.clients) and len(self.router.effects) == 0
+        return (
+            all(
+                client.connected
+                and not client.to_broker
+                and not client.answers
+                and not client.has_unanswered
+                and not getattr(client, "in_flight", None)
+                for client in self.clients
+            )
+            and len(self.router.effects) == 0
+        )
 
     def settle(self, rounds: int = 3000) -> None:
         """Run without faults until it is quiet; then everything that is owed has arrived."""
@@ -238,7 +258,7 @@ class World(Promises):
             self.steps += 1
             for client in self.clients:
                 if client.connection is None:
-                    client.connect()            # it was refused while the disk was in trouble
+                    client.connect()  # it was refused while the disk was in trouble
                 client.carry()
                 self.hub.run_turn(self.now_ms)
                 client.read()
@@ -251,9 +271,14 @@ class World(Promises):
             if self.quiet() and not any(client.connection.pending_bytes for client in self.clients):
                 break
         else:
-            raise ViolationError(f"seed {self.seed}: not quiet after {rounds} rounds: " + ", ".join(
-                f"{c.identifier} {c.connected} {len(c.to_broker)} {c.answers} {c.unanswered} "
-                f"{list(getattr(c, 'in_flight', ()))}" for c in self.clients))
+            raise ViolationError(
+                f"seed {self.seed}: not quiet after {rounds} rounds: "
+                + ", ".join(
+                    f"{c.identifier} {c.connected} {len(c.to_broker)} {c.answers} {c.unanswered} "
+                    f"{list(getattr(c, 'in_flight', ()))}"
+                    for c in self.clients
+                )
+            )
         self.check_the_end()
         if self.machine is not None:
             self.compare()
@@ -263,8 +288,12 @@ class World(Promises):
         ledger, sessions = self.router.ledger, self.router.sessions.values()
         held = [state["outgoing"] for session in sessions if (state := session.state())["outgoing"] is not None]
         counted = (ledger.sessions_online, ledger.inflight_messages, ledger.queued_messages, ledger.queued_bytes)
-        there = (sum(session.connected for session in sessions), sum(len(state["in_flight"]) for state in held),
-                 sum(state["queued"] for state in held), sum(state["queued_bytes"] for state in held))
+        there = (
+            sum(session.connected for session in sessions),
+            sum(len(state["in_flight"]) for state in held),
+            sum(state["queued"] for state in held),
+            sum(state["queued_bytes"] for state in held),
+        )
         self.check(counted == there, f"the ledger counts {counted}, there are {there}")
 
     def check_the_end(self) -> None:

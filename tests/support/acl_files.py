@@ -29,12 +29,37 @@ FIRST_LEVELS = (*LEVELS, "$a", "$", "$ab", "a$")
 NAMES = ("ann", "ann", "bob", "a b", "é", "c1", "%u", "$a")
 IDENTIFIERS = ("c1", "c2", "ann", "é", "x y", "%c", "$a")
 DANGEROUS = ("a+", "#", "+", "c#1")
-CLIENTS, TOPICS = 6, 30          # that are tried with one file
+CLIENTS, TOPICS = 6, 30  # that are tried with one file
 ACCESS = ("read ", "write ", "readwrite ", "deny ", "")
-MISTAKES = ("topic", "topic ", "user", "user ", "pattern", "topics a", "topic\ta", " # a", "topic red a", "topic a b",
-            "topic read a#", "topic read a/#/b", "pattern read +a", "topic write a//#b", "\ttopic read a",
-            "pattern deny", "topic deny", "TOPIC a", "topic READ a", "user\tann", "topic a/b\tc", "topic  a",
-            "topic  read  a b ", "pattern %c", "topic #", "topic read read", "topic deny\ta")
+MISTAKES = (
+    "topic",
+    "topic ",
+    "user",
+    "user ",
+    "pattern",
+    "topics a",
+    "topic\ta",
+    " # a",
+    "topic red a",
+    "topic a b",
+    "topic read a#",
+    "topic read a/#/b",
+    "pattern read +a",
+    "topic write a//#b",
+    "\ttopic read a",
+    "pattern deny",
+    "topic deny",
+    "TOPIC a",
+    "topic READ a",
+    "user\tann",
+    "topic a/b\tc",
+    "topic  a",
+    "topic  read  a b ",
+    "pattern %c",
+    "topic #",
+    "topic read read",
+    "topic deny\ta",
+)
 
 
 class Client(NamedTuple):
@@ -93,8 +118,11 @@ def acl_file(draw: random.Random, *, faulty: bool = False) -> bytes:
             lines.append(f"{word}{blank}{access}{draw.choice(('', ' '))}{found}{end}")
     if faulty:
         lines.insert(draw.randint(0, len(lines)), draw.choice(MISTAKES))
-    text = "\n".join((f"user {WITNESS}", WITNESS_LINES + "user ann", *lines)) if draw.random() < 0.5 else "\n".join(
-        (*lines, f"user {WITNESS}", WITNESS_LINES))
+    text = (
+        "\n".join((f"user {WITNESS}", WITNESS_LINES + "user ann", *lines))
+        if draw.random() < 0.5
+        else "\n".join((*lines, f"user {WITNESS}", WITNESS_LINES))
+    )
     return text.encode()
 
 
@@ -106,8 +134,11 @@ def clients(draw: random.Random, count: int) -> list[Client]:
 
 def topics(draw: random.Random, count: int, data: bytes, asking: Sequence[Client]) -> list[str]:
     """Return topic names, each once, most of them such that lines of a file are about them."""
-    written = [line.split(maxsplit=2)[-1].rstrip() for line in data.decode().replace(WITNESS_LINES, "").splitlines()
-               if line.lstrip().startswith(("topic", "pattern"))]
+    written = [
+        line.split(maxsplit=2)[-1].rstrip()
+        for line in data.decode().replace(WITNESS_LINES, "").splitlines()
+        if line.lstrip().startswith(("topic", "pattern"))
+    ]
     found: dict[str, None] = {}
     for _ in range(count):
         levels = (draw.choice(written) if written and draw.random() < 0.9 else topic_filter(draw, 0.0)).split("/")
@@ -133,11 +164,15 @@ def ours(data: bytes, asking: Sequence[Client], names: Sequence[str]) -> Answers
     """Return what our rules answer. Raises AclLineError."""
     lines = AclLines(data, "acl.conf")
     chain = RuleChain([RuleSet(lines.rules, lines)])
-    pairs = [(number, at, client.principal, name.encode())
-             for number, client in enumerate(asking) for at, name in enumerate(names)]
+    pairs = [
+        (number, at, client.principal, name.encode())
+        for number, client in enumerate(asking)
+        for at, name in enumerate(names)
+    ]
     return Answers(
         {(number, at) for number, at, principal, name in pairs if chain.may_publish(principal, name, 0, False)},
-        {(number, at) for number, at, principal, name in pairs if chain.may_read(principal, name)})
+        {(number, at) for number, at, principal, name in pairs if chain.may_read(principal, name)},
+    )
 
 
 def is_ours(data: bytes) -> bool:
@@ -165,9 +200,11 @@ class Mosquitto:
         user = "user root\n" if os.geteuid() == 0 else ""
         (folder / "m.conf").write_text(
             f"listener {self.port} 127.0.0.1\nallow_anonymous true\nacl_file {folder / 'acl.conf'}\nsys_interval 0\n"
-            f"set_tcp_nodelay true\n{user}")
-        self.process = subprocess.Popen([program("mosquitto"), "-c", str(folder / "m.conf")], stderr=subprocess.PIPE,
-                                        stdout=subprocess.DEVNULL)
+            f"set_tcp_nodelay true\n{user}"
+        )
+        self.process = subprocess.Popen(
+            [program("mosquitto"), "-c", str(folder / "m.conf")], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        )
         assert self.process.stderr is not None
         self.said = ""
         self.runs = False
@@ -247,9 +284,11 @@ def _answered(client: RawClient) -> list[Publish]:
 def difference(data: bytes, asking: Sequence[Client], names: Sequence[str], theirs: Answers) -> list[str]:
     """Return where our answers are others than those of mosquitto, each in words."""
     own = ours(data, asking, names)
-    return [f"{action} {asking[number]} {names[at]!r}: mosquitto {'allows' if (number, at) in their else 'refuses'} it"
-            for action, their, our in (("publish", theirs.publish, own.publish), ("read", theirs.read, own.read))
-            for number, at in sorted(their ^ our)]
+    return [
+        f"{action} {asking[number]} {names[at]!r}: mosquitto {'allows' if (number, at) in their else 'refuses'} it"
+        for action, their, our in (("publish", theirs.publish, own.publish), ("read", theirs.read, own.read))
+        for number, at in sorted(their ^ our)
+    ]
 
 
 def compare(folder: Path, draw: random.Random) -> tuple[int, int]:

@@ -27,17 +27,20 @@ class Ways:
     """Listeners, by name, and the options that lead to each; with a folder that is gone at the end of the block."""
 
     def __init__(self) -> None:
-        self._held = tempfile.TemporaryDirectory(prefix="shoal-ways-")           # a Unix socket's path has to be short
+        self._held = tempfile.TemporaryDirectory(prefix="shoal-ways-")  # a Unix socket's path has to be short
         self.folder = Path(self._held.name)
         (self.folder / "keys.psk").write_text("device-7:0123456789abcdef\n", encoding="ascii")
         ours, expired = OURS.server, OURS.issue("expired-server", "localhost", days=-1)
         others = OURS.issue("other-server", "other.example", "second.example", "192.0.2.7")
         trusted = {"cafile": str(OURS.cafile), "require_certificate": True}
         self.listeners: dict[str, tuple[str, dict[str, object]]] = {
-            "ws": ("ws", {}), "tls": ("tls", _pair(ours)), "wss": ("wss", _pair(ours)),
+            "ws": ("ws", {}),
+            "tls": ("tls", _pair(ours)),
+            "wss": ("wss", _pair(ours)),
             "certificate": ("tls", {**_pair(ours), **trusted, "username_from": "cert.cn"}),
             "psk": ("tls", {"psk_file": str(self.folder / "keys.psk")}),
-            "other name": ("tls", _pair(others)), "expired": ("tls", _pair(expired)),
+            "other name": ("tls", _pair(others)),
+            "expired": ("tls", _pair(expired)),
         }
 
     def __enter__(self) -> Self:
@@ -58,13 +61,19 @@ class Ways:
             ports: of a broker before this one; None: any that are free.
         """
         tables = [("unix", f"unix://{self.socket}", {})]
-        tables += [(name, f"{scheme}://127.0.0.1:{(ports or {}).get(name, 0)}", settings)
-                   for name, (scheme, settings) in self.listeners.items()]
+        tables += [
+            (name, f"{scheme}://127.0.0.1:{(ports or {}).get(name, 0)}", settings)
+            for name, (scheme, settings) in self.listeners.items()
+        ]
         file = self.folder / "shoal.toml"
-        file.write_text("".join(
-            f"[[listener]]\naddress = '{address}'\n" + "".join(
-                f"{key} = {_toml(value)}\n" for key, value in settings.items())
-            for _, address, settings in tables), encoding="utf-8")
+        file.write_text(
+            "".join(
+                f"[[listener]]\naddress = '{address}'\n"
+                + "".join(f"{key} = {_toml(value)}\n" for key, value in settings.items())
+                for _, address, settings in tables
+            ),
+            encoding="utf-8",
+        )
         return file
 
     def ports(self, broker: BrokerProcess) -> dict[str, int]:

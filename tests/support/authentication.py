@@ -17,7 +17,7 @@ from tests.support.scram import ScramClient
 
 DEADLINE_S = 20
 
-Driver = Callable[..., None]                # as_task or as_guest: both ways in which a worker is run
+Driver = Callable[..., None]  # as_task or as_guest: both ways in which a worker is run
 
 
 class Client(SocketClient):
@@ -34,8 +34,14 @@ class Client(SocketClient):
         frame = await self.receive()
         return None if frame is None else decode(*frame, self.version)
 
-    async def connect(self, method: str | None = SCRAM_METHOD, data: bytes | None = None, identifier: bytes = b"one",
-                      will: Will | None = None, expiry_s: int | None = None) -> None:
+    async def connect(
+        self,
+        method: str | None = SCRAM_METHOD,
+        data: bytes | None = None,
+        identifier: bytes = b"one",
+        will: Will | None = None,
+        expiry_s: int | None = None,
+    ) -> None:
         """Send CONNECT."""
         properties: dict[str, Any] = {} if method is None else {"authentication_method": method}
         if expiry_s is not None:

@@ -29,8 +29,9 @@ class Certificates:
         self.cafile = self.folder / "ca.crt"
         self.authority.cert_pem.write_to_path(self.cafile)
 
-    def issue(self, name: str, *identities: str, common_name: str | None = None, days: float = 30,
-              rsa: bool = False) -> tuple[str, str]:
+    def issue(
+        self, name: str, *identities: str, common_name: str | None = None, days: float = 30, rsa: bool = False
+    ) -> tuple[str, str]:
         """Sign a certificate; returns the files of the certificate and its key.
 
         Args:
@@ -42,9 +43,12 @@ class Certificates:
         """
         now = datetime.now(UTC)
         issued = self.authority.issue_cert(
-            *identities, common_name=common_name, not_before=now - timedelta(days=400),
+            *identities,
+            common_name=common_name,
+            not_before=now - timedelta(days=400),
             not_after=now + timedelta(days=days),
-            key_type=trustme.KeyType.RSA if rsa else trustme.KeyType.ECDSA)
+            key_type=trustme.KeyType.RSA if rsa else trustme.KeyType.ECDSA,
+        )
         certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(key)

@@ -12,8 +12,8 @@ from typing import Any
 
 from broker.wire.packets import Connack, Connect, Disconnect, Suback, Subscribe, Will, decode, encode, subscription
 
-UNAVAILABLE = (3, 0x88)         # of a CONNACK: the broker ends just now
-NOT_FOUND = 0x92                # Packet Identifier not found: the answer to a PUBREL whose first answer was lost
+UNAVAILABLE = (3, 0x88)  # of a CONNACK: the broker ends just now
+NOT_FOUND = 0x92  # Packet Identifier not found: the answer to a PUBREL whose first answer was lost
 DUP = 0x08
 
 
@@ -41,10 +41,17 @@ class ClientSession:
         session_expiry_s: 0 is a session that ends with its connection, and starts clean.
     """
 
-    def __init__(self, identifier: str, version: int, *,
-                 on_message: Callable[[bytes, bytes, int, bool, bool], None] = lambda *_: None,
-                 on_acknowledged: Callable[[Any], None] = lambda tag: None,
-                 receive_maximum: int = 65_535, session_expiry_s: int = 7200, will: Will | None = None) -> None:
+    def __init__(
+        self,
+        identifier: str,
+        version: int,
+        *,
+        on_message: Callable[[bytes, bytes, int, bool, bool], None] = lambda *_: None,
+        on_acknowledged: Callable[[Any], None] = lambda tag: None,
+        receive_maximum: int = 65_535,
+        session_expiry_s: int = 7200,
+        will: Will | None = None,
+    ) -> None:
         self.identifier = identifier
         self.version = version
         self.on_message = on_message
@@ -58,9 +65,9 @@ class ClientSession:
         self.in_flight: dict[int, tuple[bytes, Any]] = {}
         self.resent = 0
         self.gone: int | None = None
-        self._released: set[int] = set()        # of in_flight: PUBREC came, so only PUBREL is sent from then on
-        self._unreleased: set[int] = set()      # QoS 2 messages that we have, whose PUBREL has not come
-        self._asked: dict[int, str] = {}        # SUBSCRIBE packets of this connection
+        self._released: set[int] = set()  # of in_flight: PUBREC came, so only PUBREL is sent from then on
+        self._unreleased: set[int] = set()  # QoS 2 messages that we have, whose PUBREL has not come
+        self._asked: dict[int, str] = {}  # SUBSCRIBE packets of this connection
         self._input = bytearray()
         self._next_identifier = 0
 
@@ -76,8 +83,12 @@ class ClientSession:
         properties: dict[str, Any] = {}
         if self.version == 5:
             properties = {"session_expiry_interval": self.session_expiry_s, "receive_maximum": self.receive_maximum}
-        self.output += encode(Connect(self.version, self.identifier.encode(), not self.session_expiry_s, 0, self.will,
-                                      None, None, properties), self.version)
+        self.output += encode(
+            Connect(
+                self.version, self.identifier.encode(), not self.session_expiry_s, 0, self.will, None, None, properties
+            ),
+            self.version,
+        )
 
     def goodbye(self) -> None:
         """Say DISCONNECT: no will."""
@@ -137,12 +148,12 @@ class ClientSession:
             first = buffer[position]
             packet_type = first >> 4
             if packet_type == 3:
-                self._on_publish(first, bytes(buffer[at:at + length]))
+                self._on_publish(first, bytes(buffer[at : at + length]))
             elif 4 <= packet_type <= 7:
                 reason = buffer[at + 2] if length > 2 else 0
                 self._on_ack(packet_type, buffer[at] << 8 | buffer[at + 1], reason)
             else:
-                self._on_other(decode(first, bytes(buffer[at:at + length]), self.version))
+                self._on_other(decode(first, bytes(buffer[at : at + length]), self.version))
             position = at + length
         del buffer[:position]
 

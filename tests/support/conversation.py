@@ -20,27 +20,14 @@ from broker.config.loader import load as load_config
 from broker.control.controller import Controller
 from broker.reactor.pump import Durability, Pump
 from broker.reactor.turn import Hub
-from broker.wire.packets import (
-    Ack,
-    Pingreq,
-    decode,
-    encode,
-    next_frame,
-)
+from broker.wire.packets import Ack, Pingreq, decode, encode, next_frame
 from broker.wire.reasons import Reason
 from broker.worker.worker import ledger, open_broker, terms
 from router.core.varint import encode_varint
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.certificates import certificates
-from tests.support.doubles import (
-    FakeFollower,
-    FakeLog,
-    Gatekeeper,
-    QuickAuthenticator,
-    SlowAuthenticator,
-    XorFilter,
-)
+from tests.support.doubles import FakeFollower, FakeLog, Gatekeeper, QuickAuthenticator, SlowAuthenticator, XorFilter
 from tests.support.mounted import acl_for, with_mounted
 from tests.support.script import ANSWER_TIMEOUT_S, COUNTS, VERSIONS, Script, build, check
 from tests.support.seamed_workers import SeamedWorkers
@@ -50,8 +37,16 @@ from tests.support.websockets import ClientEnd, request
 class MemoryBroker:
     """Hub, controller and router without sockets; time is what the script says."""
 
-    def __init__(self, config: Config, nursery: trio.Nursery, log: FakeLog | None, follower: FakeFollower | None,
-                 authenticator: Any, acl: Any = None, index: RetainedIndex | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        nursery: trio.Nursery,
+        log: FakeLog | None,
+        follower: FakeFollower | None,
+        authenticator: Any,
+        acl: Any = None,
+        index: RetainedIndex | None = None,
+    ) -> None:
         self.log, self.follower, self.index = log, follower, index
         self.router = Router(ledger(config), seed=1, index=index)
         self.controller = Controller(config, self.router, authenticator, acl or acl_for(""), Gatekeeper())
@@ -59,7 +54,8 @@ class MemoryBroker:
         durability = Durability(log, [follower], 1) if follower is not None else None
         self.now_ms = 1_000_000
         self.hub = Hub(
-            self.router, self.controller, Pump(self.router, log, durability), now_ms=self.now_ms, **terms(config))
+            self.router, self.controller, Pump(self.router, log, durability), now_ms=self.now_ms, **terms(config)
+        )
 
     async def connect(self) -> MemoryClient:
         """Open a connection."""
@@ -94,7 +90,7 @@ class MemoryClient:
 
     async def send(self, data: bytes, piecewise: bool) -> None:
         """Hand bytes to the broker, whole or one by one."""
-        for piece in [data[i:i + 1] for i in range(len(data))] if piecewise else [data]:
+        for piece in [data[i : i + 1] for i in range(len(data))] if piecewise else [data]:
             self.connection.feed_bytes(piece)
             if piecewise:
                 self.broker.hub.run_turn(self.broker.now_ms)
@@ -128,10 +124,10 @@ class SocketClient:
         if self.transform is not None:
             data = self.transform.send(data)
         try:
-            for piece in [data[i:i + 1] for i in range(len(data))] if piecewise else [data]:
+            for piece in [data[i : i + 1] for i in range(len(data))] if piecewise else [data]:
                 await self.stream.send_all(piece)
         except trio.BrokenResourceError:
-            pass                        # the script says next that it was closed
+            pass  # the script says next that it was closed
 
     async def receive(self) -> tuple[int, bytes] | None:
         """Return the next frame, None at the end of the stream."""
@@ -170,8 +166,9 @@ def counts(broker: Any, kind: str) -> dict[str, int]:
     return broker.router.ledger.dropped() if kind == "dropped" else dict(broker.controller.refused_subscriptions)
 
 
-async def _talk(script: Script, version: int, broker: Any, connect: Any, wait: Any, piecewise: bool,
-                clients: dict[str, Any]) -> None:
+async def _talk(
+    script: Script, version: int, broker: Any, connect: Any, wait: Any, piecewise: bool, clients: dict[str, Any]
+) -> None:
     name_of_version = next(name for name, level in VERSIONS.items() if level == version)
     for only, line in script.lines:
         if only not in (None, name_of_version) or line.direction == "setting":
@@ -189,8 +186,9 @@ async def _talk(script: Script, version: int, broker: Any, connect: Any, wait: A
         if line.direction == "wait":
             await wait(line.number_of("ms"))
             continue
-        if line.name not in clients or (line.words[0] == "CONNECT" and line.direction == ">" and (
-                "again" not in line.arguments)):
+        if line.name not in clients or (
+            line.words[0] == "CONNECT" and line.direction == ">" and ("again" not in line.arguments)
+        ):
             if line.name in clients:
                 await clients[line.name].cut()
             clients[line.name] = await connect()
@@ -220,9 +218,13 @@ async def _talk(script: Script, version: int, broker: Any, connect: Any, wait: A
             assert received == bytes.fromhex("".join(line.words[1:])), f"{where}; received {received.hex(' ')}"
             continue
         packet = decode(*frame, version)
-        if (isinstance(broker, SeamedWorkers) and isinstance(packet, Ack) and line.arguments[1:] == ["0x10"]
-                and packet.reason == Reason.SUCCESS):
-            packet = replace(packet, reason=Reason.NO_MATCHING_SUBSCRIBERS)      # other workers' filters linger
+        if (
+            isinstance(broker, SeamedWorkers)
+            and isinstance(packet, Ack)
+            and line.arguments[1:] == ["0x10"]
+            and packet.reason == Reason.SUCCESS
+        ):
+            packet = replace(packet, reason=Reason.NO_MATCHING_SUBSCRIBERS)  # other workers' filters linger
         check(line, packet, version)
 
 
@@ -233,9 +235,17 @@ def config_for(script: Script, **more: str) -> Config:
     return load_config(None, {**settings, "SHOAL_LISTEN": "tcp://127.0.0.1:0", "SHOAL_SHUTDOWN__DRAIN_S": "0.5"}, {})
 
 
-async def run_in_memory(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
-                        logged: bool = False, followed: bool = False, indexed: bool = False,
-                        over: str = "tcp") -> MemoryBroker:
+async def run_in_memory(
+    script: Script,
+    version: int,
+    *,
+    piecewise: bool = False,
+    slow: bool = False,
+    logged: bool = False,
+    followed: bool = False,
+    indexed: bool = False,
+    over: str = "tcp",
+) -> MemoryBroker:
     """Run a conversation without sockets, in virtual time. Returns the broker, with what is left in it."""
     log = FakeLog() if logged or followed or indexed else None
     follower = FakeFollower(log) if followed and log is not None else None
@@ -245,8 +255,15 @@ async def run_in_memory(script: Script, version: int, *, piecewise: bool = False
             index = RetainedIndex(stack.enter_context(tempfile.TemporaryDirectory()))
             stack.callback(index.close)
         async with trio.open_nursery() as nursery:
-            broker = MemoryBroker(with_listener(config_for(script), over), nursery, log, follower,
-                                  SlowAuthenticator() if slow else QuickAuthenticator(), acl_for(over), index)
+            broker = MemoryBroker(
+                with_listener(config_for(script), over),
+                nursery,
+                log,
+                follower,
+                SlowAuthenticator() if slow else QuickAuthenticator(),
+                acl_for(over),
+                index,
+            )
             await talk(script, version, broker, broker.connect, broker.wait, piecewise)
             nursery.cancel_scope.cancel()
     assert "internal_error" not in broker.controller.ends, broker.controller.ends
@@ -262,7 +279,7 @@ class Cut(trio.abc.HalfCloseableStream):
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes, one by one."""
         for index in range(len(data)):
-            await self.stream.send_all(data[index:index + 1])
+            await self.stream.send_all(data[index : index + 1])
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Return what has come."""
@@ -285,8 +302,9 @@ async def open_tls(port: int, *, cut: bool = False, context: ssl.SSLContext | No
     """Connect to a port of this machine with TLS; the handshake's bytes may come one by one."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return trio.SSLStream(Cut(stream) if cut else stream, context or certificates().client_context(),
-                          server_hostname="localhost")
+    return trio.SSLStream(
+        Cut(stream) if cut else stream, context or certificates().client_context(), server_hostname="localhost"
+    )
 
 
 async def open_over(over: str, port: int, seed: object) -> SocketClient:
@@ -311,8 +329,16 @@ def with_listener(config: Config, over: str) -> Config:
     return with_mounted(config, listener, over)
 
 
-async def run_over_sockets(script: Script, version: int, *, piecewise: bool = False, slow: bool = False,
-                           logged: bool = False, filtered: bool = False, over: str = "tcp") -> None:
+async def run_over_sockets(
+    script: Script,
+    version: int,
+    *,
+    piecewise: bool = False,
+    slow: bool = False,
+    logged: bool = False,
+    filtered: bool = False,
+    over: str = "tcp",
+) -> None:
     """Run a conversation over real sockets against open_broker.
 
     Args:
@@ -333,12 +359,17 @@ async def run_over_sockets(script: Script, version: int, *, piecewise: bool = Fa
 
     async with (
         trio.open_nursery() as nursery,
-        open_broker(with_listener(config_for(script), over),
-                    authenticator=SlowAuthenticator() if slow else QuickAuthenticator(),
-                    admission=Gatekeeper(), acl=acl_for(over), log_store=log,
-                    transform=XorFilter if filtered else None) as worker,
+        open_broker(
+            with_listener(config_for(script), over),
+            authenticator=SlowAuthenticator() if slow else QuickAuthenticator(),
+            admission=Gatekeeper(),
+            acl=acl_for(over),
+            log_store=log,
+            transform=XorFilter if filtered else None,
+        ) as worker,
     ):
         if log is not None:
+
             async def sync() -> None:
                 await trio.lowlevel.checkpoint()
                 log.sync()

@@ -22,8 +22,14 @@ NOW_MS = 1_000_000
 class Broker:
     """A broker in memory on a simulated disk."""
 
-    def __init__(self, disk: SimulatedDisk, incarnation: int = 1, durability: Durability = "fsync",
-                 authenticator: Authenticator | None = None, acl: Acl | None = None) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        incarnation: int = 1,
+        durability: Durability = "fsync",
+        authenticator: Authenticator | None = None,
+        acl: Acl | None = None,
+    ) -> None:
         self.machine = Machine.quiet(disk, incarnation)
         self.machine.durability = durability
         config = Config(limits=Limits(connect_timeout_s=10_000))
@@ -57,7 +63,7 @@ class Client:
 
     def say(self, packet: object) -> list[object]:
         """Send a packet, and return what comes; deliveries are answered, and are in `got`."""
-        self.connection.feed_bytes(encode(packet, 4))       # type: ignore[arg-type]
+        self.connection.feed_bytes(encode(packet, 4))  # type: ignore[arg-type]
         came: list[object] = []
         while True:
             self.broker.turn()

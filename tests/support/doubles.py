@@ -28,7 +28,7 @@ class FakeLog:
         self.durable = 0
         self.appended = 0
         self.accepting = True
-        self.batches: list[tuple[int, bytes]] = []         # (number of the record before, stamped records)
+        self.batches: list[tuple[int, bytes]] = []  # (number of the record before, stamped records)
         self._on_durable: Callable[[], None] = lambda: None
         self.on_append: Callable[[], None] = lambda: None
 

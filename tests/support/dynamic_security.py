@@ -30,8 +30,7 @@ class Administrator(RawClient):
 
     def __init__(self, port: int, user: str = ADMIN, password: str = ADMIN_PASSWORD, version: int = 5) -> None:
         super().__init__(port, version)
-        self.socket.sendall(encode(
-            Connect(version, b"", user_name=user, password=password.encode()), version))
+        self.socket.sendall(encode(Connect(version, b"", user_name=user, password=password.encode()), version))
         answer = self.read()
         assert isinstance(answer, Connack), answer
         assert answer.reason == 0, answer
@@ -79,11 +78,13 @@ class Mosquitto:
         (folder / "m.conf").write_text(
             f"listener {self.port} 127.0.0.1\nallow_anonymous false\nplugin {PLUGIN}\n"
             f"plugin_opt_config_file {self.file}\n{user}",
-            encoding="utf-8")
+            encoding="utf-8",
+        )
         self._said = folder / "m.log"
         with self._said.open("wb") as log:
             self._process = subprocess.Popen(
-                [program("mosquitto"), "-c", str(folder / "m.conf")], stdout=log, stderr=log)
+                [program("mosquitto"), "-c", str(folder / "m.conf")], stdout=log, stderr=log
+            )
 
     def __enter__(self) -> Self:
         wait_until(lambda: "running" in self._said.read_text() or self._process.poll() is not None, "mosquitto")
@@ -100,10 +101,19 @@ class Mosquitto:
 USERS = ("ann", "bob", "zoë", "d d")
 GROUPS = ("staff", "guests", "x/y")
 ROLES = ("reader", "writer", "%c", "r")
-KINDS = ("publishClientSend", "publishClientReceive", "subscribeLiteral", "subscribePattern", "unsubscribeLiteral",
-         "unsubscribePattern", "publishclientsend", "subscribe", "nothing")
+KINDS = (
+    "publishClientSend",
+    "publishClientReceive",
+    "subscribeLiteral",
+    "subscribePattern",
+    "unsubscribeLiteral",
+    "unsubscribePattern",
+    "publishclientsend",
+    "subscribe",
+    "nothing",
+)
 TOPICS = ("a", "a/b", "a/+", "a/#", "#", "+/b", "$SYS/#", "b", "/", "a/b/c", "a+", "#/a", "")
-TEXTS = ("", "a text", "with \"quotes\" and ü", "\x01")
+TEXTS = ("", "a text", 'with "quotes" and ü', "\x01")
 WRONG: tuple[Any, ...] = (None, 1, True, [], {}, "")
 NAMED = {"username": USERS, "groupname": GROUPS, "rolename": ROLES}
 FIELDS = {
@@ -167,8 +177,14 @@ def _value(draw: random.Random, field: str) -> Any:
 
 def rules(draw: random.Random, kinds: tuple[str, ...], count: int) -> list[Command]:
     """Return access rules, one at most for a kind and topic."""
-    found = [{"acltype": draw.choice(kinds), "topic": draw.choice(TOPICS) or "a",
-              **{field: _value(draw, field) for field in ("priority", "allow")}} for _ in range(count)]
+    found = [
+        {
+            "acltype": draw.choice(kinds),
+            "topic": draw.choice(TOPICS) or "a",
+            **{field: _value(draw, field) for field in ("priority", "allow")},
+        }
+        for _ in range(count)
+    ]
     return list({(rule["acltype"].lower(), rule["topic"]): rule for rule in found}.values())
 
 
@@ -215,7 +231,8 @@ def ends_badly(state: State, made: Command) -> bool:
     if made["command"] == "deleteRole":
         role = state.roles.get(str(made.get("rolename")))
         return role is not None and any(
-            has(one.roles, role) for one in (*state.clients.values(), *state.groups.values()))
+            has(one.roles, role) for one in (*state.clients.values(), *state.groups.values())
+        )
     if made["command"] == "deleteGroup":
         group = state.groups.get(str(made.get("groupname")))
         return group is not None and bool(group.roles)

@@ -30,6 +30,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def as_task(run: Run, **seams: Any) -> None:
     """Embedded: the broker is a task of somebody's trio program."""
+
     async def main() -> None:
         with trio.fail_after(TIMEOUT_S):
             async with open_broker(CONFIG, **seams) as broker:
@@ -65,6 +66,7 @@ def as_guest(run: Run, **seams: Any) -> None:
 
 def both_drivers(run: Run) -> Callable[..., None]:
     """Make a test of `async def test(broker)`, once per driver."""
+
     @pytest.mark.parametrize("driver", [as_task, as_guest])
     def test(driver: Callable[[Run], None]) -> None:
         driver(run)
@@ -85,8 +87,9 @@ class Device:
         frame = await self.client.receive()
         return None if frame is None else decode(*frame, self.version)
 
-    async def publish(self, topic: bytes, payload: bytes, qos: int = 0, retain: bool = False,
-                      properties: dict[str, Any] | None = None) -> None:
+    async def publish(
+        self, topic: bytes, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         """Publish, and wait for PUBACK or PUBCOMP."""
         await self.send(Publish(topic, payload, qos, retain, False, 7 if qos else 0, properties or {}))
         if qos == 1:

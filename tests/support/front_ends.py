@@ -15,7 +15,7 @@ import pytest
 
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
-ADMINISTRATORS = os.pathsep + "/usr/sbin:/usr/local/sbin"         # folders that a user's path may lack
+ADMINISTRATORS = os.pathsep + "/usr/sbin:/usr/local/sbin"  # folders that a user's path may lack
 
 
 def program(name: str) -> str:
@@ -44,7 +44,8 @@ def haproxy(folder: Path, sections: str, sockets: Sequence[socket.socket]) -> It
         sections: front and back ends; they bind to `fd@N`, N a descriptor of one of the sockets.
     """
     configuration = folder / "haproxy.cfg"
-    configuration.write_text(f"""
+    configuration.write_text(
+        f"""
 global
     maxconn 200
     stats socket {folder}/haproxy.sock level admin
@@ -53,7 +54,9 @@ defaults
     timeout client 60s
     timeout server 60s
     timeout check 5s
-{sections}""", encoding="utf-8")
+{sections}""",
+        encoding="utf-8",
+    )
     with _running([program("haproxy"), "-db", "-f", str(configuration)], folder, sockets) as written:
         yield written
 
@@ -67,9 +70,11 @@ def nginx(folder: Path, server: str) -> Iterator[Path]:
     """
     listens_on = folder / "nginx.sock"
     configuration = folder / "nginx.conf"
-    temporary = "".join(f"    {kind}_temp_path {folder}/{kind};\n"
-                        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    configuration.write_text(f"""
+    temporary = "".join(
+        f"    {kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    configuration.write_text(
+        f"""
 daemon off;
 master_process off;
 pid {folder}/nginx.pid;
@@ -82,7 +87,9 @@ http {{
         {server}
     }}
 }}
-""", encoding="utf-8")
+""",
+        encoding="utf-8",
+    )
     command = [program("nginx"), "-p", str(folder), "-e", "stderr", "-c", str(configuration)]
     with _running(command, folder, ()) as written:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -105,8 +112,9 @@ def _answers(path: Path) -> bool:
 def _running(command: list[str], folder: Path, sockets: Sequence[socket.socket]) -> Iterator[Path]:
     written = folder / "proxy.log"
     with written.open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                   pass_fds=[one.fileno() for one in sockets])
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[one.fileno() for one in sockets]
+        )
     try:
         yield written
         assert process.poll() is None, written.read_text(encoding="utf-8", errors="replace")

@@ -8,9 +8,18 @@ from broker.wire.packets import Connect, Publish, Subscribe, decode, encode, nex
 
 PREFIX = "$SYS/broker/"
 NUMBERS_NOW = (
-    "clients/total", "clients/connected", "subscriptions/count", "shared_subscriptions/count", "store/messages/count",
-    "shoal/queued/messages", "shoal/output/bytes", "messages/inflight", "shoal/connections/open",
-    "retained messages/count", "shoal/errors/unraisable")
+    "clients/total",
+    "clients/connected",
+    "subscriptions/count",
+    "shared_subscriptions/count",
+    "store/messages/count",
+    "shoal/queued/messages",
+    "shoal/output/bytes",
+    "messages/inflight",
+    "shoal/connections/open",
+    "retained messages/count",
+    "shoal/errors/unraisable",
+)
 ANSWER_S = 20.0
 
 

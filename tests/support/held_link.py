@@ -22,7 +22,7 @@ from router.router import Router
 from router.sessions.ledger import Ledger
 
 NOW_MS = 1_000_000
-EXPIRY = b"\x02\0\0\0\x01"        # a Message Expiry Interval of one second
+EXPIRY = b"\x02\0\0\0\x01"  # a Message Expiry Interval of one second
 
 
 class Nowhere(Lane):  # type: ignore[misc]
@@ -71,8 +71,15 @@ class Linked:
         self.wakes = 0
         self.sent: list[bytes] = []
         self.mesh = self.hub.mesh = Mesh(
-            self.router, Silence(self.sent), b"n/0", 1, {b"n/1": 1}, self.wake, structlog.get_logger(),
-            window_bytes=1 << 20)
+            self.router,
+            Silence(self.sent),
+            b"n/0",
+            1,
+            {b"n/1": 1},
+            self.wake,
+            structlog.get_logger(),
+            window_bytes=1 << 20,
+        )
         controller.join_mesh(self.mesh)
         self.neighbour = self.mesh.neighbours[b"n/1"]
         self.peer, self.link = self.neighbour.peer, self.neighbour.link
@@ -99,6 +106,15 @@ class Linked:
         return 1 << 32 | int(self.link.statistics()["epoch"])
 
     def publish(self, payload: bytes, expires: bool = False, qos: int = 1) -> None:
-        self.router.publish_message(message(
-            b"t", payload, qos, False, EXPIRY if expires else b"", 1 if expires else -1, self.now_ms,
-            self.now_ms + 1000 if expires else 0))
+        self.router.publish_message(
+            message(
+                b"t",
+                payload,
+                qos,
+                False,
+                EXPIRY if expires else b"",
+                1 if expires else -1,
+                self.now_ms,
+                self.now_ms + 1000 if expires else 0,
+            )
+        )

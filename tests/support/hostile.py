@@ -20,7 +20,7 @@ from broker.wire.packets import Connect, Subscribe, encode, subscription
 from tests.support.websockets import ClientEnd, request
 
 GARBAGE_AT_ONCE = 50
-HALF_SENT = b"\x30\xff\xff\xff\x7f\0\1t"          # a PUBLISH of 268,435,455 bytes, of which three come
+HALF_SENT = b"\x30\xff\xff\xff\x7f\0\1t"  # a PUBLISH of 268,435,455 bytes, of which three come
 CONNACK = b"\x20\2\0\0"
 
 
@@ -30,7 +30,7 @@ def garbage(number: int, random_: random.Random) -> bytes:
         random_.randbytes(random_.randrange(1, 200)),
         b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + random_.randbytes(500),
         b"GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % number,
-        encode(Connect(5, b"x" * 20), 5)[:-random_.randrange(1, 20)],
+        encode(Connect(5, b"x" * 20), 5)[: -random_.randrange(1, 20)],
         encode(Connect(4, b""), 4) + random_.randbytes(100),
         b"\x10\xff\xff\xff\xff\xff",
     )
@@ -68,8 +68,15 @@ class Hostile:
         cafile: who has signed the broker's certificate.
     """
 
-    def __init__(self, port: int, garbage_count: int, declared_count: int, flap_s: float, over: str = "tcp",
-                 cafile: str | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        garbage_count: int,
+        declared_count: int,
+        flap_s: float,
+        over: str = "tcp",
+        cafile: str | None = None,
+    ) -> None:
         self.port, self.garbage_count, self.declared_count, self.flap_s = port, garbage_count, declared_count, flap_s
         self.over = over
         self.context = ssl.create_default_context(cafile=cafile) if over in ("tls", "wss") else None
@@ -97,7 +104,8 @@ class Hostile:
     async def member(self, name: bytes, receive_buffer: int = 0) -> trio.abc.Stream:
         """Return a client that has subscribed to everything."""
         return await self.open(
-            encode(Connect(4, name), 4) + encode(Subscribe(1, (subscription(b"#", 1),)), 4), receive_buffer)
+            encode(Connect(4, name), 4) + encode(Subscribe(1, (subscription(b"#", 1),)), 4), receive_buffer
+        )
 
     async def stuck(self, task_status: trio.TaskStatus[None]) -> None:
         """Subscribe to everything, and take nothing."""
@@ -182,8 +190,11 @@ def main() -> None:
     parser.add_argument("--cafile", help="who has signed the broker's certificate")
     parser.add_argument("--flap", type=float, default=0.01, help="seconds between two takeovers")
     arguments = parser.parse_args()
-    trio.run(Hostile(arguments.port, arguments.garbage, arguments.declared, arguments.flap, arguments.over,
-                     arguments.cafile).run)
+    trio.run(
+        Hostile(
+            arguments.port, arguments.garbage, arguments.declared, arguments.flap, arguments.over, arguments.cafile
+        ).run
+    )
 
 
 if __name__ == "__main__":

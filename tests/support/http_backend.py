@@ -62,6 +62,7 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def running(backend: Backend, port: int = 0) -> Iterator[Backend]:
     """Run it; at the end all its connections are cut, as when its machine dies."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -72,8 +73,9 @@ def running(backend: Backend, port: int = 0) -> Iterator[Backend]:
         def do_POST(self) -> None:
             """Answer."""
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked = Asked(self.path, {name.lower(): value for name, value in self.headers.items()}, body,
-                          self.client_address[1])
+            asked = Asked(
+                self.path, {name.lower(): value for name, value in self.headers.items()}, body, self.client_address[1]
+            )
             backend.asked.append(asked)
             if backend.raw is not None:
                 self.wfile.write(backend.raw)
@@ -92,7 +94,7 @@ def running(backend: Backend, port: int = 0) -> Iterator[Backend]:
             self.end_headers()
             self.wfile.write(said)
 
-        do_GET = do_POST         # noqa: N815  (the names are the library's)
+        do_GET = do_POST  # noqa: N815  (the names are the library's)
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

@@ -47,10 +47,16 @@ class IndexCalls:
         kept = message(topic_name, payload, retain=True) if payload else None
         return self.index.apply(record, topic_name, kept, stamp_us=stamp_us)
 
-    def forwarded(self, topic_name: bytes, payload: bytes, stamp_us: int, origin: int, incarnation: int,
-                  record: int) -> None:
-        self.index.forwarded(message(topic_name, payload, retain=True), stamp_us=stamp_us, origin=origin,
-                             incarnation=incarnation, record=record)
+    def forwarded(
+        self, topic_name: bytes, payload: bytes, stamp_us: int, origin: int, incarnation: int, record: int
+    ) -> None:
+        self.index.forwarded(
+            message(topic_name, payload, retain=True),
+            stamp_us=stamp_us,
+            origin=origin,
+            incarnation=incarnation,
+            record=record,
+        )
 
     def began(self, origin: int, incarnation: int, after: int) -> None:
         self.index.began(origin, incarnation, after)
@@ -96,8 +102,12 @@ class IndexProcess:
     """IndexCalls in another process: call() does there what it would do here."""
 
     def __init__(self) -> None:
-        self.child = subprocess.Popen([sys.executable, "-m", "tests.support.index_process"], cwd=ROOT,
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.index_process"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
 
     def call(self, name: str, *arguments: Any) -> Any:
         assert self.child.stdin is not None

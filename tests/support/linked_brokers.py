@@ -19,7 +19,7 @@ from mesh.node_identity import node_of
 from tests.support.raw_client import wait_until
 from tests.support.seamed_workers import FORKS, START_TIMEOUT_S, STOP_TIMEOUT_S, run_worker
 
-CALM_S = 60.0                   # longer than any test takes
+CALM_S = 60.0  # longer than any test takes
 
 
 class LinkedBroker:
@@ -48,11 +48,17 @@ class LinkedBroker:
 
     def begin(self, peer: LinkedBroker) -> None:
         """Start its process; it listens when its peer is there, too."""
-        links = Links(self.name, self.endpoint, {peer.name: (peer.endpoint, peer.keys[0])}, self.keys,
-                      {peer.keys[0]: peer.node.identifier.encode()})
+        links = Links(
+            self.name,
+            self.endpoint,
+            {peer.name: (peer.endpoint, peer.keys[0])},
+            self.keys,
+            {peer.keys[0]: peer.node.identifier.encode()},
+        )
         self._pipe, theirs = FORKS.Pipe()
         self._process = FORKS.Process(
-            target=run_worker, args=(self.config, self.folder, None, partial(dict, links=links), theirs))
+            target=run_worker, args=(self.config, self.folder, None, partial(dict, links=links), theirs)
+        )
         self._process.start()
         theirs.close()
 
@@ -123,8 +129,9 @@ class LinkedBrokers:
         for broker in (self.one, self.other):
             wait_until(lambda broker=broker: broker.link["state"] == "up" and broker.link["wants"], "no link comes up")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         codes = [broker.stop() for broker in (self.one, self.other)]
         assert error is not None or codes == [0, 0], codes
 

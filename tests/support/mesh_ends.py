@@ -21,10 +21,10 @@ class Disk:
 
     def __init__(self) -> None:
         self.incarnation = 0
-        self.accepted = 0                           # QoS 1 messages so far; each one's payload is its number, from 1
-        self.acknowledged = 0                       # so many of them the other end answers for
-        self.received: list[int] = []               # QoS 1 messages of the other end, as they were synced
-        self.heard = 0                              # incarnation of the other end
+        self.accepted = 0  # QoS 1 messages so far; each one's payload is its number, from 1
+        self.acknowledged = 0  # so many of them the other end answers for
+        self.received: list[int] = []  # QoS 1 messages of the other end, as they were synced
+        self.heard = 0  # incarnation of the other end
 
 
 class End(LinkOwner):  # type: ignore[misc]
@@ -41,12 +41,12 @@ class End(LinkOwner):  # type: ignore[misc]
         self.link = PeerLink(b"node/1", self, self.session, disk.incarnation, peer_incarnation=disk.heard, **terms)
         self.to_peer: deque[bytes] = deque()
         self.answers: deque[bytes] = deque()
-        self.taken: list[tuple[int, int]] = []      # (QoS, number), everything this process was given
+        self.taken: list[tuple[int, int]] = []  # (QoS, number), everything this process was given
         self.unsynced: list[int] = []
         self.unsettled: list[tuple[int, int, int]] = []
         self.changes: list[tuple[str, str]] = []
         self.incarnations: list[int] = []
-        self.began_at: list[tuple[int, int]] = []      # (incarnation, record), as the other end said
+        self.began_at: list[tuple[int, int]] = []  # (incarnation, record), as the other end said
         self.acknowledged_until = 0
         # Delivery numbers of this process begin at 0, with what the disk still owes.
         self.first = disk.acknowledged + 1
@@ -141,7 +141,7 @@ class Pair:
     def kill(self, side: int) -> None:
         """End a process and start the next. What waits at the other side for the old one reaches the new one."""
         self.ends[side] = End(self.disks[side], self.now_ms, **self.terms)
-        self.ends[1 - side].answers.clear()         # they name a process that is no more
+        self.ends[1 - side].answers.clear()  # they name a process that is no more
 
     def turn(self, side: int, pass_ms: int = 0) -> None:
         """A turn of one side."""

@@ -27,9 +27,14 @@ def with_mounted(config: Config, listener: Listener, over: str) -> Config:
     mount_point = mount_point_of(over)
     limits, mqtt, more, levels = config.limits, config.mqtt, len(mount_point), mount_point.count("/")
     return msgspec.structs.replace(
-        config, listen=(), listener=(msgspec.structs.replace(listener, mount_point=mount_point),),
+        config,
+        listen=(),
+        listener=(msgspec.structs.replace(listener, mount_point=mount_point),),
         limits=msgspec.structs.replace(
-            limits, topic_bytes_max=min(limits.topic_bytes_max + more, 65_535),
-            topic_levels_max=limits.topic_levels_max + levels, wildcard_levels_max=limits.wildcard_levels_max + levels),
-        mqtt=msgspec.structs.replace(
-            mqtt, queue_rules=tuple(mount_point + rule for rule in mqtt.queue_rules)))
+            limits,
+            topic_bytes_max=min(limits.topic_bytes_max + more, 65_535),
+            topic_levels_max=limits.topic_levels_max + levels,
+            wildcard_levels_max=limits.wildcard_levels_max + levels,
+        ),
+        mqtt=msgspec.structs.replace(mqtt, queue_rules=tuple(mount_point + rule for rule in mqtt.queue_rules)),
+    )

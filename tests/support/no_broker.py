@@ -21,7 +21,7 @@ async def answer(client: trio.SocketStream) -> None:
         while await client.receive_some():
             pass
     except trio.BrokenResourceError:
-        pass                             # it did not wait for that
+        pass  # it did not wait for that
 
 
 async def serve(port: int) -> None:

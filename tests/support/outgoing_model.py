@@ -14,8 +14,8 @@ QUEUE_MESSAGES_MAX = 5
 QUEUE_BYTES_MAX = 126
 INFLIGHT_MAX = 6
 TOPICS = (b"t/0", b"t/1", b"t/2")
-FILLING = 105                       # bytes: such a message, of 112 bytes, and two without fill the queue exactly
-SMALL_PACKET = 60                   # a client's Maximum Packet Size: without such a filling
+FILLING = 105  # bytes: such a message, of 112 bytes, and two without fill the queue exactly
+SMALL_PACKET = 60  # a client's Maximum Packet Size: without such a filling
 PACKET_IDENTIFIERS = 65_535
 IN_FLIGHT = ("sent", "released")
 
@@ -27,10 +27,10 @@ class Delivery:
     identifier: int
     payload: bytes
     qos: int
-    expires_ms: int                     # 0: never
-    state: str = "queued"               # then "sent", then at QoS 2 "released"
-    uses_quota: bool = False            # it was sent on this connection
-    released_here: bool = False         # its PUBREL was sent on this connection
+    expires_ms: int  # 0: never
+    state: str = "queued"  # then "sent", then at QoS 2 "released"
+    uses_quota: bool = False  # it was sent on this connection
+    released_here: bool = False  # its PUBREL was sent on this connection
 
     @property
     def size(self) -> int:
@@ -51,9 +51,9 @@ class Model:
     def start_anew(self) -> None:
         self.owed: list[Delivery] = []
         self.to_resend: list[Delivery] = []
-        self.waiting_qos0: list[Delivery] = []      # beside the others: they have no number
+        self.waiting_qos0: list[Delivery] = []  # beside the others: they have no number
         self.granted: dict[bytes, int] = {}
-        self.accepted = 0               # what was sent, and what waited: each had a number
+        self.accepted = 0  # what was sent, and what waited: each had a number
 
     @property
     def queued(self) -> list[Delivery]:
@@ -79,8 +79,10 @@ class Model:
             if self._publish(delivery, False, now_ms):
                 self.accepted += 1
                 self.owed.append(delivery)
-        elif (len(self.waiting) == QUEUE_MESSAGES_MAX
-              or sum(waiting.size for waiting in self.waiting) + delivery.size > QUEUE_BYTES_MAX):
+        elif (
+            len(self.waiting) == QUEUE_MESSAGES_MAX
+            or sum(waiting.size for waiting in self.waiting) + delivery.size > QUEUE_BYTES_MAX
+        ):
             self.dropped["queue_full"] += 1
         elif self.memory_full:
             self.dropped["memory"] += 1
@@ -160,9 +162,9 @@ class Client:
     """The subscriber's end: what it may see whatever the model says."""
 
     def __init__(self) -> None:
-        self.unfinished: dict[int, bytes] = {}      # over all connections: packet identifier -> payload
+        self.unfinished: dict[int, bytes] = {}  # over all connections: packet identifier -> payload
         self.qos2_seen: set[bytes] = set()
-        self.sent_here: set[int] = set()            # on this connection and without an end
+        self.sent_here: set[int] = set()  # on this connection and without an end
         self.receive_maximum = 0
 
     def connected(self, receive_maximum: int, session_present: bool) -> None:
@@ -174,15 +176,15 @@ class Client:
     def on_publish(self, packet: Publish) -> None:
         identifier = packet.packet_identifier
         if packet.qos == 0:
-            assert not packet.dup                                       # [MQTT-3.3.1-2]
+            assert not packet.dup  # [MQTT-3.3.1-2]
             return
-        assert identifier not in self.sent_here                         # [MQTT-4.4.0-1]
+        assert identifier not in self.sent_here  # [MQTT-4.4.0-1]
         self.sent_here.add(identifier)
-        assert len(self.sent_here) <= self.receive_maximum              # [MQTT-3.3.4-9]
+        assert len(self.sent_here) <= self.receive_maximum  # [MQTT-3.3.4-9]
         if packet.dup:
-            assert self.unfinished[identifier] == packet.payload        # [MQTT-2.2.1-3]
+            assert self.unfinished[identifier] == packet.payload  # [MQTT-2.2.1-3]
         else:
-            assert identifier not in self.unfinished                    # [MQTT-2.2.1-4]
+            assert identifier not in self.unfinished  # [MQTT-2.2.1-4]
             if packet.qos == 2:
                 assert packet.payload not in self.qos2_seen
                 self.qos2_seen.add(packet.payload)

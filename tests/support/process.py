@@ -48,7 +48,8 @@ class BrokerProcess:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         assert self.process is not None
         if self.process.returncode is None:
             if error is None:
@@ -65,14 +66,27 @@ class BrokerProcess:
         """Return the log's lines about an event, with these values; a line that is being written is none yet."""
         whole = self.log.read_text(encoding="utf-8").split("\n")[:-1]
         lines = [json.loads(line) for line in whole if line.startswith("{")]
-        return [line for line in lines if line["event"] == event
-                and all(line.get(name) == value for name, value in fields.items())]
+        return [
+            line
+            for line in lines
+            if line["event"] == event and all(line.get(name) == value for name, value in fields.items())
+        ]
 
     def command(self) -> list[str]:
         """Return the command that runs it."""
         workers = [] if "--workers" in self.options else ["--workers", "1"]
-        return [sys.executable, "-m", "broker.cli.main", "serve", "--listen", "tcp://127.0.0.1:0",
-                "--data-dir", str(self.folder / "data"), *workers, *self.options]
+        return [
+            sys.executable,
+            "-m",
+            "broker.cli.main",
+            "serve",
+            "--listen",
+            "tcp://127.0.0.1:0",
+            "--data-dir",
+            str(self.folder / "data"),
+            *workers,
+            *self.options,
+        ]
 
     def start(self) -> None:
         """Start it, and wait until it says that it is ready; an AssertionError has what it wrote instead."""
@@ -84,8 +98,13 @@ class BrokerProcess:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                self.command(), cwd=ROOT, env={**inherited, **self.environment}, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=errors)
+                self.command(),
+                cwd=ROOT,
+                env={**inherited, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
 
     def _wait_until_ready(self) -> int:
         # The banner on standard output comes after the listening sockets are open, and has the port that was free.

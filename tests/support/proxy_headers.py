@@ -20,12 +20,19 @@ def tlv(kind: int, value: bytes) -> bytes:
     return struct.pack("!BH", kind, len(value)) + value
 
 
-def ssl(client: int, verify: int, *, version: bytes | None = b"TLSv1.3", cn: bytes | None = None,
-        cipher: bytes | None = b"TLS_AES_256_GCM_SHA384") -> bytes:
+def ssl(
+    client: int,
+    verify: int,
+    *,
+    version: bytes | None = b"TLSv1.3",
+    cn: bytes | None = None,
+    cipher: bytes | None = b"TLS_AES_256_GCM_SHA384",
+) -> bytes:
     """Return the TLV about the client's TLS."""
     subs = [(SSL_VERSION, version), (SSL_CN, cn), (SSL_KEY_ALGORITHM, b"RSA2048"), (SSL_CIPHER, cipher)]
-    return tlv(SSL, struct.pack("!BI", client, verify) + b"".join(
-        tlv(kind, text) for kind, text in subs if text is not None))
+    return tlv(
+        SSL, struct.pack("!BI", client, verify) + b"".join(tlv(kind, text) for kind, text in subs if text is not None)
+    )
 
 
 def addresses(source: str, destination: str, source_port: int = 0, destination_port: int = 0) -> bytes:
@@ -36,8 +43,9 @@ def addresses(source: str, destination: str, source_port: int = 0, destination_p
     return b"".join(packed) + struct.pack("!HH", source_port, destination_port)
 
 
-def v2(block: bytes = b"", *tlvs: bytes, family: int = TCP4, command: int = PROXY, version: int = 2,
-       checked: bool = False) -> bytes:
+def v2(
+    block: bytes = b"", *tlvs: bytes, family: int = TCP4, command: int = PROXY, version: int = 2, checked: bool = False
+) -> bytes:
     """Return a header of version 2.
 
     Args:

@@ -25,15 +25,18 @@ class RawClient:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def connect_bytes(self, identifier: str, *, keep: bool = False, will: Will | None = None,
-                      user_name: str | None = None) -> bytes:
+    def connect_bytes(
+        self, identifier: str, *, keep: bool = False, will: Will | None = None, user_name: str | None = None
+    ) -> bytes:
         """Return a CONNECT; `keep` asks for a session that outlives the connection, and for the one that there is."""
         properties: dict[str, Any] = {"session_expiry_interval": 3600} if keep and self.version == 5 else {}
         return encode(
-            Connect(self.version, identifier.encode(), not keep, 0, will, user_name, None, properties), self.version)
+            Connect(self.version, identifier.encode(), not keep, 0, will, user_name, None, properties), self.version
+        )
 
-    def connect(self, identifier: str, *, keep: bool = False, will: Will | None = None,
-                user_name: str | None = None) -> Connack:
+    def connect(
+        self, identifier: str, *, keep: bool = False, will: Will | None = None, user_name: str | None = None
+    ) -> Connack:
         """Say CONNECT and return the answer."""
         self.socket.sendall(self.connect_bytes(identifier, keep=keep, will=will, user_name=user_name))
         answer = self.read()

@@ -24,7 +24,7 @@ class Relay:
             sockets, self._sockets = self._sockets, []
         for each in (self._listener, *sockets):
             try:
-                each.shutdown(socket.SHUT_RDWR)      # wakes the thread that waits in it, which close alone does not
+                each.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in it, which close alone does not
             except OSError:
                 pass
             each.close()

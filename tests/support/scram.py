@@ -10,14 +10,20 @@ from hmac import digest
 class ScramClient:
     """One login. Change `gs2_header`, `binding` or `nonce` to be a client that does it wrong."""
 
-    def __init__(self, user_name: str, password: str, nonce: str = "fyko+d2lbbFgONRv9qkxdawL",
-                 gs2_header: str = "n,,", hash_name: str = "sha256") -> None:
+    def __init__(
+        self,
+        user_name: str,
+        password: str,
+        nonce: str = "fyko+d2lbbFgONRv9qkxdawL",
+        gs2_header: str = "n,,",
+        hash_name: str = "sha256",
+    ) -> None:
         self.password = password
         self.hash_name = hash_name
         self.gs2_header = self.binding = gs2_header
         escaped = user_name.replace("=", "=3D").replace(",", "=2C")
         self.bare = f"n={escaped},r={nonce}"
-        self.nonce: str | None = None                # None: what the server says
+        self.nonce: str | None = None  # None: what the server says
         self.server_signature = b""
 
     @property

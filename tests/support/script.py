@@ -47,16 +47,34 @@ from broker.wire.reasons import Reason
 
 VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 ANSWER_TIMEOUT_S = 20
-INTEGERS = frozenset({
-    "session_expiry_interval", "receive_maximum", "maximum_packet_size", "topic_alias_maximum", "topic_alias",
-    "message_expiry_interval", "subscription_identifier", "payload_format_indicator", "server_keep_alive",
-    "request_response_information", "request_problem_information", "maximum_qos", "retain_available",
-    "wildcard_subscription_available", "subscription_identifier_available", "shared_subscription_available",
-})
+INTEGERS = frozenset(
+    {
+        "session_expiry_interval",
+        "receive_maximum",
+        "maximum_packet_size",
+        "topic_alias_maximum",
+        "topic_alias",
+        "message_expiry_interval",
+        "subscription_identifier",
+        "payload_format_indicator",
+        "server_keep_alive",
+        "request_response_information",
+        "request_problem_information",
+        "maximum_qos",
+        "retain_available",
+        "wildcard_subscription_available",
+        "subscription_identifier_available",
+        "shared_subscription_available",
+    }
+)
 COUNTS = ("ended", "dropped", "refused")
 BINARY = frozenset({"correlation_data", "authentication_data"})
-ACKS = {"PUBACK": PacketType.PUBACK, "PUBREC": PacketType.PUBREC, "PUBREL": PacketType.PUBREL,
-        "PUBCOMP": PacketType.PUBCOMP}
+ACKS = {
+    "PUBACK": PacketType.PUBACK,
+    "PUBREC": PacketType.PUBREC,
+    "PUBREL": PacketType.PUBREL,
+    "PUBCOMP": PacketType.PUBCOMP,
+}
 
 
 @dataclass
@@ -87,8 +105,15 @@ class Line:
                     properties[key] = int(value)
             elif key in BINARY:
                 properties[key] = value.encode()
-            elif key in ("content_type", "response_topic", "server_reference", "authentication_method",
-                         "assigned_client_identifier", "reason_string", "response_information"):
+            elif key in (
+                "content_type",
+                "response_topic",
+                "server_reference",
+                "authentication_method",
+                "assigned_client_identifier",
+                "reason_string",
+                "response_information",
+            ):
                 properties[key] = value
             else:
                 self.options[key] = value
@@ -115,8 +140,12 @@ class Script:
     @property
     def settings(self) -> dict[str, str]:
         """Flags for the configuration that the script asks for with `setting key=value`."""
-        return {("mqtt." if f"mqtt.{key}" in SETTINGS else "limits.") + key: value
-                for _, line in self.lines if line.direction == "setting" for key, value in line.options.items()}
+        return {
+            ("mqtt." if f"mqtt.{key}" in SETTINGS else "limits.") + key: value
+            for _, line in self.lines
+            if line.direction == "setting"
+            for key, value in line.options.items()
+        }
 
 
 def load(path: Path) -> Script:
@@ -132,7 +161,7 @@ def load(path: Path) -> Script:
             continue
         only = None
         if match := re.match(r"\[([\d.]+)\]\s+", body):
-            only, body = match[1], body[match.end():]
+            only, body = match[1], body[match.end() :]
         if match := re.match(r"wait (\d+)ms$", body):
             lines.append((only, Line(number, "", "wait", ["wait", f"ms={match[1]}"], text)))
         elif body.split()[0] in ("setting", *COUNTS):
@@ -158,24 +187,27 @@ def build(line: Line, version: int) -> bytes:
         will = None
         if "will" in line.options:
             topic, _, payload = line.options["will"].partition(":")
-            will_properties = {"message_expiry_interval": line.number_of("will_expiry")} if (
-                "will_expiry" in line.options) else {}
+            will_properties = (
+                {"message_expiry_interval": line.number_of("will_expiry")} if ("will_expiry" in line.options) else {}
+            )
             if "will_user" in line.options:
                 will_properties["user_property"] = [tuple(line.options["will_user"].split(":"))]
+            # fmt: off
             will = Will(topic.encode(), payload.encode(), line.number_of("will_qos"), "will_retain" in arguments,
                         will_properties if version == 5 else {}, line.number_of("will_delay") if version == 5 else 0)
+            # fmt: on
         user = line.options.get("user")
         return encode(Connect(
             version, line.options.get("id", line.name).encode(), line.options.get("clean", "1") == "1",
             line.number_of("keep_alive"), will, user, b"pw" if user else None, properties, "bridge" in arguments),
-            version)
+            version)  # fmt: skip
     if kind == "PUBLISH":
         topic = b"" if arguments[0] == "-" else arguments[0].encode()
         payload = arguments[1].encode() if len(arguments) > 1 and arguments[1] not in ("retain", "dup") else b""
         if "repeat" in line.options:
             payload *= line.number_of("repeat")
         return encode(Publish(topic, payload, line.number_of("qos"), "retain" in arguments[1:], "dup" in arguments[1:],
-                              line.number_of("id"), properties), version)
+                              line.number_of("id"), properties), version)  # fmt: skip
     if kind in ACKS:
         reason = Reason(int(arguments[1], 0)) if len(arguments) > 1 else Reason.SUCCESS
         return encode(Ack(ACKS[kind], int(arguments[0]), reason, properties), version)
@@ -183,10 +215,15 @@ def build(line: Line, version: int) -> bytes:
         subscriptions = []
         for argument in arguments[1:]:
             topic_filter, *options = argument.split(":")
-            subscriptions.append(subscription(
-                topic_filter.encode(), int(options[0]) if options else 0, no_local="nl" in options,
-                retain_as_published="rap" in options,
-                retain_handling=next((int(option[2]) for option in options if option.startswith("rh")), 0)))
+            subscriptions.append(
+                subscription(
+                    topic_filter.encode(),
+                    int(options[0]) if options else 0,
+                    no_local="nl" in options,
+                    retain_as_published="rap" in options,
+                    retain_handling=next((int(option[2]) for option in options if option.startswith("rh")), 0),
+                )
+            )
         return encode(Subscribe(int(arguments[0]), tuple(subscriptions), properties), version)
     if kind == "UNSUBSCRIBE":
         filters = tuple(argument.encode() for argument in arguments[1:])
@@ -203,8 +240,15 @@ def check(line: Line, packet: Any, version: int) -> None:
     """Compare a packet received with what a `<` line says."""
     kind, arguments = line.words[0], line.arguments
     where = f"line {line.number}: {line.text.strip()}; received {packet}"
-    names = {Connack: "CONNACK", Publish: "PUBLISH", Suback: "SUBACK", Unsuback: "UNSUBACK", Pingresp: "PINGRESP",
-             Disconnect: "DISCONNECT", Auth: "AUTH"}
+    names = {
+        Connack: "CONNACK",
+        Publish: "PUBLISH",
+        Suback: "SUBACK",
+        Unsuback: "UNSUBACK",
+        Pingresp: "PINGRESP",
+        Disconnect: "DISCONNECT",
+        Auth: "AUTH",
+    }
     got = packet.type.name if isinstance(packet, Ack) else names.get(type(packet), type(packet).__name__)
     assert got == kind, where
     if isinstance(packet, Publish):

@@ -49,7 +49,8 @@ class SeamedWorkers:
         for number in range(count):
             ours, theirs = FORKS.Pipe()
             process = FORKS.Process(
-                target=run_worker, args=(config, self.folder, Place(number, count, node, self.folder), seams, theirs))
+                target=run_worker, args=(config, self.folder, Place(number, count, node, self.folder), seams, theirs)
+            )
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -65,8 +66,9 @@ class SeamedWorkers:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -130,5 +132,9 @@ def link_of(worker: Worker) -> dict[str, Any]:
     """Return what the one link of a worker counts, and what its sockets do."""
     mesh = worker.mesh
     (neighbour,) = mesh.neighbours.values()
-    return {**neighbour.state(), "bad_frames": mesh.errors, "refused": mesh.transport.refused,
-            "impostors": mesh.transport.impostors}
+    return {
+        **neighbour.state(),
+        "bad_frames": mesh.errors,
+        "refused": mesh.transport.refused,
+        "impostors": mesh.transport.impostors,
+    }

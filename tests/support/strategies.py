@@ -10,8 +10,7 @@ from broker.wire.reasons import ConnectReturn, Reason
 
 # Surrogates have no UTF-8 form, and U+0000 is forbidden [MQTT-1.5.4-1, -2].
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
-topic_texts = st.text(
-    st.characters(exclude_categories=("Cs",), exclude_characters="\0+#"), min_size=1, max_size=20)
+topic_texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0+#"), min_size=1, max_size=20)
 topic_names = topic_texts.map(str.encode)
 topic_filters = topic_names.filter(lambda name: not name.startswith(b"$share/"))
 payloads = st.binary(max_size=40)
@@ -47,9 +46,13 @@ def _reasons(codes):
 @st.composite
 def wills(draw, version):
     return p.Will(
-        draw(topic_names), draw(payloads), draw(st.integers(0, 2)), draw(st.booleans()),
+        draw(topic_names),
+        draw(payloads),
+        draw(st.integers(0, 2)),
+        draw(st.booleans()),
         draw(properties_of(PacketType.WILL, {"will_delay_interval"})) if version == 5 else {},
-        draw(st.integers(0, 0xFFFFFFFF)) if version == 5 else 0)
+        draw(st.integers(0, 0xFFFFFFFF)) if version == 5 else 0,
+    )
 
 
 @st.composite
@@ -60,8 +63,15 @@ def connects(draw, version):
     user_name = draw(st.none() | texts)
     password = draw(st.none() | st.binary(max_size=20)) if version == 5 or user_name is not None else None
     return p.Connect(
-        version, draw(texts).encode(), draw(st.booleans()), draw(st.integers(0, 0xFFFF)),
-        draw(st.none() | wills(version)), user_name, password, properties)
+        version,
+        draw(texts).encode(),
+        draw(st.booleans()),
+        draw(st.integers(0, 0xFFFF)),
+        draw(st.none() | wills(version)),
+        user_name,
+        password,
+        properties,
+    )
 
 
 @st.composite
@@ -70,8 +80,14 @@ def publishes(draw, version):
     properties = draw(properties_of(PacketType.PUBLISH)) if version == 5 else {}
     topic = b"" if "topic_alias" in properties and draw(st.booleans()) else draw(topic_names)
     return p.Publish(
-        topic, draw(payloads), qos, draw(st.booleans()), qos > 0 and draw(st.booleans()),
-        draw(packet_identifiers) if qos else 0, properties)
+        topic,
+        draw(payloads),
+        qos,
+        draw(st.booleans()),
+        qos > 0 and draw(st.booleans()),
+        draw(packet_identifiers) if qos else 0,
+        properties,
+    )
 
 
 @st.composite
@@ -80,16 +96,21 @@ def acks(draw, version):
     if version != 5:
         return p.Ack(packet_type, draw(packet_identifiers))
     return p.Ack(
-        packet_type, draw(packet_identifiers), draw(_reasons(p._ACKS[packet_type][1])),
-        draw(properties_of(packet_type)))
+        packet_type, draw(packet_identifiers), draw(_reasons(p._ACKS[packet_type][1])), draw(properties_of(packet_type))
+    )
 
 
 def subscriptions(version):
     if version != 5:
         return st.builds(p.subscription, topic_filters, st.integers(0, 2))
     return st.builds(
-        p.subscription, topic_filters, st.integers(0, 2), no_local=st.booleans(), retain_as_published=st.booleans(),
-        retain_handling=st.integers(0, 2))
+        p.subscription,
+        topic_filters,
+        st.integers(0, 2),
+        no_local=st.booleans(),
+        retain_as_published=st.booleans(),
+        retain_handling=st.integers(0, 2),
+    )
 
 
 @st.composite
@@ -110,33 +131,42 @@ def packets_of(version):
     kinds = [
         connects(version),
         st.builds(
-            p.Connack, st.booleans() if version != 3 else st.just(False),
+            p.Connack,
+            st.booleans() if version != 3 else st.just(False),
             _reasons(p._CONNACK_CODES) if version == 5 else st.sampled_from(ConnectReturn),
-            properties(PacketType.CONNACK)),
+            properties(PacketType.CONNACK),
+        ),
         publishes(version),
         acks(version),
         st.builds(
-            p.Subscribe, packet_identifiers, st.lists(subscriptions(version), min_size=1, max_size=4).map(tuple),
-            properties(PacketType.SUBSCRIBE)),
+            p.Subscribe,
+            packet_identifiers,
+            st.lists(subscriptions(version), min_size=1, max_size=4).map(tuple),
+            properties(PacketType.SUBSCRIBE),
+        ),
         st.builds(
-            p.Suback, packet_identifiers,
+            p.Suback,
+            packet_identifiers,
             st.lists(_reasons(p._SUBACK_CODES if version == 5 else p._SUBACK_CODES_3), min_size=1).map(tuple),
-            properties(PacketType.SUBACK)),
+            properties(PacketType.SUBACK),
+        ),
         st.builds(
-            p.Unsubscribe, packet_identifiers, st.lists(topic_filters, min_size=1, max_size=4).map(tuple),
-            properties(PacketType.UNSUBSCRIBE)),
+            p.Unsubscribe,
+            packet_identifiers,
+            st.lists(topic_filters, min_size=1, max_size=4).map(tuple),
+            properties(PacketType.UNSUBSCRIBE),
+        ),
         st.builds(
-            p.Unsuback, packet_identifiers,
+            p.Unsuback,
+            packet_identifiers,
             st.lists(_reasons(p._UNSUBACK_CODES), min_size=1).map(tuple) if version == 5 else st.just(()),
-            properties(PacketType.UNSUBACK)),
+            properties(PacketType.UNSUBACK),
+        ),
         st.builds(p.Pingreq),
         st.builds(p.Pingresp),
     ]
     if version == 5:
-        kinds += [
-            st.builds(p.Disconnect, _reasons(p._DISCONNECT_CODES), properties(PacketType.DISCONNECT)),
-            auths(),
-        ]
+        kinds += [st.builds(p.Disconnect, _reasons(p._DISCONNECT_CODES), properties(PacketType.DISCONNECT)), auths()]
     else:
         kinds.append(st.builds(p.Disconnect))
     return st.one_of(kinds)

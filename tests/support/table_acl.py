@@ -28,7 +28,7 @@ def overlap(one: bytes, other: bytes) -> bool:
             return True
         if b"+" not in (level, its) and level != its:
             return False
-    rest = ours[len(theirs):] or theirs[len(ours):]
+    rest = ours[len(theirs) :] or theirs[len(ours) :]
     return not rest or rest[0] == b"#"
 
 

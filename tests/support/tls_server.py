@@ -38,12 +38,12 @@ class TlsServer:
                 self.opened = True
             while data := self.tls.read(65536):
                 self.received += data
-        except ssl.SSLError:             # it wants more, or has failed and says so to the client
+        except ssl.SSLError:  # it wants more, or has failed and says so to the client
             pass
         return self.outgoing.read()
 
     def say(self, data: bytes) -> bytes:
         """Return what is to be sent to say something."""
         while data:
-            data = data[self.tls.write(data):]
+            data = data[self.tls.write(data) :]
         return self.outgoing.read()

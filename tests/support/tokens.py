@@ -28,15 +28,20 @@ def _made(algorithm: str, which: int) -> Any:
         return rsa.generate_private_key(65_537, 2048)
     if algorithm == "EdDSA":
         return ed25519.Ed25519PrivateKey.generate() if which != 448 else ed448.Ed448PrivateKey.generate()
-    curves: dict[str, Any] = {"ES256": ec.SECP256R1, "ES384": ec.SECP384R1, "ES512": ec.SECP521R1,
-                              "ES256K": ec.SECP256K1}
+    curves: dict[str, Any] = {
+        "ES256": ec.SECP256R1,
+        "ES384": ec.SECP384R1,
+        "ES512": ec.SECP521R1,
+        "ES256K": ec.SECP256K1,
+    }
     return ec.generate_private_key(curves[algorithm]())
 
 
 def public_pem(algorithm: str, which: int = 0) -> bytes:
     """Return the public key as PEM."""
-    found: bytes = private_key(algorithm, which).public_key().public_bytes(
-        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    found: bytes = (
+        private_key(algorithm, which).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
     return found
 
 
@@ -58,11 +63,20 @@ def jwk_set(*keys: dict[str, Any]) -> bytes:
     return json.dumps({"keys": keys}).encode()
 
 
-def token(algorithm: str = "ES256", which: int = 0, *, headers: dict[str, Any] | None = None, ends_in_s: float = 3600,
-          **claims: Any) -> bytes:
+def token(
+    algorithm: str = "ES256",
+    which: int = 0,
+    *,
+    headers: dict[str, Any] | None = None,
+    ends_in_s: float = 3600,
+    **claims: Any,
+) -> bytes:
     """Return a token, for ann unless it says otherwise, which ends in an hour; claims of None are left out."""
     said = {"sub": "ann", "exp": int(time.time() + ends_in_s), **claims}
     said = {name: value for name, value in said.items() if value is not None}
     # Not jwt.encode(), which refuses claims that are wrong.
-    return jwt.PyJWS().encode(
-        json.dumps(said).encode(), private_key(algorithm, which), algorithm=algorithm, headers=headers).encode()
+    return (
+        jwt.PyJWS()
+        .encode(json.dumps(said).encode(), private_key(algorithm, which), algorithm=algorithm, headers=headers)
+        .encode()
+    )

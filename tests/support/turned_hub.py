@@ -28,15 +28,20 @@ class TurnedHub:
         limits: of [limits] in the settings.
     """
 
-    def __init__(self, log: FakeLog | None = None, index: RetainedIndex | None = None, mqtt: Mqtt | None = None,
-                 **limits: Any) -> None:
+    def __init__(
+        self, log: FakeLog | None = None, index: RetainedIndex | None = None, mqtt: Mqtt | None = None, **limits: Any
+    ) -> None:
         self.config = Config(limits=Limits(**limits), mqtt=mqtt or Mqtt())
         self.log = log
-        self.router: Any = Router(ledger(self.config), seed=1, routes_max=self.config.limits.route_cache_max,
-                                  routes_bytes_max=self.config.limits.route_cache_bytes_max, index=index)
+        self.router: Any = Router(
+            ledger(self.config),
+            seed=1,
+            routes_max=self.config.limits.route_cache_max,
+            routes_bytes_max=self.config.limits.route_cache_bytes_max,
+            index=index,
+        )
         self.controller = Controller(self.config, self.router, Anonymous(), AllowAll())
-        self.hub: Any = Hub(
-            self.router, self.controller, Pump(self.router, log), now_ms=NOW_MS, **terms(self.config))
+        self.hub: Any = Hub(self.router, self.controller, Pump(self.router, log), now_ms=NOW_MS, **terms(self.config))
         self.now_ms = NOW_MS
 
     def turn(self, times: int = 1, passed_ms: int = 0) -> None:
@@ -52,7 +57,7 @@ class TurnedHub:
         client = TurnedClient(self, version)
         client.send(Connect(version, name, **fields))
         self.turn(3)
-        first, = client.packets()
+        (first,) = client.packets()
         assert isinstance(first, Connack), first
         assert first.reason == 0, first
         return client

@@ -7,16 +7,7 @@ from random import Random
 from typing import Any
 
 from broker.config.loader import Config, Limits, Mqtt
-from broker.wire.packets import (
-    Ack,
-    Connack,
-    Connect,
-    Publish,
-    Suback,
-    decode,
-    encode,
-    next_frame,
-)
+from broker.wire.packets import Ack, Connack, Connect, Publish, Suback, decode, encode, next_frame
 from broker.wire.properties import PacketType
 from tests.simulator.index import SharedEnvironment
 from tests.simulator.network import Network
@@ -40,7 +31,7 @@ class Script:
         self.config = Config(mqtt=Mqtt(), limits=Limits(connect_timeout_s=10_000))
         self.network = Network(self.random, 1.0)
         self.environment = environment
-        self.workers: list[Any] = [Worker(self, number) for number in range(2)]      # type: ignore[arg-type]
+        self.workers: list[Any] = [Worker(self, number) for number in range(2)]  # type: ignore[arg-type]
         for worker in self.workers:
             worker.machine.durability, worker.machine.has_follower = "fsync", False
             worker.boot()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-KEY, ACCEPT = b"dGhlIHNhbXBsZSBub25jZQ==", b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="      # the example of RFC 6455, 1.3
+KEY, ACCEPT = b"dGhlIHNhbXBsZSBub25jZQ==", b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="  # the example of RFC 6455, 1.3
 
 
 class Frame(NamedTuple):
@@ -19,8 +19,15 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, mask: bytes | None = b"\x37\xfa\x21\x3d",
-          reserved: int = 0, length_bytes: int | None = None) -> bytes:
+def frame(
+    opcode: int,
+    payload: bytes = b"",
+    *,
+    fin: bool = True,
+    mask: bytes | None = b"\x37\xfa\x21\x3d",
+    reserved: int = 0,
+    length_bytes: int | None = None,
+) -> bytes:
     """Return a frame of a client's, right or wrong.
 
     Args:
@@ -60,16 +67,21 @@ def frames_in(buffer: bytearray) -> list[Frame]:
             assert size > (125 if at == 4 else 65_535), "as few bytes as possible"
         if len(buffer) < at + size:
             break
-        found.append(Frame(buffer[0] & 0x0F, bytes(buffer[at:at + size])))
-        del buffer[:at + size]
+        found.append(Frame(buffer[0] & 0x0F, bytes(buffer[at : at + size])))
+        del buffer[: at + size]
     return found
 
 
 def request(path: str = "/mqtt", **fields: str | None) -> bytes:
     """Return the request that opens a WebSocket, with header fields changed, added or, by None, left out."""
     headers: dict[str, str | None] = {
-        "host": "broker.example.org", "upgrade": "websocket", "connection": "Upgrade",
-        "sec_websocket_key": KEY.decode(), "sec_websocket_version": "13", "sec_websocket_protocol": "mqtt"}
+        "host": "broker.example.org",
+        "upgrade": "websocket",
+        "connection": "Upgrade",
+        "sec_websocket_key": KEY.decode(),
+        "sec_websocket_version": "13",
+        "sec_websocket_protocol": "mqtt",
+    }
     headers.update(fields)
     lines = [f"GET {path} HTTP/1.1"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items() if value is not None]
@@ -85,7 +97,7 @@ def cut_into_frames(draw: random.Random, data: bytes) -> bytes:
             out += frame(draw.choice((PING, PONG)), draw.randbytes(draw.choice((0, 1, 7, 125))), mask=draw.randbytes(4))
         size = draw.choice((0, 1, 2, 3, 9, 130, 70_000))
         fin = draw.random() < 0.6
-        out += frame(CONTINUATION if fragmented else BINARY, data[at:at + size], fin=fin, mask=draw.randbytes(4))
+        out += frame(CONTINUATION if fragmented else BINARY, data[at : at + size], fin=fin, mask=draw.randbytes(4))
         at += size
         fragmented = not fin
     return bytes(out)
@@ -102,7 +114,7 @@ class ClientEnd:
         self._draw = random.Random(str(seed))
         self._head: bytearray | None = bytearray()
         self._frames = bytearray()
-        self.closed: bytes | None = None     # payload of the Close frame that came
+        self.closed: bytes | None = None  # payload of the Close frame that came
 
     def received(self, data: bytes) -> list[bytes]:
         """Take what the broker sent; returns what was in its frames."""

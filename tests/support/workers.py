@@ -23,7 +23,8 @@ class Workers(BrokerProcess):
     def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
         """Wait until the log has a line about an event, with these values; return the last one."""
         found: list[dict[str, Any]] = wait_until(
-            lambda: self.events(event, **fields), f"no {event} {fields} in {self.log}")
+            lambda: self.events(event, **fields), f"no {event} {fields} in {self.log}"
+        )
         return found[-1]
 
     def pid_of(self, worker: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.acl_files import compare, compare_faulty
 
-FAULTY = 0.2                     # of the files may have a fault in them
+FAULTY = 0.2  # of the files may have a fault in them
 
 
 def main() -> None:
@@ -32,8 +32,10 @@ def main() -> None:
             else:
                 counts = compare(Path(folder), draw)
                 answers, allowed = answers + counts[0], allowed + counts[1]
-    print(f"{options.files} files, {faulty} of them with a fault in them, perhaps: {answers:,} answers, {allowed:,} of "
-          "them yes, all the same")
+    print(
+        f"{options.files} files, {faulty} of them with a fault in them, perhaps: {answers:,} answers, {allowed:,} of "
+        "them yes, all the same"
+    )
 
 
 if __name__ == "__main__":

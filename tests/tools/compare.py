@@ -20,11 +20,11 @@ from typing import Final
 from tests.support.process import ROOT
 
 BASE: Final = ROOT / "build" / "base"
-ROUNDS: Final = 7                # starts of each tree, in turn
-SETTLED_S: Final = 2.0           # after a start, before its memory is looked at
-INSTRUCTIONS: Final = 0.01       # more of a message's, at most
-IDLE_KIB: Final = 512            # more of an idle worker, at most
-START: Final = 0.05              # more CPU of a start, at most
+ROUNDS: Final = 7  # starts of each tree, in turn
+SETTLED_S: Final = 2.0  # after a start, before its memory is looked at
+INSTRUCTIONS: Final = 0.01  # more of a message's, at most
+IDLE_KIB: Final = 512  # more of an idle worker, at most
+START: Final = 0.05  # more CPU of a start, at most
 
 
 def git(*arguments: str) -> str:
@@ -34,8 +34,9 @@ def git(*arguments: str) -> str:
 
 def prepare(commit: str) -> None:
     """Have the commit in BASE, and compiled; what is there already keeps its time, and is not compiled again."""
-    there = {path for kind in ("*.py", "*.pyx", "*.pxd") for path in BASE.rglob(kind)
-             if BASE / "build" not in path.parents}
+    there = {
+        path for kind in ("*.py", "*.pyx", "*.pxd") for path in BASE.rglob(kind) if BASE / "build" not in path.parents
+    }
     with tempfile.NamedTemporaryFile(suffix=".tar") as archive:
         git("archive", "-o", archive.name, commit)
         with tarfile.open(archive.name) as tree:
@@ -50,15 +51,21 @@ def prepare(commit: str) -> None:
                     path.write_bytes(data)
     for path in there:
         path.unlink()
-    subprocess.run((sys.executable, "setup.py", "-q", "build_ext", "--inplace"), cwd=BASE, check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run(
+        (sys.executable, "setup.py", "-q", "build_ext", "--inplace"), cwd=BASE, check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def instructions(tree: Path) -> dict[str, float]:
     """Return the instructions of a message, by scenario of tests.tools.instructions."""
     printed = subprocess.run(
-        (sys.executable, "-m", "tests.tools.instructions"), cwd=tree, check=True, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(tree)}).stdout
+        (sys.executable, "-m", "tests.tools.instructions"),
+        cwd=tree,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+    ).stdout
     return {line[:-10].strip(): float(line[-10:]) for line in printed.splitlines()}
 
 
@@ -66,10 +73,24 @@ def start(tree: Path) -> tuple[float, int]:
     """Start a broker with one worker; return the ms of CPU until it is ready, and its KiB in RAM without clients."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            (sys.executable, "-m", "broker.cli.main", "serve", "--workers", "1", "--listen", "tcp://127.0.0.1:0",
-             "--data-dir", f"{folder}/data"),
-            cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True)
+            (
+                sys.executable,
+                "-m",
+                "broker.cli.main",
+                "serve",
+                "--workers",
+                "1",
+                "--listen",
+                "tcp://127.0.0.1:0",
+                "--data-dir",
+                f"{folder}/data",
+            ),
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         try:
             assert process.stdout is not None
             while "ready" not in (line := process.stdout.readline()):
@@ -91,9 +112,12 @@ def main() -> None:
     print(f"{'':30}{git('rev-parse', '--short', commit):>10}{'here':>10}{'':>10}")
     worse = []
     before, here = instructions(BASE), instructions(ROOT)
-    rows = [(f"instructions, {name}", before[name], here[name], before[name] * INSTRUCTIONS)
-            for name in here if name in before]
-    start(BASE)                          # what compiles Python's bytecode does not count
+    rows = [
+        (f"instructions, {name}", before[name], here[name], before[name] * INSTRUCTIONS)
+        for name in here
+        if name in before
+    ]
+    start(BASE)  # what compiles Python's bytecode does not count
     start(ROOT)
     starts = [(start(BASE), start(ROOT)) for _ in range(ROUNDS)]
     cpu = [statistics.median(pair[tree][0] for pair in starts) for tree in (0, 1)]

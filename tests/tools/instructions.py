@@ -25,9 +25,9 @@ from tests.support.process import ROOT
 from tests.support.turned_hub import TurnedHub
 
 FOLDER = ROOT / "build" / "instructions"
-PACKETS = 50                     # in one read
-ROUNDS = 8                       # that are counted, of PACKETS each
-WARM = 4                         # rounds before
+PACKETS = 50  # in one read
+ROUNDS = 8  # that are counted, of PACKETS each
+WARM = 4  # rounds before
 MARKS = """
 #include <valgrind/callgrind.h>
 void begin(void) { CALLGRIND_START_INSTRUMENTATION; }
@@ -50,8 +50,9 @@ class Load:
         self.qos, self.version = qos, version
         self.log = FakeLog() if is_logged else None
         self.broker = TurnedHub(self.log)
-        self.receivers = [self.broker.connect(b"r%d" % number, version, clean_start=not is_logged)
-                          for number in range(receivers)]
+        self.receivers = [
+            self.broker.connect(b"r%d" % number, version, clean_start=not is_logged) for number in range(receivers)
+        ]
         for receiver in self.receivers:
             receiver.send(Subscribe(1, (subscription(b"some/topic", qos),)))
         self.broker.turn(3)
@@ -71,8 +72,12 @@ class Load:
         first, self.number = 1 + self.number, self.number + PACKETS
         publisher = [self.publisher.connection]
         receivers = [receiver.connection for receiver in self.receivers]
-        packets: list[Packet] = [Publish(b"some/topic", bytes(64), self.qos, packet_identifier=first + number)
-                                 if self.qos else Publish(b"some/topic", bytes(64)) for number in range(PACKETS)]
+        packets: list[Packet] = [
+            Publish(b"some/topic", bytes(64), self.qos, packet_identifier=first + number)
+            if self.qos
+            else Publish(b"some/topic", bytes(64))
+            for number in range(PACKETS)
+        ]
         steps = [(publisher, self.encoded(packets))]
         if self.qos == 1:
             steps.append((receivers, self.acknowledgements(PacketType.PUBACK, first)))
@@ -104,8 +109,9 @@ class Visits:
 
     def __init__(self, version: int) -> None:
         self.broker = TurnedHub(connects_per_second_max=0)
-        self.connects = [encode(Connect(version, b"c%d" % number, keep_alive_s=60), version)
-                         for number in range(PACKETS)]
+        self.connects = [
+            encode(Connect(version, b"c%d" % number, keep_alive_s=60), version) for number in range(PACKETS)
+        ]
         self.disconnect = encode(Disconnect(), version)
 
     def round(self, toggle: Callable[[], None]) -> None:
@@ -138,7 +144,7 @@ SCENARIOS: dict[str, Callable[[], Load | Visits]] = {
 
 def inside(names: list[str]) -> None:
     """Go through the scenarios; this runs under callgrind."""
-    logs.configure(Log(level="warning"))         # of a crowd, most have no line of their own
+    logs.configure(Log(level="warning"))  # of a crowd, most have no line of their own
     marks = ctypes.CDLL(str(FOLDER / "marks.so"))
     marks.begin()
     for name in names:
@@ -157,10 +163,23 @@ def counted(names: list[str]) -> dict[str, float]:
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", FOLDER / "marks.so", FOLDER / "marks.c"], check=True)
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no",
-             f"--callgrind-out-file={folder}/out", sys.executable, "-m", "tests.tools.instructions", "--inside",
-             *names],
-            check=True, env={**os.environ, "PYTHONHASHSEED": "0"}, stdout=sys.stderr)
+            [
+                "valgrind",
+                "-q",
+                "--tool=callgrind",
+                "--instr-atstart=no",
+                "--collect-atstart=no",
+                f"--callgrind-out-file={folder}/out",
+                sys.executable,
+                "-m",
+                "tests.tools.instructions",
+                "--inside",
+                *names,
+            ],
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            stdout=sys.stderr,
+        )
         found = {}
         for path in Path(folder).iterdir():
             lines = path.read_text().splitlines()

@@ -27,10 +27,7 @@ def observed(port: int, load: list[str], observer: list[str]) -> None:
 
 
 def main() -> None:
-    tools = {
-        "py-spy": f"{sys.executable} -m pip install py-spy",
-        "perf": "apt-get install linux-perf",
-    }
+    tools = {"py-spy": f"{sys.executable} -m pip install py-spy", "perf": "apt-get install linux-perf"}
     there = [
         tool for tool in tools if shutil.which(tool, path=f"{Path(sys.executable).parent}:/usr/bin:/usr/local/bin")
     ]

@@ -26,27 +26,37 @@ pattern deny p/%c
 user a b
 topic deny e
 """) == [
-        "acl.conf:6 topic deny a/c", "acl.conf:10 topic deny e", "acl.conf:3 topic readwrite nobody/a",
-        "acl.conf:5 topic read a b/#", "acl.conf:7 topic write d",
+        "acl.conf:6 topic deny a/c",
+        "acl.conf:10 topic deny e",
+        "acl.conf:3 topic readwrite nobody/a",
+        "acl.conf:5 topic read a b/#",
+        "acl.conf:7 topic write d",
         "acl.conf:2 a user name or client identifier with + or # in it, which patterns do not allow",
-        "acl.conf:8 pattern deny p/%c", "acl.conf:2 pattern read p/%u/#"]
+        "acl.conf:8 pattern deny p/%c",
+        "acl.conf:2 pattern read p/%u/#",
+    ]
 
 
-@pytest.mark.parametrize(("data", "said"), [
-    (b"topics a", "line 1: found 'topics', expected user, topic or pattern"),
-    (b"\n\nuser", "line 3: found no user name"),
-    (b"user \t", "line 1: found no user name"),
-    (b"topic", "line 1: found no topic filter"),
-    (b"topic red a", "line 1: found 'red', expected read, write, readwrite or deny before a topic filter that has a "
-     "blank in it"),
-    (b"topic read a/b#", "line 1: found the topic filter 'a/b#': # fills a whole level"),
-    (b"pattern #/a", "line 1: found the topic filter '#/a': # is the last level"),
-    (b"topic \xffa", "line 1: found the topic filter '\\\\xffa': a topic filter is UTF-8 without U+0000"),
-    (b"user \xff", "line 1: found the user name '\\\\xff', which is not UTF-8"),
-    (b"\xef\xbb\xbftopic a", "line 1: found '\\ufefftopic', expected user, topic or pattern"),
-    (b"topic " + b"a/" * 201 + b"a", "more than 201 levels"),
-    (b"topic read " + b"x" * 70_000, "a topic filter has 1 to 65535 bytes"),
-])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"topics a", "line 1: found 'topics', expected user, topic or pattern"),
+        (b"\n\nuser", "line 3: found no user name"),
+        (b"user \t", "line 1: found no user name"),
+        (b"topic", "line 1: found no topic filter"),
+        (
+            b"topic red a",
+            "line 1: found 'red', expected read, write, readwrite or deny before a topic filter that has a blank in it",
+        ),
+        (b"topic read a/b#", "line 1: found the topic filter 'a/b#': # fills a whole level"),
+        (b"pattern #/a", "line 1: found the topic filter '#/a': # is the last level"),
+        (b"topic \xffa", "line 1: found the topic filter '\\\\xffa': a topic filter is UTF-8 without U+0000"),
+        (b"user \xff", "line 1: found the user name '\\\\xff', which is not UTF-8"),
+        (b"\xef\xbb\xbftopic a", "line 1: found '\\ufefftopic', expected user, topic or pattern"),
+        (b"topic " + b"a/" * 201 + b"a", "more than 201 levels"),
+        (b"topic read " + b"x" * 70_000, "a topic filter has 1 to 65535 bytes"),
+    ],
+)
 def test_an_error_names_the_line_and_what_is_wrong(data: bytes, said: str) -> None:
     with pytest.raises(AclLineError) as caught:
         AclLines(data, "acl.conf")
@@ -70,10 +80,15 @@ def sets(*files: bytes) -> list[RuleSet]:
 def test_a_difference_is_what_came_and_what_went() -> None:
     before = sets(b"topic a\nuser ann\ntopic a\npattern %c\n")
     assert difference(before, sets(b"# moved\n\npattern %c\ntopic a\n\nuser ann\ntopic a\n")) == {
-        "come": 0, "gone": 0, "shown": []}
+        "come": 0,
+        "gone": 0,
+        "shown": [],
+    }
     assert difference(before, sets(b"topic a\nuser bob\ntopic a\npattern %c\n")) == {
-        "come": 1, "gone": 1,
-        "shown": ["- acl.conf: user ann: topic readwrite a", "+ acl.conf: user bob: topic readwrite a"]}
+        "come": 1,
+        "gone": 1,
+        "shown": ["- acl.conf: user ann: topic readwrite a", "+ acl.conf: user bob: topic readwrite a"],
+    }
     many = b"".join(b"topic t/%d\n" % number for number in range(1000))
     changed = difference(before, sets(many))
     assert (changed["come"], changed["gone"], len(changed["shown"])) == (1000, 3, 20)

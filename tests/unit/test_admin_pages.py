@@ -19,11 +19,12 @@ Row = dict[str, Any]
 class Workers:
     """A backend whose workers have two clients each, one a page; some are silent, away, or know nobody."""
 
-    def __init__(self, count: int, silent: tuple[int, ...] = (), away: tuple[int, ...] = (),
-                 ignorant: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, count: int, silent: tuple[int, ...] = (), away: tuple[int, ...] = (), ignorant: tuple[int, ...] = ()
+    ) -> None:
         self.count, self.silent, self.away, self.ignorant = count, silent, away, ignorant
         self.asked: list[int] = []
-        self.publishers: dict[int, str] = {}     # worker -> who has a session there
+        self.publishers: dict[int, str] = {}  # worker -> who has a session there
 
     def workers(self) -> list[int]:
         return [worker for worker in range(self.count) if worker not in self.away]
@@ -47,8 +48,12 @@ class Workers:
         if query in ("client", "kick", "why"):
             return {"worker": worker, "messages": [], "unlogged": []}
         if query == "route_head":
-            return {"publisher": None, "filters": [{"topic_filter": "#", "subscribers": 2}], "groups": [],
-                    "archived": False}
+            return {
+                "publisher": None,
+                "filters": [{"topic_filter": "#", "subscribers": 2}],
+                "groups": [],
+                "archived": False,
+            }
         second = arguments.get("cursor") == "2"
         return {"rows": [{"client": f"{worker}-{2 if second else 1}"}], "cursor": None if second else "2"}
 
@@ -147,8 +152,10 @@ def test_whom_a_publish_reaches_is_told_after_one_wait_for_all_silent_workers(pu
     assert (backend.asked.count(1), backend.asked.count(2)) == (1, 1)
 
 
-@pytest.mark.parametrize(("silent", "complaint"), [((1,), "Worker 1 has not answered"), ((), "no session of 'x'"),
-                                                   ((0, 1, 2), "Worker 0 has not answered")])
+@pytest.mark.parametrize(
+    ("silent", "complaint"),
+    [((1,), "Worker 1 has not answered"), ((), "no session of 'x'"), ((0, 1, 2), "Worker 0 has not answered")],
+)
 def test_a_publisher_may_be_at_a_worker_that_is_silent(silent: tuple[int, ...], complaint: str) -> None:
     async def main() -> None:
         with pytest.raises(QueryError, match=complaint):

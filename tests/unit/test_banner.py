@@ -27,11 +27,11 @@ def told(*listeners: Listener, **settings: Any) -> tuple[str, str]:
 
 
 def here(scheme: str, port: int, **settings: object) -> Listener:
-    return Listener(address=f"{scheme}://127.0.0.1:{port}", **settings)                 # type: ignore[arg-type]
+    return Listener(address=f"{scheme}://127.0.0.1:{port}", **settings)  # type: ignore[arg-type]
 
 
 def everywhere(scheme: str, port: int, **settings: object) -> Listener:
-    return Listener(address=f"{scheme}://0.0.0.0:{port}", **settings)                   # type: ignore[arg-type]
+    return Listener(address=f"{scheme}://0.0.0.0:{port}", **settings)  # type: ignore[arg-type]
 
 
 EVERYTHING = "and may then subscribe and publish everything"
@@ -65,7 +65,7 @@ NO_PASSWORD = "may connect, subscribe and publish without a password"
     ([everywhere("tcp", 1883, proxy_protocol=True), here("ws", 8083, websocket_paths=("/here",))],
      f"none. Anyone who reaches these addresses {NO_PASSWORD}, and nothing is encrypted.",
      " --url ws://127.0.0.1:8083/here"),
-])
+])  # fmt: skip
 def test_each_listener_is_named_that_is_open(listeners: list[Listener], protection: str, there: str) -> None:
     assert told(*listeners) == (protection, there)
 
@@ -74,7 +74,9 @@ def test_where_there_are_rules_it_says_where_they_stand() -> None:
     rules = (AclFileTable(file="acl.conf"), AclFileTable(file="more.conf"))
     assert told(here("tcp", 1883), authorizer=rules)[0] == (
         f"none. Anyone on this machine may connect without a password, and nothing is encrypted.{ONLY_HERE} "
-        "What clients may do stands in acl.conf, more.conf.")
+        "What clients may do stands in acl.conf, more.conf."
+    )
     assert told(everywhere("wss", 8084, **PROOF), authorizer=rules)[0] == (
         "clients prove who they are, by a certificate or a key, and what goes over a network is encrypted. "
-        "What clients may do stands in acl.conf, more.conf.")
+        "What clients may do stands in acl.conf, more.conf."
+    )

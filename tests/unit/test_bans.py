@@ -37,15 +37,19 @@ def networks(draw: Any) -> str:
 @settings(max_examples=300)
 @given(st.lists(networks(), max_size=6), st.lists(st.integers(0, 5), max_size=3), OCTETS, OCTETS, st.booleans())
 def test_an_address_is_banned_that_lies_in_a_network(
-        names: list[str], ended: list[int], high: int, low: int, is_4: bool) -> None:
+    names: list[str], ended: list[int], high: int, low: int, is_4: bool
+) -> None:
     held = of(*(ban_of("address", name, "", None) for name in names))
     gone = {str(ipaddress.ip_network(names[index], strict=False)) for index in ended if index < len(names)}
     for name in gone:
         held.apply(None, f"address:{name}")
     host = f"10.0.{high}.{low}" if is_4 else f"2001:db8::{high:x}:{low:x}"
     peer = f"{host}:1234" if is_4 else f"[{host}]:1234"
-    expected = any(ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
-                   for name in names if str(ipaddress.ip_network(name, strict=False)) not in gone)
+    expected = any(
+        ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
+        for name in names
+        if str(ipaddress.ip_network(name, strict=False)) not in gone
+    )
     assert (held.find("c", "u", peer) is not None) == expected
     if is_4:
         assert (held.find("c", None, f"[::ffff:{host}]:1234") is not None) == expected
@@ -85,9 +89,17 @@ def test_what_is_no_address_is_refused(name: str) -> None:
         ban_of("address", name, "", None)
 
 
-@pytest.mark.parametrize(("peer", "expected"), [
-    ("192.0.2.7:1", "192.0.2.7"), ("[2001:db8:1:2:3::4]:1", "2001:db8:1:2::/64"), ("[::ffff:192.0.2.7]:1", "192.0.2.7"),
-    ("[fe80::1%eth0]:1", "fe80::/64"), ("/run/mqtt.sock", ""), (None, "")])
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("192.0.2.7:1", "192.0.2.7"),
+        ("[2001:db8:1:2:3::4]:1", "2001:db8:1:2::/64"),
+        ("[::ffff:192.0.2.7]:1", "192.0.2.7"),
+        ("[fe80::1%eth0]:1", "fe80::/64"),
+        ("/run/mqtt.sock", ""),
+        (None, ""),
+    ],
+)
 def test_who_counts_as_one_subscriber(peer: str | None, expected: str) -> None:
     assert addresses.subscriber_of(peer) == expected
 

@@ -99,7 +99,8 @@ def test_a_refused_connection_is_one_sentence_with_the_reason(scripted):
     assert result.exit_code == 1
     assert result.stderr == (
         f"shoal: the broker at 127.0.0.1:{broker.port} refused the connection: not authorized (0x87), "
-        "it says: ask Ada.\n")
+        "it says: ask Ada.\n"
+    )
 
 
 def test_a_refusal_of_3_1_1_is_told_in_its_own_words(scripted):
@@ -309,36 +310,51 @@ def test_what_the_options_say_is_what_is_sent(scripted):
         "--no-clean-start", "--session-expiry-interval", "60", "--will-topic", "w", "--will-payload", "bye",
         "--will-qos", "2", "--will-retain", "--will-delay", "5", "--content-type", "text/plain",
         "--correlation-data", "c", "--response-topic", "r", "--message-expiry-interval", "9",
-        "--user-property", "k", "1", "--user-property", "k", "2")
+        "--user-property", "k", "1", "--user-property", "k", "2")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert done.wait(20)                # a QoS 0 publisher does not wait to be read
+    assert done.wait(20)  # a QoS 0 publisher does not wait to be read
     assert seen == [
         p.Connect(
-            5, b"me", False, 7, p.Will(b"w", b"bye", 2, True, {}, 5), "ada", b"secret",
-            {"session_expiry_interval": 60}),
-        p.Publish(b"a/b", "grün".encode(), 0, True, False, 0, {
-            "message_expiry_interval": 9, "content_type": "text/plain", "response_topic": "r",
-            "correlation_data": b"c", "user_property": [("k", "1"), ("k", "2")]}),
+            5, b"me", False, 7, p.Will(b"w", b"bye", 2, True, {}, 5), "ada", b"secret", {"session_expiry_interval": 60}
+        ),
+        p.Publish(
+            b"a/b",
+            "grün".encode(),
+            0,
+            True,
+            False,
+            0,
+            {
+                "message_expiry_interval": 9,
+                "content_type": "text/plain",
+                "response_topic": "r",
+                "correlation_data": b"c",
+                "user_property": [("k", "1"), ("k", "2")],
+            },
+        ),
     ]
 
 
-@pytest.mark.parametrize(("command", "arguments", "complaint"), [
-    (pub, ["-t", "a"], "give one of -m, -f, -l and -n"),
-    (pub, ["-t", "a", "-m", "x", "-n"], "give one of -m, -f, -l and -n"),
-    (pub, ["-t", "a/+", "-n"], "a topic name cannot have wildcards"),
-    (pub, ["-t", "", "-n"], "a topic name cannot be empty"),
-    (pub, ["-t", "a", "-n", "-V", "3.1.1", "--content-type", "x"], "--content-type needs MQTT 5.0"),
-    (pub, ["-t", "a", "-n", "-V", "4", "-P", "x"], "a password without a user name needs MQTT 5.0"),
-    (pub, ["-t", "a", "-n", "--no-clean-start"], "--no-clean-start needs a client identifier"),
-    (pub, ["-t", "a", "-n", "--will-retain"], "--will-retain needs --will-topic"),
-    (pub, ["-t", "a", "-n", "--url", "http://here"], "expected mqtt[s]://HOST"),
-    (pub, ["-t", "a", "-n", "--url", "tcp://here:70000"], "expected a port from 1 to 65535"),
-    (pub, ["-t", "a", "-f", "/no/such/file"], "No such file"),
-    (sub, ["-t", "a", "-V", "4", "--no-local"], "--no-local needs MQTT 5.0"),
-    (sub, ["-t", "$share/g/a", "--no-local"], "cannot go with a shared subscription"),
-    (sub, ["-t", ""], "a topic filter cannot be empty"),
-    (sub, ["-t", "a", "-W", "soon"], "is not a number of seconds"),
-])
+@pytest.mark.parametrize(
+    ("command", "arguments", "complaint"),
+    [
+        (pub, ["-t", "a"], "give one of -m, -f, -l and -n"),
+        (pub, ["-t", "a", "-m", "x", "-n"], "give one of -m, -f, -l and -n"),
+        (pub, ["-t", "a/+", "-n"], "a topic name cannot have wildcards"),
+        (pub, ["-t", "", "-n"], "a topic name cannot be empty"),
+        (pub, ["-t", "a", "-n", "-V", "3.1.1", "--content-type", "x"], "--content-type needs MQTT 5.0"),
+        (pub, ["-t", "a", "-n", "-V", "4", "-P", "x"], "a password without a user name needs MQTT 5.0"),
+        (pub, ["-t", "a", "-n", "--no-clean-start"], "--no-clean-start needs a client identifier"),
+        (pub, ["-t", "a", "-n", "--will-retain"], "--will-retain needs --will-topic"),
+        (pub, ["-t", "a", "-n", "--url", "http://here"], "expected mqtt[s]://HOST"),
+        (pub, ["-t", "a", "-n", "--url", "tcp://here:70000"], "expected a port from 1 to 65535"),
+        (pub, ["-t", "a", "-f", "/no/such/file"], "No such file"),
+        (sub, ["-t", "a", "-V", "4", "--no-local"], "--no-local needs MQTT 5.0"),
+        (sub, ["-t", "$share/g/a", "--no-local"], "cannot go with a shared subscription"),
+        (sub, ["-t", ""], "a topic filter cannot be empty"),
+        (sub, ["-t", "a", "-W", "soon"], "is not a number of seconds"),
+    ],
+)
 def test_wrong_usage_is_told_before_anything_is_sent(command, arguments, complaint):
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
@@ -374,14 +390,17 @@ def test_sub_goes_on_with_a_session_that_outlived_the_connection(scripted):
     def script(broker):
         assert broker.accept().clean_start
         subscribe = broker.read()
-        broker.send(p.Suback(subscribe.packet_identifier, (Reason.SUCCESS,)),
-                    p.Publish(b"t", b"one", 2, packet_identifier=7))
+        broker.send(
+            p.Suback(subscribe.packet_identifier, (Reason.SUCCESS,)), p.Publish(b"t", b"one", 2, packet_identifier=7)
+        )
         assert broker.read() == p.Ack(PacketType.PUBREC, 7)
         broker.next_connection()
         assert not broker.read().clean_start
-        broker.send(p.Connack(session_present=True),
-                    p.Publish(b"t", b"one", 2, dup=True, packet_identifier=7),       # the PUBREC may have been lost
-                    p.Publish(b"t", b"two", 1, packet_identifier=8))
+        broker.send(
+            p.Connack(session_present=True),
+            p.Publish(b"t", b"one", 2, dup=True, packet_identifier=7),  # the PUBREC may have been lost
+            p.Publish(b"t", b"two", 1, packet_identifier=8),
+        )
         assert broker.read() == p.Ack(PacketType.PUBREC, 7)
         assert broker.read() == p.Ack(PacketType.PUBACK, 8)
         assert isinstance(broker.read(), p.Disconnect)

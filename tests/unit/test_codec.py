@@ -12,10 +12,18 @@ from router.core.message import message
 TOPICS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=30).map(str.encode)
 
 
-@given(TOPICS, st.binary(max_size=400), st.integers(0, 2), st.booleans(), st.booleans(), st.integers(1, 65_535),
-       st.sampled_from((3, 4, 5)))
+@given(
+    TOPICS,
+    st.binary(max_size=400),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 65_535),
+    st.sampled_from((3, 4, 5)),
+)
 def test_a_message_comes_back_as_it_went(
-        topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool, identifier: int, version: int) -> None:
+    topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool, identifier: int, version: int
+) -> None:
     frame = encode_message(message(topic, payload, qos, retain), version, identifier, qos, retain, dup and qos > 0)
     found, found_identifier, alias = decode_message(frame, version)
     assert (found.topic_name, found.body, found.quality_of_service, found.retained) == (topic, payload, qos, retain)

@@ -85,9 +85,9 @@ def test_a_configuration_of_mosquitto_is_recognised_and_answered_line_by_line(tm
     assert result.stderr.splitlines() == [
         f"file {file}: found a configuration of mosquitto, expected TOML; `shoal check-config --show /dev/null` lists "
         "Shoal's settings",
-        f'file {file}, line 2: listener: found a setting of mosquitto, expected {NEAREST["listener"]}',
+        f"file {file}, line 2: listener: found a setting of mosquitto, expected {NEAREST['listener']}",
         f"file {file}, line 4: max_keepalive: found a setting of mosquitto, expected mqtt.keep_alive_max_s",
-        f'file {file}, line 5: acl_file: found a setting of mosquitto, expected {NEAREST["acl_file"]}',
+        f"file {file}, line 5: acl_file: found a setting of mosquitto, expected {NEAREST['acl_file']}",
         f"file {file}, line 6: foo: found an unknown setting, expected nothing: leave it out",
     ]
 
@@ -117,7 +117,8 @@ def test_a_module_of_a_program_that_stands_in_the_way_is_named(tmp_path: Path, n
     program = tmp_path / "program.py"
     program.write_text("import shoal\n", encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, str(program)], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+        [sys.executable, str(program)], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
     said = ran.stderr.splitlines()[-1]
     assert said.startswith(f"ImportError: Shoal cannot be imported: {own} stands in the way of its package {name!r}")
     assert "Give yours another name" in said

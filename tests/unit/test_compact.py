@@ -34,15 +34,31 @@ steps = st.one_of(
     st.tuples(st.just("ended"), clients),
     st.tuples(st.just("subscribe"), clients, st.sampled_from(FILTERS), st.integers(0, 2), st.sampled_from((0, 7))),
     st.tuples(st.just("unsubscribe"), clients, st.sampled_from((*FILTERS, REPLAYS[0]))),
-    st.tuples(st.just("replay"), clients, st.sampled_from(REPLAYS), st.integers(0, 1), st.sampled_from((0, 7)),
-              st.integers(0, 50), st.sampled_from((-1, 5))),
-    st.tuples(st.just("replay_in_logs"), clients, st.sampled_from(REPLAYS), st.integers(0, 1), st.sampled_from((0, 7)),
-              st.sampled_from((-1, 5)), st.sampled_from(([], [0, 7], [0, 0, 3, 50]))),
+    st.tuples(
+        st.just("replay"),
+        clients,
+        st.sampled_from(REPLAYS),
+        st.integers(0, 1),
+        st.sampled_from((0, 7)),
+        st.integers(0, 50),
+        st.sampled_from((-1, 5)),
+    ),
+    st.tuples(
+        st.just("replay_in_logs"),
+        clients,
+        st.sampled_from(REPLAYS),
+        st.integers(0, 1),
+        st.sampled_from((0, 7)),
+        st.sampled_from((-1, 5)),
+        st.sampled_from(([], [0, 7], [0, 0, 3, 50])),
+    ),
     st.tuples(st.just("mounted"), clients, st.sampled_from((b"one/", b"two/"))),
-    st.tuples(st.just("fenced"), clients, st.sampled_from(FILTERS),
-              st.sampled_from(([], [1, 7, 20], [1, 8, 3, 2, 1, 9]))),
-    st.tuples(st.just("accepted"), clients, st.sampled_from(TOPICS), st.integers(0, 2), identifiers,
-              st.none() | clients),
+    st.tuples(
+        st.just("fenced"), clients, st.sampled_from(FILTERS), st.sampled_from(([], [1, 7, 20], [1, 8, 3, 2, 1, 9]))
+    ),
+    st.tuples(
+        st.just("accepted"), clients, st.sampled_from(TOPICS), st.integers(0, 2), identifiers, st.none() | clients
+    ),
     st.tuples(st.just("acknowledged"), clients, st.sampled_from((4, 5, 7)), identifiers),
     st.tuples(st.just("released"), clients, identifiers),
     st.tuples(st.just("dropped"), clients, st.integers(0, 8)),
@@ -55,8 +71,13 @@ def put(records: RecordBuffer, time_us: int, step: tuple[Any, ...]) -> None:
         topic, qos, identifier, picked = rest
         if picked is not None and qos:
             records.add("shared_pick", time_us, b"g/t/#", picked)
-        records.add_accepted(time_us, records.last_number + 1, message(topic, b"%d" % (records.last_number + 1), qos),
-                             client, identifier if qos == 2 else 0)
+        records.add_accepted(
+            time_us,
+            records.last_number + 1,
+            message(topic, b"%d" % (records.last_number + 1), qos),
+            client,
+            identifier if qos == 2 else 0,
+        )
     elif kind == "acknowledged":
         records.add_acknowledged(time_us, client, *rest, 0)
     elif kind == "released":
@@ -73,8 +94,16 @@ def put(records: RecordBuffer, time_us: int, step: tuple[Any, ...]) -> None:
 
 def reopen(disk: SimulatedDisk) -> tuple[Router, Opened]:
     router = Router(Ledger())
-    opened = open_log(disk, router, worker=0, make_will=lambda _, *fields: Will(*fields), make_mark=lambda: 77,
-                      now_us=1000 * SECOND_US, now_ms=1_000_000, segment_bytes_max=4800)
+    opened = open_log(
+        disk,
+        router,
+        worker=0,
+        make_will=lambda _, *fields: Will(*fields),
+        make_mark=lambda: 77,
+        now_us=1000 * SECOND_US,
+        now_ms=1_000_000,
+        segment_bytes_max=4800,
+    )
     start_deadlines(router, opened)
     return router, opened
 
@@ -92,12 +121,19 @@ def state(router: Router, log: Log) -> dict[bytes, Any]:
         owed = session.owed.deliveries() if session.owed is not None else []
         bodies = [log.fetch(delivery[1], 0, 0).body for delivery in owed if delivery[4] in (1, 2)]
         found[client] = (
-            session.expiry_interval_s, session.mount_point, session.will.fields if session.will is not None else None,
-            sorted(router.tree.subscriptions_of(session)), session.incoming_identifiers, owed, bodies,
-            session.owed.numbers if session.owed is not None else (0, 0), session.ends_ms,
+            session.expiry_interval_s,
+            session.mount_point,
+            session.will.fields if session.will is not None else None,
+            sorted(router.tree.subscriptions_of(session)),
+            session.incoming_identifiers,
+            owed,
+            bodies,
+            session.owed.numbers if session.owed is not None else (0, 0),
+            session.ends_ms,
             session.owed.state()["in_flight"] if session.owed is not None else [],
             sorted(replay.fields() for replay in (session.replays or {}).values()),
-            dict(router.retaining.fences.standing(session)))
+            dict(router.retaining.fences.standing(session)),
+        )
     return found
 
 
@@ -140,8 +176,12 @@ def test_a_snapshot_and_the_log_behind_it_are_the_whole_log(
 def test_a_fence_that_a_peer_has_been_heard_beyond_is_not_kept() -> None:
     disk = SimulatedDisk()
     _, opened = reopen(disk)
-    fences = [("fenced", b"one", b"t/1", [1, 7, 20, 2, 3, 9]), ("fenced", b"one", b"t/#", [1, 7, 20]),
-              ("fenced", b"two", b"t/1", [1, 8, 20]), ("fenced", b"three", b"t/1", [1, 7, 21])]
+    fences = [
+        ("fenced", b"one", b"t/1", [1, 7, 20, 2, 3, 9]),
+        ("fenced", b"one", b"t/#", [1, 7, 20]),
+        ("fenced", b"two", b"t/1", [1, 8, 20]),
+        ("fenced", b"three", b"t/1", [1, 7, 21]),
+    ]
     write(disk, opened.log, everything_is_known(fences), SECOND_US)
     records = RecordBuffer(opened.log.appended)
     for number in (1, 2):
@@ -156,7 +196,10 @@ def test_a_fence_that_a_peer_has_been_heard_beyond_is_not_kept() -> None:
     assert opened.log.close()
     router, _ = reopen(disk)
     assert {name: dict(router.retaining.fences.standing(session)) for name, session in router.sessions.items()} == {
-        b"one": {b"t/1": {2: (3, 9)}}, b"two": {b"t/1": {1: (8, 20)}}, b"three": {b"t/1": {1: (7, 21)}}}
+        b"one": {b"t/1": {2: (3, 9)}},
+        b"two": {b"t/1": {1: (8, 20)}},
+        b"three": {b"t/1": {1: (7, 21)}},
+    }
 
 
 def test_segments_before_a_snapshot_are_not_needed_and_an_older_snapshot_goes() -> None:
@@ -192,9 +235,18 @@ def test_there_is_nothing_to_make_of_a_log_of_one_segment() -> None:
 def test_what_waits_for_pubcomp_alone_has_no_subscription_identifiers() -> None:
     disk = SimulatedDisk()
     _, opened = reopen(disk)
-    write(disk, opened.log, [
-        ("session", b"three", 60), ("subscribe", b"three", b"t/#", 2, 7), ("accepted", b"one", b"t/1", 2, 1, None),
-        ("accepted", b"one", b"t/1", 2, 2, None), ("acknowledged", b"three", 5, 1)], SECOND_US)
+    write(
+        disk,
+        opened.log,
+        [
+            ("session", b"three", 60),
+            ("subscribe", b"three", b"t/#", 2, 7),
+            ("accepted", b"one", b"t/1", 2, 1, None),
+            ("accepted", b"one", b"t/1", 2, 2, None),
+            ("acknowledged", b"three", 5, 1),
+        ],
+        SECOND_US,
+    )
     assert opened.log.close()
     router, _ = reopen(disk)
     released, waiting = router.sessions[b"three"].owed.deliveries()
@@ -204,8 +256,12 @@ def test_what_waits_for_pubcomp_alone_has_no_subscription_identifiers() -> None:
 def test_a_snapshot_that_finds_no_room_leaves_none_taken() -> None:
     disk = SimulatedDisk()
     _, opened = reopen(disk)
-    write(disk, opened.log, everything_is_known(
-        [("subscribe", b"one", b"t/#", 1, 0)] + [("accepted", b"two", b"t/1", 1, 1, None)] * 200), SECOND_US)
+    write(
+        disk,
+        opened.log,
+        everything_is_known([("subscribe", b"one", b"t/#", 1, 0)] + [("accepted", b"two", b"t/1", 1, 1, None)] * 200),
+        SECOND_US,
+    )
     before = disk.names()
     for room in range(0, 4000, 500):
         disk.capacity = disk.used_bytes + room

@@ -56,8 +56,7 @@ def test_nothing_given_means_the_defaults() -> None:
 
 def test_each_layer_counts_more_than_the_one_before(tmp_path: Path) -> None:
     file = written(
-        tmp_path,
-        'data_dir = "file"\n[mqtt]\nreceive_maximum = 1\ninflight_max = 1\n[log]\nlevel = "error"\n',
+        tmp_path, 'data_dir = "file"\n[mqtt]\nreceive_maximum = 1\ninflight_max = 1\n[log]\nlevel = "error"\n'
     )
     environ = {"SHOAL_MQTT__INFLIGHT_MAX": "2", "SHOAL_LOG__LEVEL": "warning"}
     config = load(file, environ, {"log.level": "debug"})
@@ -308,6 +307,7 @@ def test_a_rendered_config_is_read_back_as_it_was(
 
 # [[authenticator]] ----------------------------------------------------------------------------------------------------
 
+
 def authenticators(tmp_path: Path, text: str) -> list[str]:
     file = tmp_path / "shoal.toml"
     file.write_text(text, encoding="utf-8")
@@ -371,12 +371,22 @@ def test_a_wrong_authenticator_is_one_problem_that_names_its_table(tmp_path: Pat
 
 def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_path: Path) -> None:
     file = tmp_path / "shoal.toml"
-    file.write_text('listen = ["tcp://0.0.0.0:1883", "tcp://127.0.0.1:1"]\n[[authenticator]]\ntype = "password_file"\n'
-                    'file = "users"\n[[authenticator]]\ntype = "jwt"\nalgorithms = ["ES256", "EdDSA"]\nkeys = "a.pem"\n'
-                    'claims = {client = "${clientid}", "a b" = "\\u007f"}\nleeway_s = 2\n', encoding="utf-8")
+    file.write_text(
+        'listen = ["tcp://0.0.0.0:1883", "tcp://127.0.0.1:1"]\n[[authenticator]]\ntype = "password_file"\n'
+        'file = "users"\n[[authenticator]]\ntype = "jwt"\nalgorithms = ["ES256", "EdDSA"]\nkeys = "a.pem"\n'
+        'claims = {client = "${clientid}", "a b" = "\\u007f"}\nleeway_s = 2\n',
+        encoding="utf-8",
+    )
     config = load(file, {}, {})
-    assert config.authenticator == (PasswordFileTable(file="users"), JwtTable(
-        algorithms=("ES256", "EdDSA"), keys=("a.pem",), claims={"client": "${clientid}", "a b": "\x7f"}, leeway_s=2.0))
+    assert config.authenticator == (
+        PasswordFileTable(file="users"),
+        JwtTable(
+            algorithms=("ES256", "EdDSA"),
+            keys=("a.pem",),
+            claims={"client": "${clientid}", "a b": "\x7f"},
+            leeway_s=2.0,
+        ),
+    )
     assert [anonymous_allowed(config, listener) for listener in config.listeners] == [False, False]
     again = tmp_path / "again.toml"
     again.write_text(rendered(config), encoding="utf-8")
@@ -385,6 +395,7 @@ def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_
 
 
 # [[authorizer]] -------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(("text", "said"), [
     ('[[authorizer]]\ntype = "acl"\nfile = "u"', 'authorizer 1.type: found "acl", expected one of acl_file, '
@@ -414,6 +425,12 @@ def test_an_authorizer_is_read_and_written_again(tmp_path: Path) -> None:
 
 def test_an_open_address_is_answered_with_what_secures_it() -> None:
     (problem,) = problems_of(flags={"listen": ("tcp://0.0.0.0:1883",)})
-    for named in ("`shoal passwd FILE USER`", "[[authenticator]]", 'type = "password_file"', "allow_anonymous = true",
-                  "[[authorizer]]", 'type = "acl_file"'):
+    for named in (
+        "`shoal passwd FILE USER`",
+        "[[authenticator]]",
+        'type = "password_file"',
+        "allow_anonymous = true",
+        "[[authorizer]]",
+        'type = "acl_file"',
+    ):
         assert named in problem

@@ -42,8 +42,10 @@ async def test_both_ends_ask_and_slow_answers_do_not_hold_up_quick_ones() -> Non
         here.handle("from here", lambda number: number + 1)
         found = []
         async with trio.open_nursery() as nursery:
+
             async def ask_slow():
                 found.append(await here.ask("slow"))
+
             nursery.start_soon(ask_slow)
             await trio.testing.wait_all_tasks_blocked()
             assert await here.ask("quick") == "quick"
@@ -54,14 +56,19 @@ async def test_both_ends_ask_and_slow_answers_do_not_hold_up_quick_ones() -> Non
 
 async def test_what_a_handler_raises_is_its_askers_and_the_channel_goes_on() -> None:
     async with channels() as (here, there):
+
         def refuse(_payload):
             raise ControlError("There is no such client.")
 
         there.handle("refuse", refuse)
         there.handle("break", lambda payload: payload["missing"])
         there.handle("unpackable", lambda _payload: object())
-        for kind, text in (("refuse", "There is no such client."), ("break", "KeyError: 'missing'"),
-                           ("unknown", "Nobody here knows what 'unknown' is."), ("unpackable", "TypeError")):
+        for kind, text in (
+            ("refuse", "There is no such client."),
+            ("break", "KeyError: 'missing'"),
+            ("unknown", "Nobody here knows what 'unknown' is."),
+            ("unpackable", "TypeError"),
+        ):
             with pytest.raises(ControlError, match=text):
                 await here.ask(kind, {})
 

@@ -88,7 +88,7 @@ def test_sessions_end_and_wills_are_published_in_their_time(seed: int) -> None:
                 del due[name]
         elif what < 0.6 and name in due:
             router.ledger.now_ms = now_ms
-            router.open_session(name, False, 0xFFFFFFFF)       # it is back, and stays
+            router.open_session(name, False, 0xFFFFFFFF)  # it is back, and stays
             del due[name]
         else:
             now_ms += draw.choice((1, 250, 1000, 9000))

@@ -34,8 +34,11 @@ def rule(kind: str, topic: str, allow: bool = True, priority: int = 0) -> dict[s
 
 def with_role(*rules: dict[str, Any], **role: Any) -> State:
     state = State()
-    do(state, {"command": "createRole", "rolename": "r", "acls": rules, **role},
-       {"command": "createClient", "username": "u", "roles": [{"rolename": "r"}]})
+    do(
+        state,
+        {"command": "createRole", "rolename": "r", "acls": rules, **role},
+        {"command": "createClient", "username": "u", "roles": [{"rolename": "r"}]},
+    )
     return state
 
 
@@ -61,8 +64,11 @@ def test_a_request_changes_nothing_until_its_changes_are_put() -> None:
 def test_a_command_that_fails_leaves_nothing_behind() -> None:
     state = with_role()
     before = state.clients["u"]
-    answers, kicked = do(state, {"command": "modifyClient", "username": "u", "textname": "t", "groups": [
-        {"groupname": "none"}]}, {"command": "createClient", "username": "v", "groups": [{"groupname": "none"}]})
+    answers, kicked = do(
+        state,
+        {"command": "modifyClient", "username": "u", "textname": "t", "groups": [{"groupname": "none"}]},
+        {"command": "createClient", "username": "v", "groups": [{"groupname": "none"}]},
+    )
     assert all("error" in answer for answer in answers)
     assert state.clients == {"u": before}
     assert kicked == []
@@ -84,7 +90,8 @@ def test_a_command_that_fails_leaves_nothing_behind() -> None:
     (b"a", [rule("subscribePattern", "a"), rule("subscribePattern", "#", allow=False, priority=1)], False),
 ])  # fmt: skip
 def test_subscriptions_are_allowed_by_the_first_rule_that_covers_them(
-        topic_filter: bytes, rules: list[dict[str, Any]], allowed: bool | None) -> None:
+    topic_filter: bytes, rules: list[dict[str, Any]], allowed: bool | None
+) -> None:
     assert Decisions(with_role(*rules)).may_subscribe("u", b"c1", topic_filter).allowed is allowed
 
 
@@ -97,8 +104,15 @@ def test_a_role_without_wildcards_refuses_them() -> None:
 
 def test_control_topics_are_never_allowed_by_default() -> None:
     state = with_role()
-    do(state, {"command": "setDefaultACLAccess", "acls": [
-        {"acltype": kind, "allow": True} for kind in ("publishClientSend", "publishClientReceive", "subscribe")]})
+    do(
+        state,
+        {
+            "command": "setDefaultACLAccess",
+            "acls": [
+                {"acltype": kind, "allow": True} for kind in ("publishClientSend", "publishClientReceive", "subscribe")
+            ],
+        },
+    )
     decisions = Decisions(state)
     for name, allowed in ((b"$CONTROL/dynamic-security/v1", None), (b"a", True)):
         assert decisions.may_publish("u", b"c", name).allowed is allowed
@@ -128,8 +142,11 @@ def test_who_has_no_name_has_the_roles_of_the_anonymous_group() -> None:
     state = with_role(rule("publishClientSend", "a"))
     decisions = Decisions(state)
     assert not decisions.may_publish(None, b"c", b"a").allowed
-    _, kicked = do(state, {"command": "createGroup", "groupname": "g", "roles": [{"rolename": "r"}]},
-                   {"command": "setAnonymousGroup", "groupname": "g"})
+    _, kicked = do(
+        state,
+        {"command": "createGroup", "groupname": "g", "roles": [{"rolename": "r"}]},
+        {"command": "setAnonymousGroup", "groupname": "g"},
+    )
     assert kicked == [None]
     assert decisions.may_publish(None, b"c", b"a").allowed
     (answer,), _ = do(state, {"command": "deleteGroup", "groupname": "g"})
@@ -141,8 +158,11 @@ def test_who_has_no_name_has_the_roles_of_the_anonymous_group() -> None:
 def test_details_are_counts() -> None:
     state = with_role()
     (answer,), _ = do(state, {"command": "getDetails", "correlationData": "x"})
-    assert answer == {"command": "getDetails", "correlationData": "x", "data": {
-        "clientCount": 1, "groupCount": 0, "roleCount": 1, "changeIndex": 1}}
+    assert answer == {
+        "command": "getDetails",
+        "correlationData": "x",
+        "data": {"clientCount": 1, "groupCount": 0, "roleCount": 1, "changeIndex": 1},
+    }
 
 
 def test_there_are_32_commands() -> None:
@@ -150,10 +170,20 @@ def test_there_are_32_commands() -> None:
 
 
 def test_only_passwords_that_are_set_are_hashed() -> None:
-    commands = commands_of(json.dumps({"commands": [
-        {"Command": "CREATEclient", "Password": ""}, {"command": "setClientPassword", "password": "p"},
-        {"command": "modifyClient", "password": ""}, {"command": "modifyClient", "password": 1},
-        {"command": "listClients", "password": "p"}, 1]}).encode())
+    commands = commands_of(
+        json.dumps(
+            {
+                "commands": [
+                    {"Command": "CREATEclient", "Password": ""},
+                    {"command": "setClientPassword", "password": "p"},
+                    {"command": "modifyClient", "password": ""},
+                    {"command": "modifyClient", "password": 1},
+                    {"command": "listClients", "password": "p"},
+                    1,
+                ]
+            }
+        ).encode()
+    )
     assert [command["command"] for command in plain_passwords(commands)] == ["CREATEclient", "setClientPassword"]
 
 

@@ -20,7 +20,7 @@ from router.core.message import message
 from tests.support.disk import SimulatedDisk, broken
 from tests.unit.test_forwarding import NEVER, NOW_MS, Host, identifier_of, restarted
 
-WINDOW = 2                                  # Receive Maximum of the members
+WINDOW = 2  # Receive Maximum of the members
 GROUP = b"g/t"
 FILTER = b"$share/" + GROUP
 
@@ -31,9 +31,12 @@ class Member:
     def __init__(self, hub: Hub, name: bytes, expiry_s: int, clean: bool = True) -> None:
         self.hub = hub
         self.connection = hub.connect()
-        self.got: list[tuple[bytes, int]] = []          # payload and packet identifier
-        self.say(Connect(5, name, clean, 0, None, None, None,
-                         {"session_expiry_interval": expiry_s, "receive_maximum": WINDOW}))
+        self.got: list[tuple[bytes, int]] = []  # payload and packet identifier
+        self.say(
+            Connect(
+                5, name, clean, 0, None, None, None, {"session_expiry_interval": expiry_s, "receive_maximum": WINDOW}
+            )
+        )
 
     def say(self, packet: Any) -> None:
         self.connection.feed_bytes(encode(packet, 5))
@@ -90,7 +93,7 @@ def test_what_a_member_was_sent_at_qos_2_ends_with_its_session_and_is_counted(ex
     for payload in named(6):
         host.publish(payload, 2)
     host.write()
-    assert leaver.read() == [b"0", b"1"]                # the others wait
+    assert leaver.read() == [b"0", b"1"]  # the others wait
     # One has arrived and is released: nobody has lost it.
     leaver.say(Ack(PacketType.PUBREC, leaver.got[0][1]))
     host.write()
@@ -137,7 +140,7 @@ def test_what_waits_and_cannot_be_read_yet_goes_to_another_when_it_can(stays_at:
     for _ in range(3):
         hub.run_turn(NOW_MS)
     if returns:
-        again = Member(hub, b"leaver", 1000, clean=False)     # a session of its own: nothing of the old one is in it
+        again = Member(hub, b"leaver", 1000, clean=False)  # a session of its own: nothing of the old one is in it
         host.write()
         assert b"leaver" in host.router.sessions
         assert again.read() == []
@@ -173,11 +176,14 @@ def test_what_could_not_be_read_before_a_crash_goes_to_another_behind_it() -> No
     host.write()
     host.disk.fail = lambda operation: None
     host = restarted(host)
-    end(host, b"leaver")                                # its end was not recorded, so it ends again
+    end(host, b"leaver")  # its end was not recorded, so it ends again
     host.write()
     stayer = host.router.sessions[b"stayer"]
     assert sorted(host.log.fetch(delivery[1], NOW_MS * 1000, NOW_MS).body for delivery in stayer.owed.deliveries()) == [
-        b"2", b"3", b"4"]
+        b"2",
+        b"3",
+        b"4",
+    ]
 
 
 def leave(member: Member, name: bytes) -> None:
@@ -199,7 +205,8 @@ def expire(member: Member, name: bytes) -> None:
 @pytest.mark.parametrize("ends", [leave, be_sent_away, expire])
 @pytest.mark.parametrize("unwritten", [0, 40])
 def test_what_another_member_got_before_a_crash_does_not_come_again_with_the_end_that_the_crash_took(
-        ends: Callable[[Member, bytes], None], unwritten: int) -> None:
+    ends: Callable[[Member, bytes], None], unwritten: int
+) -> None:
     """Its end takes several turns: the process dies between two of them, and the client ends its session anew."""
     count = 1500
     host = Host(SimulatedDisk())
@@ -208,8 +215,8 @@ def test_what_another_member_got_before_a_crash_does_not_come_again_with_the_end
     for payload in named(count - unwritten):
         host.publish(payload, 2)
     host.write()
-    for payload in named(count)[count - unwritten:]:
-        host.publish(payload, 2)                        # and it is not in the log when the member leaves
+    for payload in named(count)[count - unwritten :]:
+        host.publish(payload, 2)  # and it is not in the log when the member leaves
     stayer, _ = host.router.open_session(b"stayer", False, NEVER)
     host.router.subscribe(stayer, FILTER, 2)
     ends(leaver, b"leaver")
@@ -225,7 +232,7 @@ def test_what_another_member_got_before_a_crash_does_not_come_again_with_the_end
 
 def test_a_message_that_is_not_written_yet_waits_until_it_is() -> None:
     host = Host(SimulatedDisk())
-    host.log.durability = "none"                        # what is appended may leave
+    host.log.durability = "none"  # what is appended may leave
     hub = clients_of(host)
     leaver = member_of(host, hub, b"leaver", 1000)
     for payload in named(5):
@@ -256,7 +263,8 @@ def test_every_message_of_a_group_of_two_routers_reaches_somebody_or_is_counted(
             body = here.log.fetch(record, NOW_MS * 1000, NOW_MS).body
             sent += 1
             there.forwarding.receive_message(
-                there.peer, message(b"t", body, 2, False, b"", -1, NOW_MS, 0), sent, 5, record, identifier_of(GROUP))
+                there.peer, message(b"t", body, 2, False, b"", -1, NOW_MS, 0), sent, 5, record, identifier_of(GROUP)
+            )
         here.forwarding.acknowledge(here.peer, sent)
 
     for payload in named(5):
@@ -266,13 +274,15 @@ def test_every_message_of_a_group_of_two_routers_reaches_somebody_or_is_counted(
     assert leaver.read() == [b"0", b"1"]
     for payload in named(8)[5:]:
         here.publish(payload, 2)
-    carry()                                             # and they are not durable there when the member leaves
+    carry()  # and they are not durable there when the member leaves
     stayer = member_of(there, hub, b"stayer", 1000)
     end_by_expiry(there, leaver, b"leaver")
     carry()
     there.write()
-    owed = {there.log.fetch(delivery[1], NOW_MS * 1000, NOW_MS).body
-            for delivery in there.router.sessions[b"stayer"].owed.deliveries()}
+    owed = {
+        there.log.fetch(delivery[1], NOW_MS * 1000, NOW_MS).body
+        for delivery in there.router.sessions[b"stayer"].owed.deliveries()
+    }
     assert owed == set(named(8)[2:])
     assert (here.router.ledger.dropped(), there.router.ledger.dropped()) == ({}, {"session_ended": 2})
     # The last one leaves, too: what it was sent, and what nobody is left for.

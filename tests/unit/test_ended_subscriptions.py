@@ -57,7 +57,8 @@ def test_the_end_of_many_subscriptions_takes_turns_and_is_the_end_at_once_for_me
 
 
 FILTERS = [b"%d/%s" % (number, b"/".join([b"a"] * (number % 5 + 1))) for number in range(70)] + [
-    b"+/a/%d" % number for number in range(10)]
+    b"+/a/%d" % number for number in range(10)
+]
 STEPS = st.lists(st.one_of(
     st.tuples(st.just("all"), st.integers(0, 3)),
     st.tuples(st.just("one"), st.integers(0, 3), st.sampled_from(FILTERS)),

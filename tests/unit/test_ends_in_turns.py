@@ -69,7 +69,8 @@ def test_sessions_and_wills_that_are_due_at_once_are_dealt_with_in_turns_between
             turns += 1
             before = len(router.sessions), len(published)
             assert talker.say(Publish(b"t", b"x", 1, packet_identifier=1), due_ms) == [
-                Ack(PacketType.PUBACK, 1, Reason.NO_MATCHING_SUBSCRIBERS)]
+                Ack(PacketType.PUBACK, 1, Reason.NO_MATCHING_SUBSCRIBERS)
+            ]
             assert before[0] - len(router.sessions) <= ENDS_PER_TURN_MAX
             assert len(published) - before[1] <= ENDS_PER_TURN_MAX
         assert turns > COUNT // 2 // ENDS_PER_TURN_MAX
@@ -183,8 +184,9 @@ def test_a_clean_start_over_what_a_group_is_owed_waits_while_that_is_passed_on_i
         came = [packet for packet in other.turn() if isinstance(packet, Publish)]
         assert len(came) <= PASSED_PER_TURN_MAX
         got += [packet.payload for packet in came]
-        other.connection.feed_bytes(b"".join(encode(
-            Ack(PacketType.PUBACK, packet.packet_identifier), 5) for packet in came))
+        other.connection.feed_bytes(
+            b"".join(encode(Ack(PacketType.PUBACK, packet.packet_identifier), 5) for packet in came)
+        )
     assert got == [b"%d" % number for number in range(5000)]
     host.write()
     present = [packet.session_present for packet in member.turn() if isinstance(packet, Connack)]

@@ -30,7 +30,7 @@ class Node:
         self.logs: list[Log] = []
         self.followed = []
         self.windows = []
-        self.put: list[tuple[int, int, int]] = []           # (time, worker, number)
+        self.put: list[tuple[int, int, int]] = []  # (time, worker, number)
         for worker, disk in enumerate(self.disks):
             log, _ = open_log(disk, seed=worker, segment_bytes_max=RECORDS_AT + 400)
             log.worker = worker
@@ -62,9 +62,12 @@ class Node:
 
     def tail(self, numbers: dict[int, int] | None = None, since_us: int | None = None) -> MergedTail:
         numbers = numbers or {}
-        return MergedTail([
-            LogTail(windows, b"#", numbers.get(worker, 0), None if worker in numbers else since_us)
-            for worker, windows in enumerate(self.windows)])
+        return MergedTail(
+            [
+                LogTail(windows, b"#", numbers.get(worker, 0), None if worker in numbers else since_us)
+                for worker, windows in enumerate(self.windows)
+            ]
+        )
 
 
 def read(tail: MergedTail, messages_max: int = 1_000_000, bytes_max: int = EVERYTHING) -> list[tuple[int, int, int]]:
@@ -104,10 +107,14 @@ def test_what_is_stored_comes_in_the_order_of_time_from_any_position_however_lit
 
 
 @settings(max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, WORKERS - 1), st.sampled_from(["write", "append", "commit", "tell", "read"])),
-                max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, WORKERS - 1), st.sampled_from(["write", "append", "commit", "tell", "read"])),
+        max_size=60,
+    )
+)
 def test_what_is_written_meanwhile_comes_once_in_the_order_of_its_log_and_only_when_it_is_durable(
-    steps: list[tuple[int, str]]
+    steps: list[tuple[int, str]],
 ) -> None:
     node = Node()
     tail = node.tail()
@@ -208,7 +215,7 @@ def test_a_segment_that_is_begun_anew_under_its_number_is_read_as_it_is_then() -
         syncs += operation == "sync"
         if syncs < 3 or operation != "sync":
             return None
-        node.tell(0)                     # that of the seal and of the new segment's header were done
+        node.tell(0)  # that of the seal and of the new segment's header were done
         return broken()
 
     disk.fail = fail

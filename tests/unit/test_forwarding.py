@@ -84,8 +84,20 @@ def test_what_a_group_is_called_between_routers_stays_the_same_from_version_to_v
     name = b"fleet/north/+/temperature/#" * 2
     # As the first version had them; nothing else says what they are.
     assert {length: group_identifier(name[:length]) for length in (0, 1, 3, 7, 8, 9, 12, 15, 16, 17, 23, 24, 40)} == {
-        0: 77920350, 1: 102669736, 3: 260036665, 7: 73549199, 8: 75258689, 9: 247760501, 12: 197808235, 15: 167393972,
-        16: 179418423, 17: 132298087, 23: 66020453, 24: 232459593, 40: 177599693}
+        0: 77920350,
+        1: 102669736,
+        3: 260036665,
+        7: 73549199,
+        8: 75258689,
+        9: 247760501,
+        12: 197808235,
+        15: 167393972,
+        16: 179418423,
+        17: 132298087,
+        23: 66020453,
+        24: 232459593,
+        40: 177599693,
+    }
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 15, 16, 17, 24, 63, 64, 65, 100])
@@ -96,10 +108,11 @@ def test_the_topic_that_came_last_is_not_taken_for_another_one_of_its_length(len
     host.router.subscribe(session, topic, 1)
     sequence = 0
     for at in range(length):
-        for name in (topic, topic[:at] + b"b" + topic[at + 1:]):
+        for name in (topic, topic[:at] + b"b" + topic[at + 1 :]):
             sequence += 1
             host.forwarding.receive_message(
-                host.peer, message(name, b"x", 1, False, b"", -1, NOW_MS, 0), sequence, 5, sequence)
+                host.peer, message(name, b"x", 1, False, b"", -1, NOW_MS, 0), sequence, 5, sequence
+            )
     host.write()
     assert session.state()["outgoing"]["queued"] == length
 
@@ -140,7 +153,7 @@ def test_what_only_ephemeral_sessions_of_an_absent_peer_want_is_owed_to_it_too()
     assert host.owed() == [b"one"]
     host = restarted(host)
     assert host.owed() == [b"one"]
-    assert host.router.tree.subscriptions_of(host.peer.session) == []     # the wish was the process's
+    assert host.router.tree.subscriptions_of(host.peer.session) == []  # the wish was the process's
 
 
 def test_a_repeat_is_known_before_and_after_a_crash_of_the_receiver() -> None:
@@ -149,8 +162,8 @@ def test_a_repeat_is_known_before_and_after_a_crash_of_the_receiver() -> None:
     host.router.subscribe(session, b"t", 2)
     host.write()
     assert host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 5, 17)
-    assert not host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 5, 17)     # the link sent it again
-    assert not host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 6, 17)     # its process died
+    assert not host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 5, 17)  # the link sent it again
+    assert not host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 6, 17)  # its process died
     host.write()
     host = restarted(host, power_loss=True)
     assert not host.forwarding.receive_message(host.peer, incoming(b"one", 2), 1, 7, 17)
@@ -263,7 +276,8 @@ def test_what_a_peer_is_owed_for_itself_and_for_a_group_is_no_repeat_of_each_oth
     for incarnation, host in enumerate((sender, restarted(sender)), 5):
         for sequence, (_, record, *_, identifiers, _) in enumerate(host.peer.session.owed.deliveries()):
             receiver.forwarding.receive_message(
-                receiver.peer, incoming(b"one", 2), 1 + sequence, incarnation, record, identifiers)
+                receiver.peer, incoming(b"one", 2), 1 + sequence, incarnation, record, identifiers
+            )
     receiver.write()
     assert receiver.peer.repeats == 3
     for name in (b"plain", b"member", b"other"):
@@ -284,7 +298,11 @@ def test_what_overtakes_at_qos_0_does_not_make_repeats_of_what_comes_behind() ->
     assert host.forwarding.receive_message(host.peer, incoming(b"hasty", 2), 0, 5, 22)
     host.write()
     assert [(taken.body, qos) for taken, qos, _, _ in glance.take()] == [
-        (b"hasty", 0), (b"hasty", 0), (b"one", 0), (b"hasty", 0)]
+        (b"hasty", 0),
+        (b"hasty", 0),
+        (b"one", 0),
+        (b"hasty", 0),
+    ]
     # Nor after a crash here: what has no number in the queue there is in no record here.
     host = restarted(host)
     assert host.forwarding.receive_message(host.peer, incoming(b"two", 2), 1, 6, 19)
@@ -303,7 +321,8 @@ def test_what_waits_for_its_record_goes_to_another_member_before_the_end_of_its_
     host.publish(b"two", 2)
     for number in (1, 2):
         assert host.forwarding.receive_message(
-            host.peer, incoming(b"far %d" % number, 2), number, 5, number, identifier_of(b"g/t"))
+            host.peer, incoming(b"far %d" % number, 2), number, 5, number, identifier_of(b"g/t")
+        )
     host.router.end_session(host.router.sessions[b"a"])
     # All of it is in the log, and nothing has settled when the process dies.
     host.log.append(host.router.ledger.records)
@@ -327,7 +346,7 @@ def test_a_message_that_a_peer_was_picked_for_is_accepted_and_owed_or_neither() 
     host = host_with_groups()
     host.publish(b"one", 2)
     host.write()
-    name = host.disk.names()[-1]             # the turn's own segment
+    name = host.disk.names()[-1]  # the turn's own segment
     content = host.disk.content(name)
     ends = [RECORDS_AT]
     while ends[-1] < len(content):
@@ -343,7 +362,7 @@ def test_a_message_that_a_peer_was_picked_for_is_accepted_and_owed_or_neither() 
 def test_what_a_peer_was_picked_for_is_owed_to_it_though_its_wish_is_forgotten() -> None:
     host = host_with_groups()
     host.publish(b"one", 2)
-    host.forwarding.want(host.peer, b"$share/g/t", 1, False, 1)      # from now on as long as its process lives
+    host.forwarding.want(host.peer, b"$share/g/t", 1, False, 1)  # from now on as long as its process lives
     host.write()
     before = [delivery[1:4] + delivery[5:7] for delivery in host.peer.session.owed.deliveries()]
     host = restarted(host)
@@ -366,7 +385,7 @@ def test_what_a_peer_sends_under_numbers_that_its_log_has_lost_is_new() -> None:
     host.forwarding.began(host.peer, 6, 2)
     assert [hear(host, b"again", n, 6, n) for n in (1, 2)] == [False, False]
     assert [hear(host, b"other %d" % n, n, 6, n) for n in (3, 4)] == [True, True]
-    host.forwarding.began(host.peer, 6, 2)          # with each epoch
+    host.forwarding.began(host.peer, 6, 2)  # with each epoch
     assert not hear(host, b"other 4", 4, 6, 4)
     host.write()
     assert session.state()["outgoing"]["queued"] == 6

@@ -22,15 +22,25 @@ def messages(draw: st.DrawFn) -> Message:
     properties = draw(st.binary(max_size=30))
     expires = draw(st.none() | st.integers(NOW_MS - 1000, NOW_MS + 10**9))
     return message(
-        draw(st.binary(min_size=1, max_size=40)), draw(st.binary(max_size=200)), draw(st.integers(0, 2)),
-        draw(st.booleans()), properties,
-        draw(st.integers(0, len(properties) - 4)) if expires and len(properties) >= 4 else -1, NOW_MS, expires or 0)
+        draw(st.binary(min_size=1, max_size=40)),
+        draw(st.binary(max_size=200)),
+        draw(st.integers(0, 2)),
+        draw(st.booleans()),
+        properties,
+        draw(st.integers(0, len(properties) - 4)) if expires and len(properties) >= 4 else -1,
+        NOW_MS,
+        expires or 0,
+    )
 
 
-entries = st.fixed_dictionaries({
-    "sequence": st.just(0) | numbers, "n": st.just(0) | numbers, "publisher_key": st.just(0) | numbers,
-    "ids": st.binary(max_size=255),
-})
+entries = st.fixed_dictionaries(
+    {
+        "sequence": st.just(0) | numbers,
+        "n": st.just(0) | numbers,
+        "publisher_key": st.just(0) | numbers,
+        "ids": st.binary(max_size=255),
+    }
+)
 
 
 def frame_of(*pairs: tuple[Message, dict[str, Any]], header: tuple[int, ...] = (7, 0)) -> bytes:
@@ -61,7 +71,8 @@ def test_what_is_written_is_read_back(pairs: list[tuple[Message, dict[str, Any]]
     found = reader.read(frame, NOW_US, NOW_MS)
     assert (reader.version, reader.kind, reader.header) == (VERSION, DATA, (epoch, index))
     assert [{**entry, "message": looks(entry["message"])} for entry in found] == [
-        {**fields, "message": looks(sent)} for sent, fields in pairs]
+        {**fields, "message": looks(sent)} for sent, fields in pairs
+    ]
 
 
 @given(st.lists(numbers, max_size=6), st.integers(1, len(KINDS) - 1))
@@ -102,8 +113,8 @@ def later_version(version: int, *more: object, tail: bytes = b"") -> bytes:
     at = len(msgpack.packb([VERSION, DATA]))
     made = msgpack.packb([version, DATA, 7, 0, *more])
     while at < len(frame):
-        length = int.from_bytes(frame[at:at + 4], "little")
-        made += (length + len(tail)).to_bytes(4, "little") + frame[at + 4:at + length] + tail
+        length = int.from_bytes(frame[at : at + 4], "little")
+        made += (length + len(tail)).to_bytes(4, "little") + frame[at + 4 : at + length] + tail
         at += length
     return bytes(made)
 
@@ -115,7 +126,9 @@ def test_a_frame_of_the_next_version_is_read_without_what_it_has_more(more: tupl
     reader = FrameReader()
     found = reader.read(frame, NOW_US, NOW_MS)
     assert [(entry["message"].topic_name, entry["message"].body, entry["sequence"]) for entry in found] == [
-        (b"one", b"1", 1), (b"two", b"22", 2)]
+        (b"one", b"1", 1),
+        (b"two", b"22", 2),
+    ]
     assert reader.header[:2] == (7, 0)
 
 
@@ -137,47 +150,53 @@ def test_a_version_or_kind_that_cannot_be_read_is_refused_by_name() -> None:
         read(msgpack.packb([1, 0]))
 
 
-@pytest.mark.parametrize(("frame", "complaint"), [
-    (b"", "of 0 bytes"),
-    (b"\x92\x01", "of 2 bytes"),
-    (b"GET / HTTP/1.1", "first byte is 0x47, at offset 0"),
-    (b"\x90\x01\x01", "does not begin with its version and its kind, at offset 1"),
-    (b"\x91\x01\x01", "does not begin with"),
-    (b"\x92\x00\x01", "does not begin with"),
-    (b"\x92\xa1x\x01", "does not begin with"),
-    (b"\x93\x01\x01\xcf\x00", "ends within a number, at offset 3"),
-    (b"\x94\x02\x01\x05\xc1" + bytes(60), "no msgpack, at offset 4"),
-    (b"\x94\x02\x01\x05\xd9", "no msgpack"),
-    (b"\x92\x01\x01" + bytes(10), "an entry of 10 bytes, at offset 3"),
-    (b"\x92\x01\x01" + bytes(11), "an entry of 11 bytes, at offset 3"),
-    (b"\x92\x01\x01" + bytes(60), "says it has 0 bytes of 60, at offset 3"),
-])
+@pytest.mark.parametrize(
+    ("frame", "complaint"),
+    [
+        (b"", "of 0 bytes"),
+        (b"\x92\x01", "of 2 bytes"),
+        (b"GET / HTTP/1.1", "first byte is 0x47, at offset 0"),
+        (b"\x90\x01\x01", "does not begin with its version and its kind, at offset 1"),
+        (b"\x91\x01\x01", "does not begin with"),
+        (b"\x92\x00\x01", "does not begin with"),
+        (b"\x92\xa1x\x01", "does not begin with"),
+        (b"\x93\x01\x01\xcf\x00", "ends within a number, at offset 3"),
+        (b"\x94\x02\x01\x05\xc1" + bytes(60), "no msgpack, at offset 4"),
+        (b"\x94\x02\x01\x05\xd9", "no msgpack"),
+        (b"\x92\x01\x01" + bytes(10), "an entry of 10 bytes, at offset 3"),
+        (b"\x92\x01\x01" + bytes(11), "an entry of 11 bytes, at offset 3"),
+        (b"\x92\x01\x01" + bytes(60), "says it has 0 bytes of 60, at offset 3"),
+    ],
+)
 def test_what_is_no_frame_is_refused_with_its_offset(frame: bytes, complaint: str) -> None:
     with pytest.raises(FrameError, match=complaint):
         read(frame)
 
 
-@pytest.mark.parametrize(("at", "value", "complaint"), [
-    (0, b"\xff\xff\xff\x7f", r"says it has 2147483647 bytes of 60, at offset 5"),
-    (0, b"\x0b\0\0\0", r"says it has 11 bytes of 60, at offset 5"),
-    (4, b"\xff\xff\xff\xff", r"an entry of 60 bytes with texts for \d+, at offset 5"),
-    (4, b"\x03\0\0\0", "with texts for 61"),
-    (8, b"\0\0", "without a topic name"),
-    (10, b"\xff", "with texts for"),
-    (11, b"\x03", "the flags 0x03"),
-    (11, b"\x80", "the flags 0x80"),
-    (36, b"\xff" * 8, "expires at -1 us"),
-    (36, b"\xff" * 7 + b"\x7f", "expires at 9223372036854775807 us"),
-    (44, b"\xff\xff\xff\xff", "with texts for 4294967350"),
-    (44, b"\x06\0\0\0", "with texts for 61"),
-    (48, b"\x02\0\0\0", "expiry is outside of its properties"),
-    (48, b"\xfe\xff\xff\xff", "expiry is outside of its properties"),
-])
+@pytest.mark.parametrize(
+    ("at", "value", "complaint"),
+    [
+        (0, b"\xff\xff\xff\x7f", r"says it has 2147483647 bytes of 60, at offset 5"),
+        (0, b"\x0b\0\0\0", r"says it has 11 bytes of 60, at offset 5"),
+        (4, b"\xff\xff\xff\xff", r"an entry of 60 bytes with texts for \d+, at offset 5"),
+        (4, b"\x03\0\0\0", "with texts for 61"),
+        (8, b"\0\0", "without a topic name"),
+        (10, b"\xff", "with texts for"),
+        (11, b"\x03", "the flags 0x03"),
+        (11, b"\x80", "the flags 0x80"),
+        (36, b"\xff" * 8, "expires at -1 us"),
+        (36, b"\xff" * 7 + b"\x7f", "expires at 9223372036854775807 us"),
+        (44, b"\xff\xff\xff\xff", "with texts for 4294967350"),
+        (44, b"\x06\0\0\0", "with texts for 61"),
+        (48, b"\x02\0\0\0", "expiry is outside of its properties"),
+        (48, b"\xfe\xff\xff\xff", "expiry is outside of its properties"),
+    ],
+)
 def test_an_entry_with_a_wrong_field_is_refused(at: int, value: bytes, complaint: str) -> None:
     fields = {"sequence": 1, "n": 2, "publisher_key": 3}
     frame = bytearray(frame_of((message(b"t", b"12", properties=b"12345"), fields)))
     start = len(frame) - 60
-    frame[start + at:start + at + len(value)] = value
+    frame[start + at : start + at + len(value)] = value
     with pytest.raises(FrameError, match=complaint):
         read(bytes(frame))
 
@@ -191,7 +210,7 @@ def test_what_a_message_does_not_have_takes_no_room(fields: dict[str, int], more
 @given(st.data())
 def test_any_bytes_are_read_or_refused_whole_cut_and_changed(data: st.DataObject) -> None:
     frame = bytearray(frame_of(*data.draw(st.lists(st.tuples(messages(), entries), max_size=3))))
-    del frame[data.draw(st.integers(0, len(frame))):]
+    del frame[data.draw(st.integers(0, len(frame))) :]
     for _ in range(data.draw(st.integers(0, 4)) if frame else 0):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     try:

@@ -42,7 +42,8 @@ def test_the_client_that_needs_more_memory_ends_and_no_other() -> None:
 async def test_a_packet_that_would_be_gathered_ends_its_client_and_no_other() -> None:
     # Proves: [MQTT3-4.8.0-2]
     config = Config(
-        listen=("tcp://127.0.0.1:0",), mqtt=Mqtt(max_packet_size_bytes=1 << 20), shutdown=Shutdown(drain_s=0.1))
+        listen=("tcp://127.0.0.1:0",), mqtt=Mqtt(max_packet_size_bytes=1 << 20), shutdown=Shutdown(drain_s=0.1)
+    )
     large = encode(Publish(b"t", bytes(500_000)), 5)
     with trio.fail_after(30):
         async with open_broker(config) as broker, device(broker, b"large") as client, device(broker, b"other") as other:
@@ -52,7 +53,9 @@ async def test_a_packet_that_would_be_gathered_ends_its_client_and_no_other() ->
             await client.client.send(large[:-1], False)
             last = await client.receive()
             assert (last.reason, last.properties["reason_string"]) == (
-                Reason.QUOTA_EXCEEDED, "no memory for a packet of this size")
+                Reason.QUOTA_EXCEEDED,
+                "no memory for a packet of this size",
+            )
             assert await client.receive() is None
             await other.publish(b"t", bytes(10_000), 1)
             assert broker.metrics().ends == {"memory_limit": 1}

@@ -45,13 +45,16 @@ def test_a_node_keeps_its_name_and_its_secret_and_shows_them_to_nobody(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["node"]
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("", "is not a node's"),
-    ('{"version": 1}', "is not a node's"),
-    ('{"version": 2, "identifier": "00", "secret": "00"}', "has version 2, this program knows 1"),
-    ('{"version": 1, "identifier": "0123456789abcdef", "secret": "00"}', "is damaged"),
-    ('{"version": 1, "identifier": "0123456789abcdef", "secret": "zz"}', "is not a node's"),
-])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is not a node's"),
+        ('{"version": 1}', "is not a node's"),
+        ('{"version": 2, "identifier": "00", "secret": "00"}', "has version 2, this program knows 1"),
+        ('{"version": 1, "identifier": "0123456789abcdef", "secret": "00"}', "is damaged"),
+        ('{"version": 1, "identifier": "0123456789abcdef", "secret": "zz"}', "is not a node's"),
+    ],
+)
 def test_a_file_that_is_no_nodes_is_never_replaced(tmp_path, text, problem) -> None:
     (tmp_path / "node").write_text(text)
     with pytest.raises(NodeError, match=problem):

@@ -22,8 +22,13 @@ NOW_MS = 1_000_000
 # Few, so that they come again; most with the same low bits, so that they meet in the table whatever its size.
 IDENTIFIERS = [1 + step * 1024 for step in range(8)] + [2, 65_535]
 MANY = [1 + step * 1024 for step in range(60)]
-STEPS = st.lists(st.tuples(st.sampled_from((PacketType.PUBLISH, PacketType.PUBLISH, PacketType.PUBREL, None)),
-                           st.sampled_from(IDENTIFIERS)), min_size=10, max_size=100)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from((PacketType.PUBLISH, PacketType.PUBLISH, PacketType.PUBREL, None)), st.sampled_from(IDENTIFIERS)
+    ),
+    min_size=10,
+    max_size=100,
+)
 
 
 class Talk:
@@ -60,8 +65,10 @@ class Talk:
 
 
 @given(steps=STEPS)
-@example(steps=[(PacketType.PUBLISH, identifier) for identifier in MANY]
-         + [(PacketType.PUBREL, identifier) for identifier in MANY])
+@example(
+    steps=[(PacketType.PUBLISH, identifier) for identifier in MANY]
+    + [(PacketType.PUBREL, identifier) for identifier in MANY]
+)
 def test_a_qos_2_message_is_passed_on_once_until_it_is_released(steps: list[tuple[PacketType | None, int]]) -> None:
     # Proves: [MQTT-4.3.3-10], [MQTT-4.3.3-12]
     talk = Talk()

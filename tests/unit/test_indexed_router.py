@@ -35,8 +35,8 @@ class Run:
     """One run of a router with a log on a simulated disk, and an index; nothing is written unless a test says so."""
 
     def __init__(
-            self, disk: SimulatedDisk, folder: Path, passed_ms: int = 0, segment_bytes_max: int = 1 << 20,
-            **limits: int) -> None:
+        self, disk: SimulatedDisk, folder: Path, passed_ms: int = 0, segment_bytes_max: int = 1 << 20, **limits: int
+    ) -> None:
         now_us, now_ms = NOW_US + passed_ms * 1000, NOW_MS + passed_ms
         self.index = RetainedIndex(str(folder / "retained"))
         self.router = Router(Ledger(**limits), index=self.index)
@@ -68,10 +68,10 @@ def running(disk: SimulatedDisk, folder: Path, **options: int) -> Iterator[Run]:
         run.index.close()
 
 
-
 @given(changes=st.lists(st.tuples(topic_names, payloads, st.booleans()), max_size=20), topic_filter=topic_filters)
 def test_a_subscriber_gets_the_same_from_memory_and_from_disk(
-        changes: list[tuple[bytes, bytes, bool]], topic_filter: bytes) -> None:
+    changes: list[tuple[bytes, bytes, bool]], topic_filter: bytes
+) -> None:
     limits = {"retained_messages_max": MESSAGES_MAX, "retained_bytes_max": BYTES_MAX}
     with TemporaryDirectory() as folder, running(SimulatedDisk(), Path(folder), **limits) as run:
         memory = Router(Ledger(**limits))
@@ -111,7 +111,7 @@ def test_a_process_has_a_higher_incarnation_than_any_that_the_index_knows(tmp_pa
     with running(disk, tmp_path) as run:
         run.publish(b"a", b"1")
         run.commit()
-        run.index.incarnation = 9               # of a process after which the file `incarnation` was lost
+        run.index.incarnation = 9  # of a process after which the file `incarnation` was lost
         run.index.pass_over(run.log.durable + 1)
         assert run.index.commit(run.log.durable + 1)
     with running(disk, tmp_path) as run:
@@ -150,7 +150,7 @@ def test_what_a_record_says_that_has_the_number_of_a_lost_one_is_not_taken_for_k
         run.publish(b"b", b"2")
         run.commit()
         run.index.commit(2)
-    disk = SimulatedDisk()      # a loss of power has taken the log, which nothing had synced
+    disk = SimulatedDisk()  # a loss of power has taken the log, which nothing had synced
     write_last_run(disk, LastRun(1, "os", newest=1))
     with running(disk, tmp_path) as run:
         assert run.found() == {b"a": b"1", b"b": b"2"}
@@ -165,7 +165,7 @@ def test_a_recovered_message_expires_when_it_would_have(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     with running(disk, tmp_path) as run:
         run.publish(b"a", b"1", expires_ms=NOW_MS + 60_000)
-        run.publish(b"b", b"2", expires_ms=NOW_MS + 60_000)     # its stamp is later by a microsecond, its end is not
+        run.publish(b"b", b"2", expires_ms=NOW_MS + 60_000)  # its stamp is later by a microsecond, its end is not
         run.commit()
     with running(disk, tmp_path, passed_ms=20_000) as run:
         assert len(run.index.match(b"#", NOW_US + 60_000_000, NOW_MS + 60_000)) == 2

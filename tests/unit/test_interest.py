@@ -128,8 +128,10 @@ def test_a_suback_waits_for_the_part_of_what_is_told_that_has_its_filter() -> No
         for _, _, _, _, version, _, _, wishes in parts:
             told.setdefault(version, set()).update(name for name, *_ in wishes)
         for version in {part[4] for part in parts}:
-            linked.mesh.on_other(linked.neighbour, msgpack.packb(
-                [VERSION, KINDS.index("interest_installed"), linked.link.incarnation, version]))
+            linked.mesh.on_other(
+                linked.neighbour,
+                msgpack.packb([VERSION, KINDS.index("interest_installed"), linked.link.incarnation, version]),
+            )
     linked.hub.run_turn(linked.now_ms)
     assert client.take_output()[:1] == b"\x90"
     assert sorted(map(len, told.values())) == [2, TAKEN_MAX, TAKEN_MAX]

@@ -24,8 +24,13 @@ for function in ("EVP_KDF_fetch", "EVP_KDF_CTX_new", "EVP_KDF_get0_provider", "O
 class Parameter(ctypes.Structure):
     """OSSL_PARAM."""
 
-    _fields_ = (("key", ctypes.c_char_p), ("type", ctypes.c_uint), ("data", ctypes.c_void_p), ("size", ctypes.c_size_t),
-                ("returned", ctypes.c_size_t))
+    _fields_ = (
+        ("key", ctypes.c_char_p),
+        ("type", ctypes.c_uint),
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("returned", ctypes.c_size_t),
+    )
 
 
 INTEGER, UTF8_STRING, OCTET_STRING = 1, 4, 5
@@ -36,7 +41,7 @@ def derived(query: bytes | None, mode: int, digest: bytes, length: int, **pieces
     kdf = ctypes.c_void_p(crypto.EVP_KDF_fetch(None, b"TLS13-KDF", query))
     assert kdf.value is not None
     context = ctypes.c_void_p(crypto.EVP_KDF_CTX_new(kdf))
-    kept: list[object] = []                              # until the answer is there
+    kept: list[object] = []  # until the answer is there
 
     def parameter(key: bytes, kind: int, value: bytes) -> Parameter:
         buffer = ctypes.create_string_buffer(value, len(value) + 1)
@@ -60,21 +65,32 @@ def expanded(digest: bytes, secret: bytes, label: bytes, data: bytes, length: in
     return HKDFExpand(DIGESTS[digest], length, info).derive(secret)
 
 
-@given(digest=st.sampled_from(sorted(DIGESTS)), secret=st.binary(min_size=1, max_size=200),
-       label=st.binary(max_size=249), data=st.binary(max_size=255), length=st.integers(1, 300))
+@given(
+    digest=st.sampled_from(sorted(DIGESTS)),
+    secret=st.binary(min_size=1, max_size=200),
+    label=st.binary(max_size=249),
+    data=st.binary(max_size=255),
+    length=st.integers(1, 300),
+)
 def test_secrets_are_expanded_as_another_library_does(
-        digest: bytes, secret: bytes, label: bytes, data: bytes, length: int) -> None:
+    digest: bytes, secret: bytes, label: bytes, data: bytes, length: int
+) -> None:
     made = derived(OURS, EXPAND, digest, length, key=secret, prefix=b"tls13 ", label=label, data=data)
     assert made == expanded(digest, secret, label, data, length)
 
 
-@given(digest=st.sampled_from(sorted(DIGESTS)), before=st.booleans(),
-       material=st.none() | st.binary(min_size=1, max_size=300))
+@given(
+    digest=st.sampled_from(sorted(DIGESTS)),
+    before=st.booleans(),
+    material=st.none() | st.binary(min_size=1, max_size=300),
+)
 def test_secrets_are_extracted_as_openssl_does(digest: bytes, before: bool, material: bytes | None) -> None:
     length = DIGESTS[digest].digest_size
     salt = bytes(range(length)) if before else None
-    made, expected = (derived(provider, EXTRACT, digest, length, salt=salt, key=material, prefix=b"tls13 ",
-                              label=b"derived") for provider in (OURS, THEIRS))
+    made, expected = (
+        derived(provider, EXTRACT, digest, length, salt=salt, key=material, prefix=b"tls13 ", label=b"derived")
+        for provider in (OURS, THEIRS)
+    )
     assert made is not None
     assert made == expected
 
@@ -90,15 +106,18 @@ def test_the_secrets_of_a_published_handshake() -> None:
     assert master == bytes.fromhex("18df06843d13a08bf2a449844c5f8a478001bc4d4c627984d5a41da8d0402919")
 
 
-@pytest.mark.parametrize(("mode", "digest", "length", "pieces"), [
-    (EXPAND, b"SHA2-512", 32, {"key": b"k" * 32}),
-    (EXPAND, b"SHA2-256", 32, {}),
-    (EXPAND, b"SHA2-256", 32, {"key": b"k" * 32, "data": b"d" * 256}),
-    (EXPAND, b"SHA2-256", 32, {"key": b"k" * 32, "label": b"l" * 250}),
-    (EXPAND, b"SHA2-256", 255 * 32 + 1, {"key": b"k" * 32}),
-    (EXTRACT, b"SHA2-256", 31, {}),
-    (0, b"SHA2-256", 32, {"key": b"k" * 32}),
-])
+@pytest.mark.parametrize(
+    ("mode", "digest", "length", "pieces"),
+    [
+        (EXPAND, b"SHA2-512", 32, {"key": b"k" * 32}),
+        (EXPAND, b"SHA2-256", 32, {}),
+        (EXPAND, b"SHA2-256", 32, {"key": b"k" * 32, "data": b"d" * 256}),
+        (EXPAND, b"SHA2-256", 32, {"key": b"k" * 32, "label": b"l" * 250}),
+        (EXPAND, b"SHA2-256", 255 * 32 + 1, {"key": b"k" * 32}),
+        (EXTRACT, b"SHA2-256", 31, {}),
+        (0, b"SHA2-256", 32, {"key": b"k" * 32}),
+    ],
+)
 def test_what_is_no_question_of_tls_1_3_fails(mode: int, digest: bytes, length: int, pieces: dict[str, bytes]) -> None:
     assert derived(OURS, mode, digest, length, prefix=b"tls13 ", **pieces) is None
 
@@ -117,8 +136,9 @@ def test_threads_may_ask_at_the_same_time() -> None:
     def ask(number: int) -> None:
         secret = bytes((number,)) * 48
         expected = expanded(b"SHA2-384", secret, b"key", b"", 300)
-        answers = {derived(OURS, EXPAND, b"SHA2-384", 300, key=secret, prefix=b"tls13 ", label=b"key")
-                   for _ in range(300)}
+        answers = {
+            derived(OURS, EXPAND, b"SHA2-384", 300, key=secret, prefix=b"tls13 ", label=b"key") for _ in range(300)
+        }
         if answers != {expected}:
             wrong.append(number)
 

@@ -50,7 +50,8 @@ def test_nothing_is_sent_behind_a_disconnect_and_nothing_is_lost() -> None:
                 publisher.connection.feed_bytes(encode(Publish(b"t", b"%d" % qos, qos, packet_identifier=qos), 5))
             packets = await heard(bad)
             assert [(type(packet), getattr(packet, "reason", None)) for packet in packets] == [
-                (Disconnect, Reason.MALFORMED_PACKET)]
+                (Disconnect, Reason.MALFORMED_PACKET)
+            ]
             assert await heard(publisher) == [Ack(PacketType.PUBACK, 1), Ack(PacketType.PUBREC, 2)]
             assert broker.router.ledger.dropped() == {"offline": 1}
             # What had to be delivered is, when the client comes back.
@@ -60,7 +61,9 @@ def test_nothing_is_sent_behind_a_disconnect_and_nothing_is_lost() -> None:
             assert isinstance(accepted, Connack)
             assert accepted.session_present
             assert [(packet.payload, packet.dup) for packet in owed if isinstance(packet, Publish)] == [
-                (b"1", False), (b"2", False)]
+                (b"1", False),
+                (b"2", False),
+            ]
             nursery.cancel_scope.cancel()
 
     trio.run(run)
@@ -77,7 +80,8 @@ def test_a_connection_whose_end_is_decided_is_not_ended_again_by_a_takeover() ->
             second.connection.feed_bytes(encode(Connect(5, b"c"), 5))
             first.connection.feed_bytes(b"\xc1\x00")
             assert [packet.reason for packet in await heard(first) if isinstance(packet, Disconnect)] == [
-                Reason.MALFORMED_PACKET]
+                Reason.MALFORMED_PACKET
+            ]
             assert [type(packet) for packet in await heard(second)] == [Connack]
             assert broker.controller.ends == {"malformed_packet": 1}
             nursery.cancel_scope.cancel()

@@ -29,7 +29,7 @@ def test_one_snapshot_is_kept_and_what_is_before_it_goes_unless_it_is_archived(t
     assert disk.names() == [*segments, "snapshot-000000000003.log"]
     trim_left_logs(tmp_path, 0, Archive(topic_filters=("#",)))
     assert disk.names() == [*segments, "snapshot-000000000003.log"]
-    trim_left_logs(tmp_path, 1, Archive())           # it is not one of those that are left
+    trim_left_logs(tmp_path, 1, Archive())  # it is not one of those that are left
     assert disk.names() == [*segments, "snapshot-000000000003.log"]
     trim_left_logs(tmp_path, 0, Archive())
     assert disk.names() == [segments[2], "snapshot-000000000003.log"]

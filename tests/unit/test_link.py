@@ -45,7 +45,7 @@ class LinkMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pair = Pair(window_bytes=WINDOW_BYTES, silence_ms=3000)
-        self.seen: dict[tuple[int, int, int], int] = {}     # (side, incarnation, peer's): the newest number taken
+        self.seen: dict[tuple[int, int, int], int] = {}  # (side, incarnation, peer's): the newest number taken
         self.looked: dict[End, int] = {}
         self.qos0 = 0
         self.pair.run(2)
@@ -287,7 +287,9 @@ def test_messages_with_an_ack_of_what_was_never_sent_are_refused_and_come_again(
     pair = up()
     one, two = pair.ends
     for wrong, complaint in (
-            ([one.link.epoch, 0, 9], "sequence 9, and 0 is the last"), ([one.link.epoch, 5, 0], "5 frames of 0")):
+        ([one.link.epoch, 0, 9], "sequence 9, and 0 is the last"),
+        ([one.link.epoch, 5, 0], "5 frames of 0"),
+    ):
         two.publish()
         pair.turn(1)
         frame = two.to_peer.popleft()
@@ -295,7 +297,8 @@ def test_messages_with_an_ack_of_what_was_never_sent_are_refused_and_come_again(
         assert frame.startswith(header)
         with pytest.raises(FrameError, match=complaint):
             one.link.receive_frame(
-                msgpack.packb([VERSION, KINDS.index("data"), *numbers_of(frame)[:2], *wrong]) + frame[len(header):])
+                msgpack.packb([VERSION, KINDS.index("data"), *numbers_of(frame)[:2], *wrong]) + frame[len(header) :]
+            )
         pair.run(6)
     assert [number for _, number in one.taken] == [1, 2]
 
@@ -353,7 +356,7 @@ def test_what_came_again_is_passed_over() -> None:
     one.publish()
     one.publish()
     pair.turn(0)
-    pair.carry(0, False)            # taken, not safe yet, so not acknowledged
+    pair.carry(0, False)  # taken, not safe yet, so not acknowledged
     one.publish()
     pair.turn(0)
     pair.lose(0, False, 1)
@@ -399,7 +402,7 @@ def test_a_peer_that_starts_again_is_told_of_before_anything_else_and_sent_what_
     pair.run(1)
     one.publish()
     pair.turn(0)
-    pair.carry(0, False)            # taken, and not safe
+    pair.carry(0, False)  # taken, and not safe
     pair.kill(1)
     pair.run(6)
     assert one.incarnations == [1, 2]
@@ -432,11 +435,12 @@ def test_an_acknowledgement_of_what_was_never_sent_is_refused() -> None:
     link = pair.ends[0].link
     ack, gap = KINDS.index("ack"), KINDS.index("gap")
     for wrong, complaint in (
-            ([1, ack, link.epoch, 0, 9, 0, 1], "sequence 9, and 0 is the last"),
-            ([1, ack, link.epoch, 5, 0, 0, 1], "5 frames of 0"),
-            ([1, ack, link.epoch, 0, 0, 0, 2**32], "incarnation 4294967296"),
-            ([1, ack, 1], "kind ack with 1 numbers instead of 5"),
-            ([1, gap, link.epoch, 9, 1], "sequence 9")):
+        ([1, ack, link.epoch, 0, 9, 0, 1], "sequence 9, and 0 is the last"),
+        ([1, ack, link.epoch, 5, 0, 0, 1], "5 frames of 0"),
+        ([1, ack, link.epoch, 0, 0, 0, 2**32], "incarnation 4294967296"),
+        ([1, ack, 1], "kind ack with 1 numbers instead of 5"),
+        ([1, gap, link.epoch, 9, 1], "sequence 9"),
+    ):
         with pytest.raises(FrameError, match=complaint):
             link.receive_frame(msgpack.packb(wrong))
     assert link.errors == 5

@@ -104,7 +104,7 @@ def test_what_is_costly_is_found_out_for_written_lines_only(log_file: Path) -> N
     written = [line for line in lines_of(log_file) if line["event"] == "often"]
     assert [line["client"] for line in written] == [f"c{number}" for number in asked]
     assert 0 < len(asked) < 1000
-    assert str(logs.Late(name, 7)) == "c7"      # what a renderer makes of it that does not know it
+    assert str(logs.Late(name, 7)) == "c7"  # what a renderer makes of it that does not know it
 
 
 def test_suppressed_lines_are_reported_though_nothing_is_logged_any_more(log_file: Path) -> None:

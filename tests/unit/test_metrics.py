@@ -70,17 +70,43 @@ def test_packets_are_counted_by_type_and_messages_by_qos() -> None:
         subscriber = await client(broker, b"s")
         publisher = await client(broker, b"p")
         await feed(broker, subscriber, Subscribe(1, (subscription(b"t", 2),)), Unsubscribe(2, (b"u",)))
-        await feed(broker, publisher, Pingreq(), Publish(b"t", b"four"), Publish(b"t", b"x", 1, False, False, 1),
-                   Publish(b"t", b"yy", 2, False, False, 2), Ack(PacketType.PUBREL, 2))
+        await feed(
+            broker,
+            publisher,
+            Pingreq(),
+            Publish(b"t", b"four"),
+            Publish(b"t", b"x", 1, False, False, 1),
+            Publish(b"t", b"yy", 2, False, False, 2),
+            Ack(PacketType.PUBREL, 2),
+        )
         await feed(broker, subscriber, Ack(PacketType.PUBACK, 1), Ack(PacketType.PUBREC, 2), Ack(PacketType.PUBCOMP, 2))
         await feed(broker, publisher, Disconnect())
         metrics = metrics_of(broker)
         received = {name: count for name, count in metrics.packets_in.items() if count}
-        assert received == {"connect": 2, "publish": 3, "puback": 1, "pubrec": 1, "pubrel": 1, "pubcomp": 1,
-                            "subscribe": 1, "unsubscribe": 1, "pingreq": 1, "disconnect": 1}
+        assert received == {
+            "connect": 2,
+            "publish": 3,
+            "puback": 1,
+            "pubrec": 1,
+            "pubrel": 1,
+            "pubcomp": 1,
+            "subscribe": 1,
+            "unsubscribe": 1,
+            "pingreq": 1,
+            "disconnect": 1,
+        }
         sent = {name: count for name, count in metrics.packets_out.items() if count}
-        assert sent == {"connack": 2, "publish": 3, "puback": 1, "pubrec": 1, "pubrel": 1, "pubcomp": 1, "suback": 1,
-                        "unsuback": 1, "pingresp": 1}
+        assert sent == {
+            "connack": 2,
+            "publish": 3,
+            "puback": 1,
+            "pubrec": 1,
+            "pubrel": 1,
+            "pubcomp": 1,
+            "suback": 1,
+            "unsuback": 1,
+            "pingresp": 1,
+        }
         assert metrics.messages_in_by_qos == metrics.messages_out_by_qos == (1, 1, 1)
         assert metrics.messages_in == metrics.messages_out == 3
         assert metrics.payload_bytes_in == metrics.payload_bytes_out == 7
@@ -97,8 +123,12 @@ def test_what_is_kept_is_counted_and_counted_down() -> None:
             connection = await client(broker, name, clean=False, session_expiry_interval=10, receive_maximum=2)
             await feed(broker, connection, Subscribe(1, (subscription(b"t", 2), subscription(b"$share/g/u", 1))))
         publisher = await client(broker, b"p")
-        await feed(broker, publisher, Publish(b"kept", b"12345", 0, True), *(
-            Publish(b"t", b"x" * 9, qos, False, False, number + 1) for number, qos in enumerate((1, 2, 1, 2, 1))))
+        await feed(
+            broker,
+            publisher,
+            Publish(b"kept", b"12345", 0, True),
+            *(Publish(b"t", b"x" * 9, qos, False, False, number + 1) for number, qos in enumerate((1, 2, 1, 2, 1))),
+        )
         metrics = metrics_of(broker)
         assert (metrics.sessions, metrics.sessions_connected, metrics.sessions_connected_max) == (4, 4, 4)
         assert (metrics.subscriptions, metrics.shared_subscriptions) == (6, 3)
@@ -131,9 +161,14 @@ def test_a_connection_knows_why_its_messages_were_dropped() -> None:
         small = await client(broker, b"small", maximum_packet_size=100, receive_maximum=1)
         await feed(broker, small, Subscribe(1, (subscription(b"t", 1),)))
         publisher = await client(broker, b"p")
-        await feed(broker, publisher, Publish(b"t", b"x" * 200), Publish(b"t", b"x" * 200, 1, False, False, 1),
-                   Publish(b"secret/1", b"x", 1, False, False, 2),
-                   *(Publish(b"t", b"x", 1, False, False, number) for number in range(3, 7)))
+        await feed(
+            broker,
+            publisher,
+            Publish(b"t", b"x" * 200),
+            Publish(b"t", b"x" * 200, 1, False, False, 1),
+            Publish(b"secret/1", b"x", 1, False, False, 2),
+            *(Publish(b"t", b"x", 1, False, False, number) for number in range(3, 7)),
+        )
         await feed(broker, small, Ack(PacketType.PUBACK, 1, Reason.QUOTA_EXCEEDED))
         assert small.dropped() == {"queue_full": 1, "too_large": 2, "refused": 1}
         assert small.counters()["messages_dropped"] == 4
@@ -152,7 +187,8 @@ def test_a_connection_knows_why_its_messages_were_dropped() -> None:
         dropped = metrics_of(broker).dropped
         by_connection = [connection.dropped() for connection in (small, publisher, stuck)]
         assert dropped == {
-            reason: count for reason in DROP_REASONS if (count := sum(each.get(reason, 0) for each in by_connection))}
+            reason: count for reason in DROP_REASONS if (count := sum(each.get(reason, 0) for each in by_connection))
+        }
 
     in_memory(run, Config(mqtt=Mqtt(queue_messages_max=2), limits=Limits(output_buffer_bytes_max=4096)))
 
@@ -160,7 +196,10 @@ def test_a_connection_knows_why_its_messages_were_dropped() -> None:
 def test_ends_and_refusals_are_counted_by_reason() -> None:
     async def run(broker: MemoryBroker) -> None:
         for data in (
-            encode(Connect(5, b"banned"), 5), encode(Connect(4, b"x", user_name="refuse"), 4), b"\xf0\0", b"\x10\2\0\0",
+            encode(Connect(5, b"banned"), 5),
+            encode(Connect(4, b"x", user_name="refuse"), 4),
+            b"\xf0\0",
+            b"\x10\2\0\0",
             encode(Connect(4, b"ok"), 4) + b"\xf0\0",
         ):
             broker.hub.connect().feed_bytes(data)
@@ -168,8 +207,13 @@ def test_ends_and_refusals_are_counted_by_reason() -> None:
         broker.hub.connect()
         await broker.wait(6000)
         metrics = metrics_of(broker)
-        assert metrics.ends == {"banned": 1, "bad_user_name_or_password": 1, "protocol_error": 2, "malformed_packet": 1,
-                                "connect_timeout": 1}
+        assert metrics.ends == {
+            "banned": 1,
+            "bad_user_name_or_password": 1,
+            "protocol_error": 2,
+            "malformed_packet": 1,
+            "connect_timeout": 1,
+        }
         assert metrics.refused == metrics.ends | {"protocol_error": 1}
         assert metrics.connections == 6
 
@@ -193,8 +237,14 @@ async def test_turns_their_phases_and_their_lags_are_measured() -> None:
         assert list(metrics.turns.buckets) == worker.reactor.turn_histogram()
         assert metrics.turn_lags.count >= 100
         assert min(metrics.receive_us, metrics.route_us, metrics.control_us, metrics.flush_us) > 0
-        phases_us = (metrics.receive_us + metrics.route_us + metrics.control_us + metrics.flush_us + metrics.pump_us
-                     + metrics.guest_us)
+        phases_us = (
+            metrics.receive_us
+            + metrics.route_us
+            + metrics.control_us
+            + metrics.flush_us
+            + metrics.pump_us
+            + metrics.guest_us
+        )
         # Every nanosecond of a turn is some phase's; each turn is rounded down to microseconds.
         assert metrics.turns.total_us <= phases_us <= metrics.turns.total_us + metrics.turns.count + 10
         assert metrics.bytes_in > 300_000
@@ -261,7 +311,7 @@ def test_there_is_no_percentile_of_nothing() -> None:
 def test_output_is_counted_as_long_as_it_holds_a_buffer() -> None:
     async def run(broker: MemoryBroker) -> None:
         connection = await client(broker, b"c")
-        gc.collect()                    # what other tests left in this process
+        gc.collect()  # what other tests left in this process
         before = metrics_of(broker).output_buffer_bytes
         connection.write_packet(b"\xd0\0" * 3000)
         assert before + 6000 <= metrics_of(broker).output_buffer_bytes <= before + 64_000
@@ -305,8 +355,13 @@ def test_a_connection_counts_every_byte_that_goes_out() -> None:
     async def run(broker: MemoryBroker) -> None:
         connection = broker.hub.connect()
         sent = 0
-        for packet in (Connect(5, b"c"), Subscribe(1, (subscription(b"t", 1),)), Pingreq(),
-                       Publish(b"t", b"x", 1, False, False, 1), Publish(b"t", b"y")):
+        for packet in (
+            Connect(5, b"c"),
+            Subscribe(1, (subscription(b"t", 1),)),
+            Pingreq(),
+            Publish(b"t", b"x", 1, False, False, 1),
+            Publish(b"t", b"y"),
+        ):
             sent += len(await feed(broker, connection, packet))
             assert connection.counters()["bytes_out"] == sent > 0
 
@@ -335,8 +390,16 @@ def test_the_counters_of_several_workers_are_added_up_and_what_all_of_them_say_i
     assert total.messages_in_by_qos == (11, 0, 2)
     assert total.dropped == {"both": 11, "1": 1, "10": 1}
     assert total.certificate_days == {"both": 1, "1": 1, "10": 1}
-    as_one = {"uptime_ms", "reloads", "reloads_failed", "storage_replay_age_ms", "storage_trouble", "storage_full",
-              "retained_messages", "retained_bytes"}
+    as_one = {
+        "uptime_ms",
+        "reloads",
+        "reloads_failed",
+        "storage_replay_age_ms",
+        "storage_trouble",
+        "storage_full",
+        "retained_messages",
+        "retained_bytes",
+    }
     for name in Metrics.__struct_fields__:
         values = getattr(one, name), getattr(other, name)
         if isinstance(values[0], int):

@@ -24,7 +24,7 @@ class Publisher:
 
     def say(self, packet: Any) -> None:
         self.connection.feed_bytes(encode(packet, 5))
-        for _ in range(40):                  # of which each takes its share of it
+        for _ in range(40):  # of which each takes its share of it
             self.linked.hub.run_turn(self.linked.now_ms)
 
     def publish(self, payload: bytes, packet_identifier: int) -> None:

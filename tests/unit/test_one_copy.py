@@ -31,15 +31,19 @@ def test_all_sessions_for_which_a_message_waits_hold_one_copy_of_it() -> None:
 
     for number in range(SESSIONS):
         away = connect(f"away-{number}", False, encode(Subscribe(1, (subscription(b"a", 1),)), 4))
-        away.close(CloseReason.CONNECTION_LOST)         # type: ignore[attr-defined]
+        away.close(CloseReason.CONNECTION_LOST)  # type: ignore[attr-defined]
     hub.run_turn(NOW_MS)
     before = malloc_bytes()
-    connect("publisher", True, encode(Publish(b"a", PAYLOAD, 1, False, False, 1), 4)
-            + encode(Publish(b"a", b"y" * len(PAYLOAD), 1, False, False, 2), 4))
-    hub.run_turn(NOW_MS)         # the second one is more than its publisher's share of the first turn
+    connect(
+        "publisher",
+        True,
+        encode(Publish(b"a", PAYLOAD, 1, False, False, 1), 4)
+        + encode(Publish(b"a", b"y" * len(PAYLOAD), 1, False, False, 2), 4),
+    )
+    hub.run_turn(NOW_MS)  # the second one is more than its publisher's share of the first turn
     assert router.ledger.queued_messages == 2 * SESSIONS
     assert malloc_bytes() - before < 5 * len(PAYLOAD)
     # The two are not confused.
     reader = connect("away-7", False)
-    output = reader.take_output()                       # type: ignore[attr-defined]
+    output = reader.take_output()  # type: ignore[attr-defined]
     assert (output.count(PAYLOAD), output.count(b"y" * len(PAYLOAD))) == (1, 1)

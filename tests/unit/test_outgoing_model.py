@@ -49,12 +49,16 @@ from tests.support.outgoing_model import (
 )
 
 # topic name, QoS, message expiry interval, bytes to fill the payload with
-MESSAGES = st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, 1, 1, 2, 2)), st.sampled_from((0, 0, 0, 1, 3)),
-                     st.sampled_from((0, 0, FILLING)))
+MESSAGES = st.tuples(
+    st.sampled_from(TOPICS),
+    st.sampled_from((0, 1, 1, 2, 2)),
+    st.sampled_from((0, 0, 0, 1, 3)),
+    st.sampled_from((0, 0, FILLING)),
+)
 # which of those in flight, and whether it is refused
 ANSWERS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from((False, False, True))), min_size=1, max_size=4)
 
-SUBSCRIBED: dict[str, Any] = {"subscription_identifier": [200]}     # it goes with each message, however long it waits
+SUBSCRIBED: dict[str, Any] = {"subscription_identifier": [200]}  # it goes with each message, however long it waits
 
 
 class Broker:
@@ -88,12 +92,23 @@ class Broker:
         assert not buffer
         return packets
 
-    def connect(self, receive_maximum: int, maximum_packet_size: int = 1000, durable: bool = True,
-                clean: bool = False) -> tuple[bool, list[Any]]:
+    def connect(
+        self, receive_maximum: int, maximum_packet_size: int = 1000, durable: bool = True, clean: bool = False
+    ) -> tuple[bool, list[Any]]:
         self.subscriber = self.hub.connect()
-        self.say(self.subscriber, Connect(5, b"s", clean, properties={
-            "session_expiry_interval": 0xFFFFFFFF if durable else 0, "receive_maximum": receive_maximum,
-            "maximum_packet_size": maximum_packet_size}))
+        self.say(
+            self.subscriber,
+            Connect(
+                5,
+                b"s",
+                clean,
+                properties={
+                    "session_expiry_interval": 0xFFFFFFFF if durable else 0,
+                    "receive_maximum": receive_maximum,
+                    "maximum_packet_size": maximum_packet_size,
+                },
+            ),
+        )
         connack, *rest = self.heard()
         assert isinstance(connack, Connack)
         assert connack.reason == 0
@@ -147,9 +162,13 @@ class OutgoingMachine(RuleBasedStateMachine):
             self.broker.publish(topic_name, payload, qos, expiry_s)
             if topic_name in self.model.granted:
                 now_ms = self.broker.now_ms
-                self.model.deliver(payload, min(qos, self.model.granted[topic_name]),
-                                   now_ms + expiry_s * 1000 if expiry_s else 0, now_ms)
-        self.model.memory_full = self.ledger.memory_full = False    # else nobody can connect
+                self.model.deliver(
+                    payload,
+                    min(qos, self.model.granted[topic_name]),
+                    now_ms + expiry_s * 1000 if expiry_s else 0,
+                    now_ms,
+                )
+        self.model.memory_full = self.ledger.memory_full = False  # else nobody can connect
         self.check()
 
     @precondition(lambda self: self.model.connected)
@@ -160,19 +179,28 @@ class OutgoingMachine(RuleBasedStateMachine):
         self.model.disconnect()
 
     @precondition(lambda self: not self.model.connected)
-    @rule(after_ms=st.sampled_from((0, 1, 1000, 1001)), receive_maximum=st.sampled_from((1, 2, 3, PACKET_IDENTIFIERS)),
-          maximum_packet_size=st.sampled_from((SMALL_PACKET, 1000, 1000)),
-          durable=st.sampled_from((True,) * 7 + (False,)), clean=st.sampled_from((False,) * 7 + (True,)))
-    def reconnect(self, after_ms: int, receive_maximum: int, maximum_packet_size: int, durable: bool,
-                  clean: bool) -> None:
+    @rule(
+        after_ms=st.sampled_from((0, 1, 1000, 1001)),
+        receive_maximum=st.sampled_from((1, 2, 3, PACKET_IDENTIFIERS)),
+        maximum_packet_size=st.sampled_from((SMALL_PACKET, 1000, 1000)),
+        durable=st.sampled_from((True,) * 7 + (False,)),
+        clean=st.sampled_from((False,) * 7 + (True,)),
+    )
+    def reconnect(
+        self, after_ms: int, receive_maximum: int, maximum_packet_size: int, durable: bool, clean: bool
+    ) -> None:
         self.broker.wait(after_ms)
         session_present, packets = self.broker.connect(receive_maximum, maximum_packet_size, durable, clean)
         self.client.connected(receive_maximum, session_present)
         self.model.connect(receive_maximum, maximum_packet_size, durable, clean, self.broker.now_ms)
         self.check(packets)
         if not session_present:
-            self.broker.say(self.broker.subscriber, Subscribe(1, tuple(
-                subscription(topic_filter, qos) for qos, topic_filter in enumerate(TOPICS)), SUBSCRIBED))
+            self.broker.say(
+                self.broker.subscriber,
+                Subscribe(
+                    1, tuple(subscription(topic_filter, qos) for qos, topic_filter in enumerate(TOPICS)), SUBSCRIBED
+                ),
+            )
             assert self.broker.heard() == [Suback(1, tuple(Reason(qos) for qos in range(3)))]
             self.model.granted = {topic_filter: qos for qos, topic_filter in enumerate(TOPICS)}
 
@@ -210,8 +238,9 @@ class OutgoingMachine(RuleBasedStateMachine):
             self.model.release(delivery)
 
     @precondition(lambda self: self.model.connected)
-    @rule(packet_type=st.sampled_from((PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)),
-          index=st.integers(0, 9))
+    @rule(
+        packet_type=st.sampled_from((PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)), index=st.integers(0, 9)
+    )
     def answer_what_is_not_to_be_answered(self, packet_type: PacketType, index: int) -> None:
         numbers = [delivery.identifier - 1 for delivery in self.model.owed]
         numbers += [self.model.accepted, self.model.accepted - 2, self.model.accepted + PACKET_IDENTIFIERS // 2]
@@ -223,13 +252,17 @@ class OutgoingMachine(RuleBasedStateMachine):
                 self.model.expected.append((PacketType.PUBREL, identifier, Reason.PACKET_IDENTIFIER_NOT_FOUND))
             self.check()
         elif packet_type == PacketType.PUBREC and delivery.state == "released":
-            self.acknowledge(packet_type, identifier)           # once more: PUBREL once more
+            self.acknowledge(packet_type, identifier)  # once more: PUBREL once more
             self.model.release(delivery)
             self.check()
-        elif packet_type != {"sent": PacketType.PUBACK if delivery.qos == 1 else PacketType.PUBREC,
-                             "released": PacketType.PUBCOMP}[delivery.state]:
+        elif (
+            packet_type
+            != {"sent": PacketType.PUBACK if delivery.qos == 1 else PacketType.PUBREC, "released": PacketType.PUBCOMP}[
+                delivery.state
+            ]
+        ):
             self.acknowledge(packet_type, identifier)
-            packet, = self.broker.heard()
+            (packet,) = self.broker.heard()
             assert isinstance(packet, Disconnect)
             assert packet.reason == Reason.PROTOCOL_ERROR
             self.model.disconnect()
@@ -247,7 +280,8 @@ class OutgoingMachine(RuleBasedStateMachine):
             assert self.model.owed == []
             return
         assert outgoing["in_flight"] == [
-            (delivery.identifier, delivery.qos, delivery.state) for delivery in self.model.in_flight]
+            (delivery.identifier, delivery.qos, delivery.state) for delivery in self.model.in_flight
+        ]
         assert outgoing["queued"] == len(self.model.waiting)
         assert outgoing["queued_bytes"] == sum(delivery.size for delivery in self.model.waiting)
         if self.model.connected:
@@ -268,13 +302,13 @@ def test_a_packet_identifier_that_stays_open_is_not_given_out_again() -> None:
         broker.publish(b"t", payload, 1)
         return [packet.packet_identifier for packet in broker.heard()]
 
-    assert next_identifiers(b"first") == [1]        # never acknowledged until the end
+    assert next_identifiers(b"first") == [1]  # never acknowledged until the end
     for identifier in range(2, PACKET_IDENTIFIERS + 1):
         assert next_identifiers(b"x") == [identifier]
         broker.say(broker.subscriber, Ack(PacketType.PUBACK, identifier))
     assert next_identifiers(b"waits") == []
     broker.say(broker.subscriber, Ack(PacketType.PUBACK, 1))
-    packet, = broker.heard()
+    (packet,) = broker.heard()
     assert (packet.packet_identifier, packet.payload) == (1, b"waits")
     assert next_identifiers(b"all the others are free again") == [2]
 

@@ -23,14 +23,20 @@ LEVELS = st.lists(st.sampled_from((b"a", b"b", b"", b"$a")), min_size=1, max_siz
 topic_names = LEVELS.map(b"/".join)
 topic_filters = st.builds(
     lambda levels, end: b"/".join(levels + end),
-    st.lists(st.sampled_from((b"a", b"b", b"", b"+")), min_size=1, max_size=2), st.sampled_from(([], [b"#"])))
+    st.lists(st.sampled_from((b"a", b"b", b"", b"+")), min_size=1, max_size=2),
+    st.sampled_from(([], [b"#"])),
+)
 
 
-@given(st.lists(st.tuples(topic_filters, st.sampled_from(POLICIES)), max_size=6), st.sampled_from(POLICIES),
-       st.lists(topic_names, min_size=1, max_size=8))
+@given(
+    st.lists(st.tuples(topic_filters, st.sampled_from(POLICIES)), max_size=6),
+    st.sampled_from(POLICIES),
+    st.lists(topic_names, min_size=1, max_size=8),
+)
 @settings(max_examples=200)
 def test_the_first_rule_that_matches_a_topic_name_counts(
-        rules: list[tuple[bytes, str]], otherwise: str, names: list[bytes]) -> None:
+    rules: list[tuple[bytes, str]], otherwise: str, names: list[bytes]
+) -> None:
     overflow = OverflowRules(otherwise, rules, seed=7)
     for name in names:
         expected = next((policy for topic_filter, policy in rules if matches(topic_filter, name)), otherwise)
@@ -80,7 +86,7 @@ def test_nothing_leaves_behind_a_dropped_message_before_the_log_says_that_it_was
     broker.syncing = False
     broker.offer(3)
     log.sync()
-    broker.wait(0)                          # 3 has its record and is queued, so 1 is dropped: that is not durable yet
+    broker.wait(0)  # 3 has its record and is queued, so 1 is dropped: that is not durable yet
     assert log.records[-1].kind == "dropped"
     assert log.durable < log.appended
     broker.say(broker.subscriber, Ack(PacketType.PUBACK, 1))
@@ -126,16 +132,20 @@ def test_what_the_broker_publishes_itself_makes_nobody_wait() -> None:
 
 
 def test_the_settings_reach_the_router() -> None:
-    config = load(None, {}, {"mqtt.queue_overflow": "disconnect", "mqtt.queue_rules": ["a b/#: push_back"],
-                             "mqtt.queue_push_back_s": 1.5})
+    config = load(
+        None,
+        {},
+        {"mqtt.queue_overflow": "disconnect", "mqtt.queue_rules": ["a b/#: push_back"], "mqtt.queue_push_back_s": 1.5},
+    )
     limits = ledger(config)
     assert limits.overflow.policy(b"t") == "disconnect"
     assert limits.overflow.policy(b"a b/c") == "push_back"
     assert limits.push_back_ms == 1500
 
 
-@pytest.mark.parametrize("rule", ["a/#", "a/# drop_oldest", "a/#: drop", ": drop_oldest", "a#: drop_oldest",
-                                  "$share/g/a: drop_oldest"])
+@pytest.mark.parametrize(
+    "rule", ["a/#", "a/# drop_oldest", "a/#: drop", ": drop_oldest", "a#: drop_oldest", "$share/g/a: drop_oldest"]
+)
 def test_what_is_no_rule_is_refused(rule: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, {}, {"mqtt.queue_rules": ["a/#: drop_oldest", rule]})

@@ -109,7 +109,7 @@ def test_frames_are_taken_whole_however_they_arrive(sent, piece):
     buffer = bytearray()
     received = []
     for start in range(0, len(stream), piece):
-        buffer += stream[start:start + piece]
+        buffer += stream[start : start + piece]
         while (taken := p.next_frame(buffer)) is not None:
             received.append(taken)
     assert not buffer
@@ -123,6 +123,7 @@ def test_a_remaining_length_of_five_bytes_is_malformed():
 
 # ------------------------------------------------------------------------------------------------------------ CONNECT
 
+
 def connect_body(protocol=b"\0\x04MQTT\x04", flags=0x02, rest=b"\0\x01c", properties=b""):
     return protocol + bytes((flags, 0, 60)) + properties + rest
 
@@ -134,26 +135,32 @@ def test_the_three_versions_are_told_apart():
     assert p.decode_connect(connect_body(b"\0\x04MQTT\x05", properties=b"\0")).version == 5
 
 
-@pytest.mark.parametrize(("protocol", "clause"), [
-    (b"\0\x04MQTT\x03", "MQTT-3.1.2-2"),
-    (b"\0\x04MQTT\x06", "MQTT-3.1.2-2"),
-    (b"\0\x04MQTT\x85", "MQTT-3.1.2-2"),
-    (b"\0\x06MQIsdp\x04", "MQTT-3.1.2-2"),
-    (b"\0\x04mqtt\x04", "MQTT-3.1.2-1"),
-    (b"\0\x04HTTP\x01", "MQTT-3.1.2-1"),
-])
+@pytest.mark.parametrize(
+    ("protocol", "clause"),
+    [
+        (b"\0\x04MQTT\x03", "MQTT-3.1.2-2"),
+        (b"\0\x04MQTT\x06", "MQTT-3.1.2-2"),
+        (b"\0\x04MQTT\x85", "MQTT-3.1.2-2"),
+        (b"\0\x06MQIsdp\x04", "MQTT-3.1.2-2"),
+        (b"\0\x04mqtt\x04", "MQTT-3.1.2-1"),
+        (b"\0\x04HTTP\x01", "MQTT-3.1.2-1"),
+    ],
+)
 def test_another_protocol_or_level_is_an_unsupported_version(protocol, clause):
     # Proves: [MQTT-3.1.2-2] [MQTT-3.1.2-1]
     error = refused(0x10, connect_body(protocol), 4, Reason.UNSUPPORTED_PROTOCOL_VERSION, clause)
     assert error.close == CloseReason.UNSUPPORTED_PROTOCOL_VERSION
 
 
-@pytest.mark.parametrize(("flags", "clause"), [
-    (0x03, "MQTT-3.1.2-3"),             # the reserved flag
-    (0x0A, "MQTT-3.1.2-11"),            # Will QoS without a will
-    (0x22, "MQTT-3.1.2-13"),            # Will Retain without a will
-    (0x1E, "MQTT-3.1.2-12"),            # Will QoS 3
-])
+@pytest.mark.parametrize(
+    ("flags", "clause"),
+    [
+        (0x03, "MQTT-3.1.2-3"),  # the reserved flag
+        (0x0A, "MQTT-3.1.2-11"),  # Will QoS without a will
+        (0x22, "MQTT-3.1.2-13"),  # Will Retain without a will
+        (0x1E, "MQTT-3.1.2-12"),  # Will QoS 3
+    ],
+)
 def test_connect_flags_that_contradict_each_other_are_malformed(flags, clause):
     # Proves: [MQTT-3.1.2-3] [MQTT-3.1.2-11] [MQTT-3.1.2-12] [MQTT-3.1.2-13] [MQTT3-3.1.2-11]
     refused(0x10, connect_body(flags=flags), 4, Reason.MALFORMED_PACKET, clause)
@@ -212,6 +219,7 @@ def test_an_empty_client_identifier_is_left_to_the_handshake():
 
 # ------------------------------------------------------------------------------------------------------ fixed header
 
+
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_reserved_flags_of_the_fixed_header_are_malformed(version):
     # Proves: [MQTT-2.1.3-1] [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1] [MQTT-3.15.1-1]
@@ -228,6 +236,7 @@ def test_reserved_packet_types_are_malformed():
 
 
 # ----------------------------------------------------------------------------------------------------------- PUBLISH
+
 
 def test_a_publish_of_qos_3_is_malformed():
     # Proves: [MQTT-3.3.1-4]
@@ -281,6 +290,7 @@ def test_a_reason_code_that_does_not_belong_in_the_packet_is_a_protocol_error():
 
 # ------------------------------------------------------------------------------------------- SUBSCRIBE, UNSUBSCRIBE
 
+
 @pytest.mark.parametrize(("version", "head"), [(4, b"\0\x01"), (5, b"\0\x01\0")])
 def test_a_subscribe_or_unsubscribe_without_a_topic_filter_is_a_protocol_error(version, head):
     # Proves: [MQTT-3.8.3-2] [MQTT-3.10.3-2]
@@ -288,15 +298,18 @@ def test_a_subscribe_or_unsubscribe_without_a_topic_filter_is_a_protocol_error(v
     refused(0xA2, head, version, Reason.PROTOCOL_ERROR, "MQTT-3.10.3-2")
 
 
-@pytest.mark.parametrize(("version", "options", "reason", "clause"), [
-    (4, 0x03, Reason.MALFORMED_PACKET, "MQTT3-3.8.3-4"),
-    (4, 0x04, Reason.MALFORMED_PACKET, "MQTT3-3.8.3-4"),
-    (3, 0x81, Reason.MALFORMED_PACKET, "MQTT3-3.8.3-4"),
-    (5, 0x40, Reason.MALFORMED_PACKET, "MQTT-3.8.3-5"),
-    (5, 0x80, Reason.MALFORMED_PACKET, "MQTT-3.8.3-5"),
-    (5, 0x03, Reason.PROTOCOL_ERROR, "section 3.8.3.1"),
-    (5, 0x30, Reason.PROTOCOL_ERROR, "section 3.8.3.1"),
-])
+@pytest.mark.parametrize(
+    ("version", "options", "reason", "clause"),
+    [
+        (4, 0x03, Reason.MALFORMED_PACKET, "MQTT3-3.8.3-4"),
+        (4, 0x04, Reason.MALFORMED_PACKET, "MQTT3-3.8.3-4"),
+        (3, 0x81, Reason.MALFORMED_PACKET, "MQTT3-3.8.3-4"),
+        (5, 0x40, Reason.MALFORMED_PACKET, "MQTT-3.8.3-5"),
+        (5, 0x80, Reason.MALFORMED_PACKET, "MQTT-3.8.3-5"),
+        (5, 0x03, Reason.PROTOCOL_ERROR, "section 3.8.3.1"),
+        (5, 0x30, Reason.PROTOCOL_ERROR, "section 3.8.3.1"),
+    ],
+)
 def test_subscription_options_outside_the_standard_are_refused(version, options, reason, clause):
     # Proves: [MQTT-3.8.3-5] [MQTT3-3.8.3-4]
     head = b"\0\x01\0" if version == 5 else b"\0\x01"
@@ -328,6 +341,7 @@ def test_before_5_0_a_suback_knows_one_failure():
 
 # ---------------------------------------------------------------------------------------------- CONNACK, DISCONNECT
 
+
 def test_a_connack_is_in_the_words_of_its_version():
     assert p.encode_connack(5, True, Reason.SUCCESS, {}) == b"\x20\x03\x01\0\0"
     assert p.encode_connack(4, True, Reason.SUCCESS, {"receive_maximum": 3}) == b"\x20\x02\x01\0"
@@ -352,6 +366,7 @@ def test_an_auth_without_a_method_is_a_protocol_error():
 
 
 # ------------------------------------------------------------------------------------------------------------ reasons
+
 
 def test_every_failure_has_a_return_code_of_3_1_1_that_is_a_failure():
     for reason in Reason:

@@ -14,8 +14,9 @@ from broker.auth.password_lines import PasswordLineError, PasswordLines, checked
 from broker.auth.verified_logins import VerifiedLogins
 
 # As mosquitto_passwd 2.0 has written them: secret, secret2.
-SHA512_PBKDF2 = (b"$7$101$JmzqspLDhp3UcDyo$eLyWr53Ea1x/tk9ANnXVJOsIElqs5QXI+KS+k3e2t+Cgzm8smYEcxGHUPm1OJ0aeFdb4Y60NM3zJ"
-                 b"XuLXiGlcMA==")
+SHA512_PBKDF2 = (
+    b"$7$101$JmzqspLDhp3UcDyo$eLyWr53Ea1x/tk9ANnXVJOsIElqs5QXI+KS+k3e2t+Cgzm8smYEcxGHUPm1OJ0aeFdb4Y60NM3zJXuLXiGlcMA=="
+)
 SHA512 = b"$6$RFCdJ/TE+5jHw7yT$/LCJR6uyNwRmdtXObCyU8h/rH9OkMyyNGM7w9j+YJ87xIBOWYBLGW9NXNyIotFD6rSzjhZzryLFnoLeZaxBlRQ=="
 
 
@@ -86,8 +87,9 @@ def test_what_is_no_hash_is_an_error_that_names_the_line_and_quotes_nothing(stor
 
 def test_a_file_is_read_as_mosquitto_reads_it() -> None:
     lines = PasswordLines(
-        b"# ann:not a user\n\n  ann \t:  %b \r\nno colon here\n #bob:%b\nzo\xc3\xab:%b" % (SHA512, SHA512, SHA512))
-    assert lines.hashes == {"ann": SHA512, "#bob": SHA512, "zoë": SHA512}      # a comment begins in column 0
+        b"# ann:not a user\n\n  ann \t:  %b \r\nno colon here\n #bob:%b\nzo\xc3\xab:%b" % (SHA512, SHA512, SHA512)
+    )
+    assert lines.hashes == {"ann": SHA512, "#bob": SHA512, "zoë": SHA512}  # a comment begins in column 0
 
 
 def test_a_line_without_a_colon_is_skipped_and_told() -> None:
@@ -113,14 +115,21 @@ def test_a_bad_line_is_named(data: bytes, line: int, what: str) -> None:
 
 CHARACTERS = st.characters(blacklist_characters=":\n\0", blacklist_categories=["Cs"])
 NAMES = st.text(CHARACTERS, min_size=1, max_size=20).filter(
-    lambda name: name.encode().strip(b" \t\r\n\v\f") == name.encode() and not name.startswith("#"))
+    lambda name: name.encode().strip(b" \t\r\n\v\f") == name.encode() and not name.startswith("#")
+)
 OTHER_LINES = st.sampled_from([b"# a comment: with a colon", b"", b"  ", b"without", b"\t"])
 
 
-@given(st.dictionaries(NAMES, st.sampled_from([SHA512, SHA512_PBKDF2]), max_size=8), st.lists(OTHER_LINES, max_size=4),
-       NAMES, st.booleans(), st.randoms())
+@given(
+    st.dictionaries(NAMES, st.sampled_from([SHA512, SHA512_PBKDF2]), max_size=8),
+    st.lists(OTHER_LINES, max_size=4),
+    NAMES,
+    st.booleans(),
+    st.randoms(),
+)
 def test_a_change_changes_one_line_and_nothing_else(
-        users: dict[str, bytes], others: list[bytes], name: str, ends: bool, random: st.randoms) -> None:
+    users: dict[str, bytes], others: list[bytes], name: str, ends: bool, random: st.randoms
+) -> None:
     rows = [user.encode() + b":" + stored for user, stored in users.items()] + others
     random.shuffle(rows)
     data = b"\n".join(rows) + (b"\n" if ends and rows else b"")
@@ -131,11 +140,13 @@ def test_a_change_changes_one_line_and_nothing_else(
     assert again.hashes == {**users, name: SHA512}
     kept = [row for row in data.split(b"\n") if not row.startswith(name.encode() + b":")]
     assert [row for row in changed.split(b"\n") if not row.startswith(name.encode() + b":") and row] == [
-        row for row in kept if row]
+        row for row in kept if row
+    ]
     gone = PasswordLines(again.without_user(name))
     assert gone.hashes == {user: stored for user, stored in users.items() if user != name}
-    assert gone.skipped == [number for number, row in enumerate(again.without_user(name).split(b"\n"), 1)
-                            if row == b"without"]
+    assert gone.skipped == [
+        number for number, row in enumerate(again.without_user(name).split(b"\n"), 1) if row == b"without"
+    ]
 
 
 @given(st.binary(max_size=200))
@@ -158,6 +169,7 @@ def test_a_name_that_no_line_can_begin_with_is_refused_before_it_is_written(name
 
 
 # Verified logins ------------------------------------------------------------------------------------------------------
+
 
 def test_a_verified_login_is_of_one_user_one_hash_and_one_password() -> None:
     verified = VerifiedLogins()

@@ -18,8 +18,9 @@ def test_a_client_has_the_address_of_its_socket_as_long_as_that_is_there(address
     worker = Worker(Config(listen=(), listener=(Listener(address=address.replace("PATH", path)),)))
     worker.listen()
     where = worker.addresses[0]
-    with socket.socket(socket.AF_UNIX if where.scheme == "unix" else
-                       socket.AF_INET6 if ":" in where.host else socket.AF_INET) as client:
+    with socket.socket(
+        socket.AF_UNIX if where.scheme == "unix" else socket.AF_INET6 if ":" in where.host else socket.AF_INET
+    ) as client:
         client.connect(path if where.scheme == "unix" else (where.host, where.port))
         worker.reactor.turn_once(False)
         (connection,) = worker.reactor.connections_snapshot()

@@ -84,7 +84,7 @@ def test_an_answer_of_a_connection_that_has_ended_leaves_the_queue_and_reaches_n
     broker.controller.answers.join_mesh(peers)
     older.send(Subscribe(1, (subscription(b"t", 1),)))
     broker.hub.run_turn(broker.now_ms)
-    newer = broker.connect(b"c", 4, clean_start=False)       # takes the session over [MQTT-3.1.4-3]
+    newer = broker.connect(b"c", 4, clean_start=False)  # takes the session over [MQTT-3.1.4-3]
     newer.send(Subscribe(2, (subscription(b"u", 1),)))
     for _ in range(3):
         broker.turn()

@@ -105,16 +105,19 @@ def test_every_property_is_malformed_in_a_packet_it_does_not_belong_to():
             assert refused(encode_properties({row.name: value})[1:], packet, Reason.MALFORMED_PACKET)
 
 
-@pytest.mark.parametrize(("name", "value", "packet", "reason"), [
-    ("receive_maximum", 0, PacketType.CONNECT, Reason.PROTOCOL_ERROR),
-    ("maximum_packet_size", 0, PacketType.CONNECT, Reason.PROTOCOL_ERROR),
-    ("request_problem_information", 2, PacketType.CONNECT, Reason.PROTOCOL_ERROR),
-    ("request_response_information", 2, PacketType.CONNECT, Reason.PROTOCOL_ERROR),
-    ("payload_format_indicator", 2, PacketType.PUBLISH, Reason.PROTOCOL_ERROR),
-    ("topic_alias", 0, PacketType.PUBLISH, Reason.TOPIC_ALIAS_INVALID),
-    ("subscription_identifier", 0, PacketType.SUBSCRIBE, Reason.PROTOCOL_ERROR),
-    ("maximum_qos", 2, PacketType.CONNACK, Reason.PROTOCOL_ERROR),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "packet", "reason"),
+    [
+        ("receive_maximum", 0, PacketType.CONNECT, Reason.PROTOCOL_ERROR),
+        ("maximum_packet_size", 0, PacketType.CONNECT, Reason.PROTOCOL_ERROR),
+        ("request_problem_information", 2, PacketType.CONNECT, Reason.PROTOCOL_ERROR),
+        ("request_response_information", 2, PacketType.CONNECT, Reason.PROTOCOL_ERROR),
+        ("payload_format_indicator", 2, PacketType.PUBLISH, Reason.PROTOCOL_ERROR),
+        ("topic_alias", 0, PacketType.PUBLISH, Reason.TOPIC_ALIAS_INVALID),
+        ("subscription_identifier", 0, PacketType.SUBSCRIBE, Reason.PROTOCOL_ERROR),
+        ("maximum_qos", 2, PacketType.CONNACK, Reason.PROTOCOL_ERROR),
+    ],
+)
 def test_a_value_that_the_standard_forbids_is_refused(name, value, packet, reason):
     refused(encode_properties({name: value})[1:], packet, reason)
 

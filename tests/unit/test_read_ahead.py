@@ -17,7 +17,7 @@ from router.log.record_kinds import Record
 from router.log.segments import HEADER, RECORDS_AT, Header, Segments, segment_name
 from tests.support.log_folders import RECORD_BYTES, worker_folder, write
 
-TURNS = (3, 40, 1, 60)       # messages in each segment
+TURNS = (3, 40, 1, 60)  # messages in each segment
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_damage_is_found_where_a_plain_disk_finds_it(folder: Path, seed: int) ->
 def test_checked_bytes_ends_with_the_last_whole_record(folder: Path) -> None:
     name = segment_name(2)
     content = (folder / name).read_bytes()
-    header = Header.decode(content[:HEADER.size])
+    header = Header.decode(content[: HEADER.size])
     assert header is not None
-    data = content[RECORDS_AT:RECORDS_AT + 3 * RECORD_BYTES]
+    data = content[RECORDS_AT : RECORDS_AT + 3 * RECORD_BYTES]
     for length in range(len(data) + 1):
         assert checked_bytes(data[:length], header.mark) == length // RECORD_BYTES * RECORD_BYTES
     for at in range(len(data)):

@@ -35,8 +35,7 @@ class Publisher:
     def connect(self) -> None:
         """Connect and wait for CONNACK."""
         self.connection = self.hub.connect()
-        self.connection.feed_bytes(encode(
-            Connect(5, b"c", False, properties={"session_expiry_interval": 100}), 5))
+        self.connection.feed_bytes(encode(Connect(5, b"c", False, properties={"session_expiry_interval": 100}), 5))
         self.turn()
         self.log.sync()
         self.turn()

@@ -26,7 +26,7 @@ def test_a_session_outlives_a_start_on_a_machine_that_has_been_up_for_longer_tha
     router = Router(Ledger())
     opened = open_commit_log(disk, router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 9,
                     now_us=62_000_000, now_ms=up_ms)  # fmt: skip
-    assert router.expire() == 0          # nobody waits for anything yet
+    assert router.expire() == 0  # nobody waits for anything yet
     start_deadlines(router, opened)
     # A minute of the hour has passed since its connection was gone.
     assert router.expire() == up_ms + 3540 * 1000

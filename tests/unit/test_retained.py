@@ -10,9 +10,11 @@ from router.retained.memory_store import RetainedStore
 
 levels = st.sampled_from([b"a", b"b", b"", b"$S", b"a-level-of-more-than-sixteen-bytes"])
 topic_names = st.lists(levels, min_size=1, max_size=4).map(b"/".join).filter(bool)
-topic_filters = st.tuples(
-    st.lists(st.one_of(levels, st.just(b"+")), max_size=4), st.sampled_from([[], [b"#"]])
-).map(lambda parts: b"/".join(parts[0] + parts[1])).filter(bool)
+topic_filters = (
+    st.tuples(st.lists(st.one_of(levels, st.just(b"+")), max_size=4), st.sampled_from([[], [b"#"]]))
+    .map(lambda parts: b"/".join(parts[0] + parts[1]))
+    .filter(bool)
+)
 
 
 def tree_order(topics):
@@ -55,8 +57,7 @@ class RetainedStoreMachine(RuleBasedStateMachine):
     def purge_round(self, now_ms, limit):
         """As many calls as it takes to look at every level once, wherever the last purge stopped."""
         expected = {topic for topic, (_, expires_ms) in self.model.items() if 0 < expires_ms < now_ms}
-        removed = sum(
-            self.store.purge_expired(now_ms, limit) for _ in range(2 * (self.store.node_count // limit + 2)))
+        removed = sum(self.store.purge_expired(now_ms, limit) for _ in range(2 * (self.store.node_count // limit + 2)))
         assert removed == len(expected)
         for topic in expected:
             del self.model[topic]
@@ -74,14 +75,16 @@ class RetainedStoreMachine(RuleBasedStateMachine):
         found = self.store.match(topic_filter)
         assert len({kept.topic_name for kept in found}) == len(found)
         assert {(kept.topic_name, kept.body) for kept in found} == {
-            (topic, payload) for topic, (payload, _) in self.model.items() if matches(topic_filter, topic)}
+            (topic, payload) for topic, (payload, _) in self.model.items() if matches(topic_filter, topic)
+        }
 
     @invariant()
     def counts_agree(self):
         assert self.store.count == len(self.model)
         assert self.store.size_bytes == sum(len(topic) + len(payload) for topic, (payload, _) in self.model.items())
-        prefixes = {tuple(topic.split(b"/")[:depth + 1])
-                    for topic in self.model for depth in range(topic.count(b"/") + 1)}
+        prefixes = {
+            tuple(topic.split(b"/")[: depth + 1]) for topic in self.model for depth in range(topic.count(b"/") + 1)
+        }
         assert self.store.node_count == len(prefixes)
         for topic, (payload, _) in self.model.items():
             assert self.store.message_of(topic).body == payload
@@ -154,10 +157,10 @@ def test_purging_looks_at_no_more_than_its_limit():
         store.keep(message(b"t%d" % index, b"x", retain=True, expires_ms=5))
     assert store.purge_expired(5, 100) == 0
     assert [store.purge_expired(6, 4) for _ in range(4)] == [4, 4, 2, 0]
-    with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
+    with pytest.raises(ValueError):  # noqa: PT011  (the one that is raised here)
         store.purge_expired(6, 0)
 
 
 def test_a_malformed_filter_is_refused():
-    with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
+    with pytest.raises(ValueError):  # noqa: PT011  (the one that is raised here)
         store_of().match(b"a/#/b")

@@ -66,7 +66,10 @@ def test_a_tombstone_stays_while_an_older_message_may_come_from_another_log() ->
     gather(copy, 0, [(1, b"t", b"old", 100), (2, b"u", b"", 101)])
     gather(copy, 1, [(1, b"t", b"", 200), (2, b"v", b"x", 201)], now_us=9 * HOUR_US)
     assert {key: is_tombstone(value) for key, value in copy.values(copy.manifest().runs)} == {
-        b"t": True, b"u": True, b"v": False}
+        b"t": True,
+        b"u": True,
+        b"v": False,
+    }
     for worker in (0, 1):
         gather(copy, worker, [(9, b"w%d" % worker, b"y" * 300, 8 * HOUR_US)], now_us=9 * HOUR_US)
     assert sorted(key for key, _ in copy.values(copy.manifest().runs)) == [b"v", b"w0", b"w1"]
@@ -78,9 +81,13 @@ def test_numbers_that_a_loss_of_power_has_freed_are_no_records_any_more() -> Non
     copy.cut(0, 2)
     assert copy.covered(0) == 2
     assert [record_of(value) for _, value in copy.values(copy.manifest().runs)] == [1, 2, 0]
-    gather(copy, 0, [(3, b"d", b"4", 4)])                # merged with what was cut
+    gather(copy, 0, [(3, b"d", b"4", 4)])  # merged with what was cut
     assert {key: record_of(value) for key, value in copy.values(copy.manifest().runs)} == {
-        b"a": 1, b"b": 2, b"c": 0, b"d": 3}
+        b"a": 1,
+        b"b": 2,
+        b"c": 0,
+        b"d": 3,
+    }
     assert held(copy) == {b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"}
 
 

@@ -59,7 +59,7 @@ def test_a_value_that_is_damaged_while_the_index_is_open_is_counted_and_has_it_m
     commit(index, 3)
     content = data_file(folder).read_bytes()
     at = content.rindex(b"t/00002" + b"x" * 50)
-    with data_file(folder).open("r+b") as file:      # LMDB has the same pages
+    with data_file(folder).open("r+b") as file:  # LMDB has the same pages
         file.seek(at + 20)
         file.write(b"y")
     assert names(index, b"#") == [b"t/00001", b"t/00003"]
@@ -85,7 +85,7 @@ def test_nobody_but_its_owner_reads_it(tmp_path: Path, folder: str) -> None:
     for path in everything:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
     Path(folder).chmod(0o750)
-    data_file(folder).chmod(0o640)                   # as earlier versions made them
+    data_file(folder).chmod(0o640)  # as earlier versions made them
     RetainedIndex(folder).close()
     assert [stat.S_IMODE(path.stat().st_mode) for path in (Path(folder), data_file(folder))] == [0o700, 0o600]
 
@@ -184,7 +184,8 @@ def test_up_to_where_a_log_was_applied_is_told_as_the_process_has_it_that_gave_t
     def told() -> tuple[int, int]:
         meta = index._environment.meta
         number, _, incarnation = applied_in(
-            index.read(lambda transaction: transaction.get(b"applied\0\0\0\0", db=meta)))
+            index.read(lambda transaction: transaction.get(b"applied\0\0\0\0", db=meta))
+        )
         return incarnation, number
 
     index = RetainedIndex(folder, incarnation=5)
@@ -197,7 +198,7 @@ def test_up_to_where_a_log_was_applied_is_told_as_the_process_has_it_that_gave_t
     index.incarnation = 6
     index.rewind(20)
     fill(index, 5000, first=21)
-    index.commit(5020)                              # a piece
+    index.commit(5020)  # a piece
     assert told() == (5, 9), "not before all of it is there"
     commit(index, 5020)
     assert told() == (6, 5020)

@@ -46,7 +46,7 @@ def behind(found: Any, record: int, tree: Tree, *, worker: int = 1, incarnation:
 
 def test_what_a_link_has_brought_already_needs_no_fence() -> None:
     found = fences(w1=7)
-    found.put("a", b"t", {1: (6, 7), 5: (6, 100)})         # nothing comes from 5: it has no link
+    found.put("a", b"t", {1: (6, 7), 5: (6, 100)})  # nothing comes from 5: it has no link
     assert len(found) == 0
     found.put("a", b"t", {1: (6, 8)})
     assert behind(found, 8, Tree(a=[b"t"])) == ["a"]
@@ -86,7 +86,7 @@ def test_who_was_given_what_a_process_said_has_its_numbers_whenever_that_is_hear
     found = fences(w1=15)
     found.put("a", b"t", {1: (6, 20)})
     found.put("b", b"t", {1: (6, 20)})
-    found.put("b", b"t", {1: (7, 20)})              # the index has it already
+    found.put("b", b"t", {1: (7, 20)})  # the index has it already
     found.put("c", b"t", {1: (7, 12)})
     tree = Tree(a=[b"t"], b=[b"t"], c=[b"t"])
     assert behind(found, 21, tree) == ["b", "c"], "it was lost, or is older than what the next process said"
@@ -172,14 +172,17 @@ def test_what_a_link_has_brought_takes_down_some_fences_at_a_time() -> None:
     assert len(found) == number - PASSED_MAX
     assert behind(found, 21, Tree(a=[])) == []
     for _ in range(9):
-        found.brought(1, 20)                        # by each heartbeat
+        found.brought(1, 20)  # by each heartbeat
     assert len(found) == 0
     assert not found._ahead
 
 
 @settings(max_examples=300)
-@given(st.lists(st.sampled_from((b"a", b"b", b"", b"$s")), min_size=1, max_size=4),
-       st.lists(st.sampled_from((b"a", b"b", b"", b"$s", b"+")), min_size=1, max_size=5), st.booleans())
+@given(
+    st.lists(st.sampled_from((b"a", b"b", b"", b"$s")), min_size=1, max_size=4),
+    st.lists(st.sampled_from((b"a", b"b", b"", b"$s", b"+")), min_size=1, max_size=5),
+    st.booleans(),
+)
 def test_the_filters_of_a_topic_are_those_that_match_it(levels: list[bytes], parts: list[bytes], ends: bool) -> None:
     topic_name, topic_filter = b"/".join(levels), b"/".join([*parts, b"#"] if ends else parts)
     assert (topic_filter in filters_of(topic_name)) == matches(topic_filter, topic_name)
@@ -216,7 +219,8 @@ def test_who_subscribes_again_and_again_while_a_link_stands_still_leaves_nothing
 
 @pytest.mark.parametrize("subscribes", [1, 2], ids=["once", "again"])
 def test_what_is_published_elsewhere_after_the_suback_comes_though_retained_messages_wait_for_a_record(
-        subscribes: int) -> None:
+    subscribes: int,
+) -> None:
     environment = SharedEnvironment()
     here = TurnedHub(FakeLog(), index_of(environment, 0, 2))
     there = index_of(environment, 1, 2)
@@ -231,14 +235,14 @@ def test_what_is_published_elsewhere_after_the_suback_comes_though_retained_mess
     client.send(Subscribe(subscribes, (subscription(b"r/#", 1),)))
     here.turn()
     other.send(Publish(b"t", b"", 2, packet_identifier=1))
-    here.hub.run_turn(here.now_ms)                      # SUBACK leaves, and something is not durable
+    here.hub.run_turn(here.now_ms)  # SUBACK leaves, and something is not durable
     assert [type(packet) for packet in client.packets()] == [Suback] * subscribes
     published = [message(b"r/1", body, 1, True, b"", -1, NOW_MS, 0) for body in (b"1", b"2")]
     for record, each in enumerate(published, 1):
         there.apply(record, b"r/1", each, stamp_us=NOW_MS * 1000 + record, now_ms=NOW_MS)
     there.durable(2)
     assert there.commit(2)
-    here.turn(3)                                        # what is retained is sent now
+    here.turn(3)  # what is retained is sent now
     for record, each in enumerate(published, 1):
         forwarding.receive_message(peer, each, record, 1, record)
     here.turn(3)
@@ -256,7 +260,7 @@ def test_who_asks_again_before_he_was_given_all_is_given_what_came_before_he_sub
     client = here.connect(b"client", properties={"receive_maximum": 1})
     for record, topic in enumerate((b"r/1", b"r/2"), 1):
         forwarding.receive_message(peer, message(topic, b"x", 1, True, b"", -1, NOW_MS, 0), record, 1, record)
-    here.router.retaining.index._forwarded.applied[1] = 0, 0           # and is in no index yet
+    here.router.retaining.index._forwarded.applied[1] = 0, 0  # and is in no index yet
     for identifier in (1, 2):
         client.send(Subscribe(identifier, (subscription(b"r/#", 1),)))
         here.turn(4)
@@ -417,7 +421,8 @@ def test_it_makes_no_difference_how_far_fences_have_been_lowered(steps: list[Any
                 # What has been passed does not come again, so nobody asks whom it is for.
                 for record in range(at_once.passed[worker][1] + 1, 10):
                     assert behind(at_once, record, tree, worker=worker, incarnation=newest[worker]) == behind(
-                        later, record, tree, worker=worker, incarnation=newest[worker])
+                        later, record, tree, worker=worker, incarnation=newest[worker]
+                    )
         while later.has_more:
             later.go_on()
         assert [at_once.standing(name) for name in "abcd"] == [later.standing(name) for name in "abcd"]

@@ -18,9 +18,9 @@ from router.retained.lmdb_index import RetainedIndex
 from router.retained.resident_pages import MappedPages
 
 COUNT = 16_000
-PAYLOAD = 4000       # a page each, so the file has some 130 MB
-ROOM = 16 << 20      # for its pages
-LATE = 16 << 20      # between two looks: 4 leaves, as many large values, and the neighbours that the system maps along
+PAYLOAD = 4000  # a page each, so the file has some 130 MB
+ROOM = 16 << 20  # for its pages
+LATE = 16 << 20  # between two looks: 4 leaves, as many large values, and the neighbours that the system maps along
 
 
 def file_bytes_in_memory() -> int:
@@ -197,8 +197,9 @@ def test_memory_that_lies_where_the_file_was_is_not_given_back(tmp_path: Path) -
         assert pages.look() > 0
         assert libc.munmap(place, ROOM) == 0
     at_that_place = 0x10
-    memory = libc.mmap(place, ROOM, mmap.PROT_READ | mmap.PROT_WRITE,
-                       mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | at_that_place, -1, 0)
+    memory = libc.mmap(
+        place, ROOM, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | at_that_place, -1, 0
+    )
     assert memory == place
     ctypes.memset(memory, ord("y"), ROOM)
     other = tmp_path / "other"
@@ -211,9 +212,7 @@ def test_memory_that_lies_where_the_file_was_is_not_given_back(tmp_path: Path) -
     pages.close()
 
 
-def test_the_thread_pauses_less_often_when_it_is_behind(
-    index: RetainedIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_thread_pauses_less_often_when_it_is_behind(index: RetainedIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending_changes, "BEHIND_CHANGES", 100)
     pauses = 0
 

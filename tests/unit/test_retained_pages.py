@@ -36,8 +36,12 @@ def written(folder: Path) -> bytes:
             expires_ms = 50_000 if number % 3 == 0 else random.randrange(1, 9999) if number % 3 == 1 else 0
             size = 9000 if number % 40 == 0 else random.randrange(1, 200)
             # All of them at the same time, so that what is due at once needs a tree of its own.
-            index.store(message(name, random.randbytes(size), retain=True, expires_ms=expires_ms),
-                        stamp_us=STAMP_US + record * 1000, now_ms=record, record=record)
+            index.store(
+                message(name, random.randbytes(size), retain=True, expires_ms=expires_ms),
+                stamp_us=STAMP_US + record * 1000,
+                now_ms=record,
+                record=record,
+            )
         while index.commit(record):
             pass
         index.purge_expired(STAMP_US + part * 1_000_000, 50)
@@ -49,8 +53,9 @@ def content(folder: Path) -> Content:
     """Return what LMDB reads."""
     opened = lmdb.open(str(folder), max_dbs=4, readonly=True, lock=False)
     with opened as environment, environment.begin() as transaction:
-        databases = {name: environment.open_db(name, transaction, create=False, dupsort=name == b"due")
-                     for name in DATABASES}
+        databases = {
+            name: environment.open_db(name, transaction, create=False, dupsort=name == b"due") for name in DATABASES
+        }
         return {name: list(transaction.cursor(db=database)) for name, database in databases.items()}
 
 
@@ -73,7 +78,8 @@ def test_what_was_written_is_whole(tmp_path: Path, whole: tuple[bytes, Content])
     assert not refused(tmp_path, whole[0])
     assert verify(str(tmp_path)) == []
     assert PageCheck(str(tmp_path / "data.mdb")).meta[b"applied\0\0\0\0"] == (
-        (3000).to_bytes(8, "little") * 2 + bytes(4))
+        (3000).to_bytes(8, "little") * 2 + bytes(4)
+    )
     assert any(len(value) > PAGE for _, value in whole[1][b"topics"])
     due = [key for key, _ in whole[1][b"due"]]
     assert max(map(due.count, set(due))) > 100
@@ -111,7 +117,8 @@ def flipped(content: bytearray, page: int, random: Random) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [zeroed, random_bytes, random_body, another_page, older_page, flipped_header, flipped])
+    "damage", [zeroed, random_bytes, random_body, another_page, older_page, flipped_header, flipped]
+)
 def test_each_page_damaged_in_turn_is_refused_or_does_no_harm(
     tmp_path: Path, whole: tuple[bytes, Content], damage: Callable[[bytearray, int, Random], None]
 ) -> None:

@@ -41,8 +41,14 @@ def topics() -> list[bytes]:
 
 def decides(rules: Rules, topic: bytes) -> int:
     """Return the number of the rule that decides about a topic; behind the last: none does."""
-    return next((number for number, (topic_filter, _) in enumerate(rules)
-                 if topic_filter is None or matches(topic_filter, topic)), len(rules))
+    return next(
+        (
+            number
+            for number, (topic_filter, _) in enumerate(rules)
+            if topic_filter is None or matches(topic_filter, topic)
+        ),
+        len(rules),
+    )
 
 
 rule_lists = st.lists(st.tuples(st.one_of(filters(), filters(), filters(), st.none()), st.booleans()), max_size=6)

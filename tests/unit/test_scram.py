@@ -15,8 +15,9 @@ CLIENT_NONCE, SERVER_NONCE = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNl
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 CLIENT_FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
 SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
-CLIENT_FINAL = (b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
-                b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+CLIENT_FINAL = (
+    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+)
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 PENCIL = ScramCredentials.from_password("pencil", salt=SALT, iterations=ITERATIONS_MIN)
@@ -114,7 +115,7 @@ def test_a_final_message_that_is_not_one_of_scram_is_an_error(change) -> None:  
 
 def test_extensions_that_may_be_ignored_are_ignored_and_still_signed() -> None:
     server = login(CLIENT_FIRST + b",z=more")
-    assert server.check(CLIENT_FINAL) is None        # proved without the extension: no proof
+    assert server.check(CLIENT_FINAL) is None  # proved without the extension: no proof
 
 
 def test_an_unknown_name_is_told_a_salt_that_is_always_the_same_and_as_long_as_real_ones() -> None:
@@ -129,8 +130,10 @@ def test_an_unknown_name_is_told_a_salt_that_is_always_the_same_and_as_long_as_r
     assert ScramSha256(USERS).credentials_of("ghost") != SCRAM.credentials_of("ghost")
 
 
-@pytest.mark.parametrize(("text", "prepared"), [("I\u00adX", "IX"), ("user", "user"), ("USER", "USER"), ("\u00aa", "a"),
-                                                ("\u2168", "IX"), ("a\u00a0b", "a b")])
+@pytest.mark.parametrize(
+    ("text", "prepared"),
+    [("I\u00adX", "IX"), ("user", "user"), ("USER", "USER"), ("\u00aa", "a"), ("\u2168", "IX"), ("a\u00a0b", "a b")],
+)
 def test_names_and_passwords_are_compared_in_one_form(text: str, prepared: str) -> None:
     # The examples of RFC 4013, section 3, and a space of another kind.
     assert saslprep(text) == prepared
@@ -160,6 +163,7 @@ def test_any_bytes_are_an_error_or_no_proof(message: bytes, final: bool) -> None
 
 # In files ------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(("method", "hash_name"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
 def test_credentials_of_a_file_are_those_of_the_password(method: str, hash_name: str) -> None:
     made = ScramCredentials.from_password("pencil", iterations=5000, method=method)
@@ -175,18 +179,26 @@ def test_credentials_of_a_file_are_those_of_the_password(method: str, hash_name:
 
 
 def test_the_published_credentials_are_written_as_rfc_5803_has_it() -> None:
-    assert PENCIL.to_stored() == (b"SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$"
-                                  b"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:"
-                                  b"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=")
+    assert PENCIL.to_stored() == (
+        b"SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$"
+        b"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:"
+        b"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
+    )
 
 
-@pytest.mark.parametrize(("stored", "said"), [
-    (b"", "that are broken"), (b"SCRAM-SHA-1$4096:AAAA$AAAA:AAAA", "that are broken"),
-    (b"SCRAM-SHA-256$4096:AAAA$AAAA", "that are broken"), (b"SCRAM-SHA-256$4096:A$AAAA:AAAA", "in base64"),
-    (PENCIL.to_stored().replace(b"4096", b"4095"), "of 4095 iterations, expected 4096"),
-    (PENCIL.to_stored().replace(b"4096", b"10000001"), "of 10000001 iterations"),
-    (PENCIL.to_stored().replace(b"256", b"512"), "keys of 32 and 32 bytes and a salt of 16, expected 64"),
-    (b"SCRAM-SHA-256$4096:AAAA$" + b"A" * 43 + b"=:" + b"A" * 43 + b"=", "a salt of 3")])
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (b"", "that are broken"),
+        (b"SCRAM-SHA-1$4096:AAAA$AAAA:AAAA", "that are broken"),
+        (b"SCRAM-SHA-256$4096:AAAA$AAAA", "that are broken"),
+        (b"SCRAM-SHA-256$4096:A$AAAA:AAAA", "in base64"),
+        (PENCIL.to_stored().replace(b"4096", b"4095"), "of 4095 iterations, expected 4096"),
+        (PENCIL.to_stored().replace(b"4096", b"10000001"), "of 10000001 iterations"),
+        (PENCIL.to_stored().replace(b"256", b"512"), "keys of 32 and 32 bytes and a salt of 16, expected 64"),
+        (b"SCRAM-SHA-256$4096:AAAA$" + b"A" * 43 + b"=:" + b"A" * 43 + b"=", "a salt of 3"),
+    ],
+)
 def test_credentials_that_cannot_be_used_are_refused_in_words(stored: bytes, said: str) -> None:
     with pytest.raises(ScramError, match=said):
         ScramCredentials.from_stored(stored)

@@ -179,8 +179,7 @@ def test_any_stretch_of_a_log_may_be_overwritten_cut_out_or_doubled(data: st.Dat
     disk = some_log(turns=8)
     names = disk.names()
     of_segments = {
-        name: [pair for pair in record_ends(disk, name) if not is_seal(disk, name, pair[0])]
-        for name in names
+        name: [pair for pair in record_ends(disk, name) if not is_seal(disk, name, pair[0])] for name in names
     }
     name = data.draw(st.sampled_from(names))
     content = bytearray(disk.content(name))
@@ -273,7 +272,7 @@ def test_what_is_newer_or_foreign_is_refused_by_name_unless_loss_is_accepted(
 
 def test_a_segment_of_another_node_is_refused_by_name_unless_loss_is_accepted() -> None:
     disk = some_log()
-    for name, owner in ((FIRST, 0), (SECOND, 8), (THIRD, 7)):      # the first one is of a version that did not say
+    for name, owner in ((FIRST, 0), (SECOND, 8), (THIRD, 7)):  # the first one is of a version that did not say
         disk = changed(disk, name, rewritten(header_of(disk, name, owner=owner)))
     for owner in (0, 8):
         if owner:

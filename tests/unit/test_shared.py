@@ -68,7 +68,7 @@ def test_sticky_stays_when_another_member_leaves():
     members[0].connected = members[1].connected = False
     assert shares(group, members, 3) == [0, 0, 3]
     members[0].connected = members[1].connected = True
-    tree.remove_receiver(members[0])                     # the last member moves into its place
+    tree.remove_receiver(members[0])  # the last member moves into its place
     assert shares(group, members, 3) == [0, 0, 3]
 
 
@@ -114,7 +114,7 @@ def test_members_without_room_are_skipped_while_another_has_room(strategy):
     for number in range(6):
         assert group.publish(None, message(b"t/%d" % number, b"x", 1)) == 1
     assert [member.waiting for member in members] == [2, 2, 2]
-    assert group.publish(None, message(b"t/6", b"x", 1)) == 0            # an inbox drops, a session would queue
+    assert group.publish(None, message(b"t/6", b"x", 1)) == 0  # an inbox drops, a session would queue
     assert sum(member.dropped for member in members) == 1
 
 
@@ -125,7 +125,7 @@ def test_qos_0_goes_to_nobody_when_all_are_offline(strategy):
         member.connected = False
     assert group.publish(None, message(b"t/1", b"x", 0)) == 0
     assert [member.dropped for member in members] == [0, 0]
-    assert group.publish(None, message(b"t/1", b"x", 1)) == 0            # it was handed to one of them, who dropped it
+    assert group.publish(None, message(b"t/1", b"x", 1)) == 0  # it was handed to one of them, who dropped it
     assert sum(member.dropped for member in members) == 1
 
 

@@ -103,8 +103,8 @@ class SharedIndexMachine(RuleBasedStateMachine):
         call("close")
         self.incarnations[worker] += 1
         assert call("open", f"{self.folder}/retained", worker, 2, self.incarnations[worker]) is None
-        lost = [entry[1] for entry in self.logs[worker][self.durable[worker]:]]
-        del self.logs[worker][self.durable[worker]:]
+        lost = [entry[1] for entry in self.logs[worker][self.durable[worker] :]]
+        del self.logs[worker][self.durable[worker] :]
         self.began[worker] = self.durable[worker]
         self.heard[1 - worker] = 0
         call("rewind", self.durable[worker])
@@ -489,5 +489,7 @@ def test_workers_that_are_killed_while_they_write_leave_what_their_logs_say(fold
     expected = {name: body for name, (_, _, body) in winners.items() if body}
     assert {kept.topic_name: kept.body for kept in index.match(b"#")} == expected
     assert (index.count, index.size_bytes) == (
-        len(expected), sum(len(name) + len(body) for name, body in expected.items()))
+        len(expected),
+        sum(len(name) + len(body) for name, body in expected.items()),
+    )
     index.close()

@@ -38,8 +38,16 @@ def test_a_shift_of_deliveries_that_the_log_has_lost_gives_way_to_the_one_of_tod
     disk = SimulatedDisk()
     for run in (1, 2):
         router = Router(Ledger())
-        opened = open_log(disk, router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 7, now_us=0,
-                          now_ms=0, durability="os")
+        opened = open_log(
+            disk,
+            router,
+            worker=0,
+            make_will=lambda *fields: None,
+            make_mark=lambda: 7,
+            now_us=0,
+            now_ms=0,
+            durability="os",
+        )
         Pump(router, opened.log)
         begin(router, opened)
         if run == 1:
@@ -58,7 +66,8 @@ def test_an_identifier_whose_release_the_log_may_have_lost_is_free_for_any_new_e
     assert talk.say(Publish(b"t", b"x", 2, packet_identifier=7))[-1].type == PacketType.PUBREC
     talk.router.sessions[b"c"].doubt_identifiers()
     assert [(packet.type, packet.reason) for packet in talk.say(Publish(b"u", b"x", 1, packet_identifier=7))] == [
-        (PacketType.PUBACK, Reason.NO_MATCHING_SUBSCRIBERS)]
+        (PacketType.PUBACK, Reason.NO_MATCHING_SUBSCRIBERS)
+    ]
     assert talk.say(Publish(b"t", b"x", 2, packet_identifier=7))[-1].type == PacketType.PUBREC
     talk.router.sessions[b"c"].doubt_identifiers()
     assert talk.say(Subscribe(7, (subscription(b"v", 0),))) == [Suback(7, (Reason.SUCCESS,))]
@@ -66,8 +75,16 @@ def test_an_identifier_whose_release_the_log_may_have_lost_is_free_for_any_new_e
 
 def reopen(disk: SimulatedDisk) -> tuple[Router, Opened]:
     router = Router(Ledger())
-    return router, open_log(disk, router, worker=0, make_will=lambda *fields: None, make_mark=lambda: 7, now_us=0,
-                            now_ms=NOW_MS, durability="os")
+    return router, open_log(
+        disk,
+        router,
+        worker=0,
+        make_will=lambda *fields: None,
+        make_mark=lambda: 7,
+        now_us=0,
+        now_ms=NOW_MS,
+        durability="os",
+    )
 
 
 def talk_to(disk: SimulatedDisk) -> Talk:
@@ -86,15 +103,17 @@ def test_what_comes_again_under_an_identifier_whose_release_was_lost_is_told_by_
     assert talk.router.sessions[b"c"].incoming_identifiers == [7, 8]
     disk.process_killed()
     if by_snapshot:
-        talk_to(disk)                                   # whose segment comes behind the one that the snapshot has
+        talk_to(disk)  # whose segment comes behind the one that the snapshot has
         disk.process_killed()
         assert compact(disk, 0, lambda: 9) is not None
         remove_segments(disk, 2)
 
     # Whether PUBRELs were in the end that the log may have lost, nobody knows.
     talk = talk_to(disk)
-    again = [Publish(b"t", payload, 2, False, True, identifier)
-             for payload, identifier in ((b"new", 7), (b"new", 7), (b"other", 8))]
+    again = [
+        Publish(b"t", payload, 2, False, True, identifier)
+        for payload, identifier in ((b"new", 7), (b"new", 7), (b"other", 8))
+    ]
     answers = talk.say(*again)
     assert [answer.payload for answer in answers if isinstance(answer, Publish)] == [b"new"]
     assert {answer.packet_identifier for answer in answers if isinstance(answer, Ack)} == {7, 8}

@@ -12,10 +12,17 @@ def samples(seconds: int = 600, **growth_per_sample: float) -> list[dict[str, in
     """Samples that go up and down by chance, and up by what is asked for."""
     draw = random.Random(1)
     start = {"resident KiB": 40_000, "descriptors": 230, "clients/total": 240, "shoal/queued/messages": 1000}
-    return [{"second": second, "shoal/errors/unraisable": 0,
-             **{name: int(value * draw.uniform(0.97, 1.03) + growth_per_sample.get(name.replace("/", "_"), 0) * number)
-                for name, value in start.items()}}
-            for number, second in enumerate(range(0, seconds, 10))]
+    return [
+        {
+            "second": second,
+            "shoal/errors/unraisable": 0,
+            **{
+                name: int(value * draw.uniform(0.97, 1.03) + growth_per_sample.get(name.replace("/", "_"), 0) * number)
+                for name, value in start.items()
+            },
+        }
+        for number, second in enumerate(range(0, seconds, 10))
+    ]
 
 
 def test_what_goes_up_and_down_holds() -> None:

@@ -53,7 +53,7 @@ def test_nothing_is_durable_before_its_sync_has_ended() -> None:
     seen: list[int] = []
     disk.before_sync = lambda: seen.append(log.durable)
     fill(log, 3, records=2)
-    assert seen == [0, 0, 2, 4]      # the first is the header's
+    assert seen == [0, 0, 2, 4]  # the first is the header's
     assert log.durable == 6
 
 
@@ -136,7 +136,7 @@ def test_a_record_is_found_at_or_shortly_behind_where_it_is_located(
 ) -> None:
     disk = SimulatedDisk()
     log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 90_000)
-    batches: list[int] = []      # first numbers
+    batches: list[int] = []  # first numbers
     for size in sizes:
         batches.append(log.appended + 1)
         fill(log, 1, records=size // 40 + 1, size=size * 10)
@@ -198,7 +198,7 @@ def test_a_full_disk_keeps_what_is_not_written_says_so_and_heals_by_itself() -> 
     disk = SimulatedDisk()
     log, _ = open_log(disk)
     fill(log, 2)
-    disk.capacity = len(disk.content(segment_name(1))) + 50      # room for half a record
+    disk.capacity = len(disk.content(segment_name(1))) + 50  # room for half a record
     log.append(turn(log, 3))
     for _ in range(3):
         assert not log.commit()
@@ -221,7 +221,7 @@ def test_a_disk_too_full_for_a_new_segment_leaves_none_behind() -> None:
     disk = SimulatedDisk()
     log, _ = open_log(disk, segment_bytes_max=RECORDS_AT + 100)
     fill(log, 1)
-    disk.capacity = len(disk.content(segment_name(1))) + 200     # room for the seal, and part of a header
+    disk.capacity = len(disk.content(segment_name(1))) + 200  # room for the seal, and part of a header
     log.append(turn(log, 1))
     assert not log.commit()
     assert log.full
@@ -249,7 +249,7 @@ def test_after_a_failed_sync_the_batch_is_written_again_elsewhere_and_the_old_pa
     disk.power_loss()
     segments, records = read_log(disk)
     assert whole(records) == list(range(1, 8))
-    assert segments.damages == []       # what the old segment may still hold of the batch is in the new one
+    assert segments.damages == []  # what the old segment may still hold of the batch is in the new one
 
 
 def test_damage_to_what_a_later_segment_has_is_none() -> None:
@@ -447,7 +447,7 @@ def test_what_a_start_has_read_after_a_kill_is_still_there_after_a_loss_of_power
         try:
             log.commit()
         except PowerLoss:
-            pass    # killed, that is: between write and sync, or in the write
+            pass  # killed, that is: between write and sync, or in the write
     disk.process_killed()
     disk.fail = lambda operation: None
     _, records = open_log(disk, incarnation=2)
@@ -491,7 +491,7 @@ def test_while_one_batch_is_synced_the_next_one_gathers_and_nobody_waits() -> No
     assert entered.wait(30)
     assert log.accepting
     for _ in range(50):
-        log.append(turn(log, 2))        # returns, though the disk does not
+        log.append(turn(log, 2))  # returns, though the disk does not
     assert not log.accepting
     assert log.durable == 1
     assert not log.flush(0)
@@ -529,7 +529,7 @@ def test_the_thread_tries_again_until_there_is_room() -> None:
 def test_closing_does_not_wait_for_a_disk_that_is_full() -> None:
     _, log = log_of_a_full_disk(0, 3600, 1)
     assert not log.close(30)
-    assert (log.durable, log.errors) == (0, 2)      # once, and once more when closing
+    assert (log.durable, log.errors) == (0, 2)  # once, and once more when closing
 
 
 def test_closing_writes_what_is_left() -> None:
@@ -572,7 +572,7 @@ def test_a_real_folder_holds_a_log(tmp_path: Path) -> None:
         log.start()
         for _ in range(100):
             log.append(turn(log, 2, 100))
-            assert log.flush(30)         # a batch each: behind a hole, only what was synced later proves that it is one
+            assert log.flush(30)  # a batch each: behind a hole, only what was synced later proves that it is one
         assert log.close(30)
     newest = sorted(tmp_path.glob("segment-*.log"))[-1]
     with newest.open("r+b") as file:

@@ -17,11 +17,14 @@ RETAIN_AS_PUBLISHED = 0x08
 
 levels = st.sampled_from([b"a", b"b", b"", b"$S", b"a-level-of-more-than-sixteen-bytes"])
 topic_names = st.lists(levels, min_size=1, max_size=4).map(b"/".join).filter(bool)
-plain_filters = st.tuples(
-    st.lists(st.one_of(levels, st.just(b"+")), max_size=3), st.sampled_from([[], [b"#"]])
-).map(lambda parts: b"/".join(parts[0] + parts[1])).filter(bool)
-shared_filters = st.builds(lambda share, inner: b"$share/" + share + b"/" + inner, st.sampled_from([b"g", b"h"]),
-                           plain_filters)
+plain_filters = (
+    st.tuples(st.lists(st.one_of(levels, st.just(b"+")), max_size=3), st.sampled_from([[], [b"#"]]))
+    .map(lambda parts: b"/".join(parts[0] + parts[1]))
+    .filter(bool)
+)
+shared_filters = st.builds(
+    lambda share, inner: b"$share/" + share + b"/" + inner, st.sampled_from([b"g", b"h"]), plain_filters
+)
 numbers = st.integers(0, 4)
 
 
@@ -43,8 +46,8 @@ def split_identifiers(data):
         end = 1
         while data[end] & 0x80:
             end += 1
-        found.append(data[:end + 1])
-        data = data[end + 1:]
+        found.append(data[: end + 1])
+        data = data[end + 1 :]
     return sorted(found)
 
 
@@ -55,12 +58,18 @@ class SubscriptionTreeMachine(RuleBasedStateMachine):
         super().__init__()
         self.tree = SubscriptionTree(seed=3, routes_max=8)
         self.clients = [LocalClient(b"c%d" % number) for number in range(5)]
-        self.model = {}             # (number, topic filter) -> (options, identifier)
-        self.held = []              # (route, topic name, what it said)
+        self.model = {}  # (number, topic filter) -> (options, identifier)
+        self.held = []  # (route, topic name, what it said)
 
-    @rule(number=numbers, topic_filter=st.one_of(plain_filters, plain_filters, shared_filters), qos=st.integers(0, 2),
-          no_local=st.booleans(), retain_as_published=st.booleans(), retain_handling=st.integers(0, 2),
-          identifier=st.sampled_from([0, 0, 1, 127, 128, 16384, 2097152, 268435455]))
+    @rule(
+        number=numbers,
+        topic_filter=st.one_of(plain_filters, plain_filters, shared_filters),
+        qos=st.integers(0, 2),
+        no_local=st.booleans(),
+        retain_as_published=st.booleans(),
+        retain_handling=st.integers(0, 2),
+        identifier=st.sampled_from([0, 0, 1, 127, 128, 16384, 2097152, 268435455]),
+    )
     def subscribe(self, number, topic_filter, qos, no_local, retain_as_published, retain_handling, identifier):
         options = qos | RETAIN_AS_PUBLISHED * retain_as_published | retain_handling << 4
         if no_local and not topic_filter.startswith(b"$share/"):
@@ -98,18 +107,28 @@ class SubscriptionTreeMachine(RuleBasedStateMachine):
     def expected(self, topic_name, number, *, skip_no_local=False):
         """Return (QoS, retain as published, No Local, identifiers) that one client is owed of a topic, or None."""
         found = [
-            self.model[key] for key in self.model
-            if key[0] == number and parse_shared(key[1]) is None and matches(key[1], topic_name)
-            and not (skip_no_local and self.model[key][0] & NO_LOCAL)]
+            self.model[key]
+            for key in self.model
+            if key[0] == number
+            and parse_shared(key[1]) is None
+            and matches(key[1], topic_name)
+            and not (skip_no_local and self.model[key][0] & NO_LOCAL)
+        ]
         if not found:
             return None
-        return (max(options & 3 for options, _ in found), any(options & RETAIN_AS_PUBLISHED for options, _ in found),
-                any(options & NO_LOCAL for options, _ in found),
-                sorted(encoded(identifier) for _, identifier in found if identifier))
+        return (
+            max(options & 3 for options, _ in found),
+            any(options & RETAIN_AS_PUBLISHED for options, _ in found),
+            any(options & NO_LOCAL for options, _ in found),
+            sorted(encoded(identifier) for _, identifier in found if identifier),
+        )
 
     def expected_groups(self, topic_name):
-        return {key[1].removeprefix(b"$share/") for key in self.model
-                if parse_shared(key[1]) is not None and matches(parse_shared(key[1])[1], topic_name)}
+        return {
+            key[1].removeprefix(b"$share/")
+            for key in self.model
+            if parse_shared(key[1]) is not None and matches(parse_shared(key[1])[1], topic_name)
+        }
 
     @rule(topic_name=topic_names)
     def route(self, topic_name):
@@ -141,8 +160,10 @@ class SubscriptionTreeMachine(RuleBasedStateMachine):
 
     def told(self, topic_name):
         """Return everything that a route of a topic must say now."""
-        return ([self.expected(topic_name, number) for number in range(len(self.clients))],
-                self.expected_groups(topic_name))
+        return (
+            [self.expected(topic_name, number) for number in range(len(self.clients))],
+            self.expected_groups(topic_name),
+        )
 
     @invariant()
     def a_held_route_that_is_fresh_is_right(self):
@@ -156,12 +177,17 @@ class SubscriptionTreeMachine(RuleBasedStateMachine):
         assert self.tree.route_cache_count <= 8
         inner = [(parse_shared(key[1]) or (None, key[1]))[1] for key in self.model]
         assert self.tree.node_count == len(
-            {tuple(topic_filter.split(b"/")[:depth + 1]) for topic_filter in inner
-             for depth in range(topic_filter.count(b"/") + 1)})
+            {
+                tuple(topic_filter.split(b"/")[: depth + 1])
+                for topic_filter in inner
+                for depth in range(topic_filter.count(b"/") + 1)
+            }
+        )
         assert self.tree.group_count == len({key[1] for key in self.model if parse_shared(key[1])})
         for number, client in enumerate(self.clients):
             assert sorted(self.tree.subscriptions_of(client)) == sorted(
-                (key[1], *self.model[key]) for key in self.model if key[0] == number)
+                (key[1], *self.model[key]) for key in self.model if key[0] == number
+            )
 
 
 TestSubscriptionTree = SubscriptionTreeMachine.TestCase
@@ -228,7 +254,7 @@ def test_a_subscription_replaced_by_its_like_makes_nothing_stale():
     tree.subscribe(client, b"a/#", 1, 7)
     tree.subscribe(client, b"$share/g/#", 1)
     route = tree.read_route(b"a/b")
-    tree.subscribe(client, b"a/#", 1 | 0x20, 7)                      # only Retain Handling is another
+    tree.subscribe(client, b"a/#", 1 | 0x20, 7)  # only Retain Handling is another
     tree.subscribe(client, b"$share/g/#", 2)
     tree.subscribe(LocalClient(), b"$share/g/#", 2)
     assert tree.is_fresh(route)
@@ -265,7 +291,7 @@ def test_the_cache_grows_to_its_bound_and_not_beyond():
     for number in range(3000):
         tree.read_route(b"t%d" % number)
     assert 400 <= tree.route_cache_count <= 512
-    with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
+    with pytest.raises(ValueError):  # noqa: PT011  (the one that is raised here)
         SubscriptionTree(routes_max=7)
 
 
@@ -323,7 +349,7 @@ def test_a_tree_that_goes_lets_its_receivers_go():
 def test_a_receiver_is_in_one_tree_only():
     first, second, client = SubscriptionTree(), SubscriptionTree(), LocalClient()
     first.subscribe(client, b"a", 1)
-    with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
+    with pytest.raises(ValueError):  # noqa: PT011  (the one that is raised here)
         second.subscribe(client, b"a", 1)
     assert not second.unsubscribe(client, b"a")
     assert second.remove_receiver(client) == 0
@@ -333,14 +359,26 @@ def test_a_receiver_is_in_one_tree_only():
 
 @pytest.mark.parametrize(
     ("topic_filter", "options", "identifier"),
-    [(b"", 0, 0), (b"a/#/b", 0, 0), (b"\xff", 0, 0), (b"$share/g", 0, 0), (b"$share/g+/a", 0, 0), (b"a", 3, 0),
-     (b"a", 0x30, 0), (b"a", 0x40, 0), (b"a", -1, 0), (b"a", 0, -1), (b"a", 0, 268435456),
-     (b"$share/g/a", NO_LOCAL, 0)])
+    [
+        (b"", 0, 0),
+        (b"a/#/b", 0, 0),
+        (b"\xff", 0, 0),
+        (b"$share/g", 0, 0),
+        (b"$share/g+/a", 0, 0),
+        (b"a", 3, 0),
+        (b"a", 0x30, 0),
+        (b"a", 0x40, 0),
+        (b"a", -1, 0),
+        (b"a", 0, -1),
+        (b"a", 0, 268435456),
+        (b"$share/g/a", NO_LOCAL, 0),
+    ],
+)
 def test_a_malformed_subscription_is_refused_and_leaves_nothing(topic_filter, options, identifier):
     # Proves: [MQTT-3.8.3-4] [MQTT-4.8.2-1] [MQTT-4.8.2-2]
     tree = SubscriptionTree()
     client = LocalClient()
-    with pytest.raises(ValueError):    # noqa: PT011  (the one that is raised here)
+    with pytest.raises(ValueError):  # noqa: PT011  (the one that is raised here)
         tree.subscribe(client, topic_filter, options, identifier)
     assert (tree.node_count, tree.subscription_count, tree.group_count) == (0, 0, 0)
 
@@ -351,9 +389,9 @@ def test_a_sweep_forgets_routes_that_are_stale_or_unused():
     for number in range(20):
         tree.read_route(b"t%d" % number)
     held = tree.read_route(b"held")
-    tree.read_route(b"t3")                  # used again
+    tree.read_route(b"t3")  # used again
     assert tree.route_cache_count == 21
-    assert tree.sweep_routes(64) == 19      # all but t3 and the one that is held
+    assert tree.sweep_routes(64) == 19  # all but t3 and the one that is held
     assert tree.is_fresh(held)
     assert tree.sweep_routes(64) == 1
     assert tree.is_fresh(held)

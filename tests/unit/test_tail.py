@@ -160,7 +160,8 @@ def test_bytes_that_are_written_and_not_durable_are_never_relied_on() -> None:
     for cut in (True, False):
         history.put(b"a", b"b", commit=False)
         disk.fail = lambda operation, cut=cut: (  # type: ignore[misc]
-            broken() if operation == "sync" or (operation == "truncate" and not cut) else None)
+            broken() if operation == "sync" or (operation == "truncate" and not cut) else None
+        )
         assert not history.log.commit()
         assert numbers(tail) == []
         disk.fail = lambda operation: None
@@ -246,7 +247,7 @@ def test_a_segment_that_is_being_removed_is_passed_over() -> None:
     history = History(SimulatedDisk())
     for _ in range(12):
         history.put(*TOPICS)
-    history.disk.remove(history.log.headers[0].name)         # the log says so a moment later
+    history.disk.remove(history.log.headers[0].name)  # the log says so a moment later
     tail = history.tail()
     first = history.log.headers[1].first_number
     assert numbers(tail) == history.matching(b"#", first - 1)
@@ -261,7 +262,7 @@ def test_removed_segments_do_not_keep_their_room() -> None:
     discard(history.log, history.log.headers[-1].segment)
     history.put(*TOPICS)
     numbers(history.tail())
-    assert history.disk.open_files <= 3                      # the log's own, and what is left
+    assert history.disk.open_files <= 3  # the log's own, and what is left
     history.windows.close()
     assert history.disk.open_files == 1
 

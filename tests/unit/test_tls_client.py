@@ -86,8 +86,15 @@ def test_any_bytes_of_a_server_are_taken_or_refused(data: bytes, head: bytes) ->
     assert not client.opened
 
 
-NAMES = [("localhost", True), ("127.0.0.1", True), ("LOCALHOST", True), ("localhost.", True), ("127.0.0.2", False),
-         ("other.example", False), ("::1", False)]
+NAMES = [
+    ("localhost", True),
+    ("127.0.0.1", True),
+    ("LOCALHOST", True),
+    ("localhost.", True),
+    ("127.0.0.2", False),
+    ("other.example", False),
+    ("::1", False),
+]
 
 
 @pytest.mark.parametrize(("host", "fits"), NAMES)
@@ -97,7 +104,8 @@ def test_a_certificate_has_to_be_for_the_host_that_is_called(host: str, fits: bo
         assert client.opened
     else:
         assert refused(OURS.server, host) == (
-            f"the broker's certificate is not for {host}, but for localhost and 127.0.0.1")
+            f"the broker's certificate is not for {host}, but for localhost and 127.0.0.1"
+        )
         shaken(Server(OURS.server), client := TlsClient(ClientContext(cafile=str(OURS.cafile), insecure=True), host))
         assert client.opened
 
@@ -145,15 +153,35 @@ def test_what_is_wrong_further_up_is_said_of_the_one_that_it_is_wrong_with(tmp_p
 def self_signed(folder: Path, days: int = 2) -> tuple[str, str]:
     certificate, key = folder / "self.crt", folder / "self.key"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
-         "-out", certificate, "-days", str(days), "-subj", "/CN=localhost"], check=True, capture_output=True)
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-days",
+            str(days),
+            "-subj",
+            "/CN=localhost",
+        ],
+        check=True,
+        capture_output=True,
+    )
     return str(certificate), str(key)
 
 
 def test_one_that_signed_itself_is_named_and_can_be_trusted(tmp_path: Path) -> None:
     pair = self_signed(tmp_path)
     assert refused(pair) == (
-        "the broker's certificate is signed by itself (CN=localhost) and not trusted: --cafile says which is")
+        "the broker's certificate is signed by itself (CN=localhost) and not trusted: --cafile says which is"
+    )
     shaken(Server(pair), client := TlsClient(ClientContext(cafile=pair[0]), "localhost"))
     assert client.opened
     assert refused(pair, "other.example", ClientContext(cafile=pair[0])).endswith("but for localhost")
@@ -165,7 +193,8 @@ def test_nothing_in_common_is_said_in_words() -> None:
     assert refused(OURS.server, context=context, **older) == "the broker speaks no version of TLS that we speak"
     context = ClientContext(cafile=str(OURS.cafile), ciphers="ECDHE-RSA-AES128-GCM-SHA256")
     assert refused(OURS.server, context=context, **older) == (
-        "the broker and we have no cipher suite, or no key exchange, in common")
+        "the broker and we have no cipher suite, or no key exchange, in common"
+    )
     context = ClientContext(cafile=str(OURS.cafile), alpn=b"mqtt")
     server = Server(OURS.server, set_alpn_protocols=["mqtt"])
     shaken(server, TlsClient(context, "localhost"))
@@ -174,8 +203,12 @@ def test_nothing_in_common_is_said_in_words() -> None:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_server_that_wants_a_certificate_is_told_from_others(version: ssl.TLSVersion) -> None:
-    wanting = {"minimum_version": version, "maximum_version": version, "verify_mode": ssl.CERT_REQUIRED,
-               "load_verify_locations": str(OURS.cafile)}
+    wanting = {
+        "minimum_version": version,
+        "maximum_version": version,
+        "verify_mode": ssl.CERT_REQUIRED,
+        "load_verify_locations": str(OURS.cafile),
+    }
     assert "the broker wants a certificate of ours" in refused(OURS.server, **wanting)
     pair = OTHERS.issue("client", "client.example")
     context = ClientContext(cafile=str(OURS.cafile), certfile=pair[0], keyfile=pair[1])
@@ -210,8 +243,11 @@ def test_a_record_that_was_changed_ends_it() -> None:
 def with_password(folder: Path) -> tuple[str, str]:
     certificate, key = OURS.issue("locked", "client.example")
     locked = folder / "locked.key"
-    subprocess.run(["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", key, "-out", locked], check=True,
-                   capture_output=True)
+    subprocess.run(
+        ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", key, "-out", locked],
+        check=True,
+        capture_output=True,
+    )
     return certificate, str(locked)
 
 
@@ -229,16 +265,20 @@ def test_the_password_of_a_key_is_asked_for(tmp_path: Path) -> None:
         ClientContext(certfile=certificate, keyfile=key, ask=nobody)
 
 
-@pytest.mark.parametrize(("options", "option", "words"), [
-    ({"cafile": "/no/such"}, "cafile", "No such file"), ({"capath": "/no/such"}, "capath", "No such file"),
-    ({"cafile": OURS.server[1]}, "cafile", "no certificates can be read"),
-    ({"certfile": "/no/such", "keyfile": OURS.server[1]}, "cert", "No such file"),
-    ({"certfile": OURS.server[1], "keyfile": OURS.server[1]}, "cert", "no certificate can be read"),
-    ({"certfile": OURS.server[0], "keyfile": OURS.server[0]}, "key", "no key can be read"),
-    ({"certfile": OURS.server[0], "keyfile": OTHERS.server[1]}, "key", "is not the key of"),
-    ({"ciphers": "NONSENSE"}, "ciphers", "knows no cipher suite in NONSENSE"),
-    ({"ciphers": "TLS_NONSENSE"}, "ciphers", "does not know all of TLS_NONSENSE"),
-])
+@pytest.mark.parametrize(
+    ("options", "option", "words"),
+    [
+        ({"cafile": "/no/such"}, "cafile", "No such file"),
+        ({"capath": "/no/such"}, "capath", "No such file"),
+        ({"cafile": OURS.server[1]}, "cafile", "no certificates can be read"),
+        ({"certfile": "/no/such", "keyfile": OURS.server[1]}, "cert", "No such file"),
+        ({"certfile": OURS.server[1], "keyfile": OURS.server[1]}, "cert", "no certificate can be read"),
+        ({"certfile": OURS.server[0], "keyfile": OURS.server[0]}, "key", "no key can be read"),
+        ({"certfile": OURS.server[0], "keyfile": OTHERS.server[1]}, "key", "is not the key of"),
+        ({"ciphers": "NONSENSE"}, "ciphers", "knows no cipher suite in NONSENSE"),
+        ({"ciphers": "TLS_NONSENSE"}, "ciphers", "does not know all of TLS_NONSENSE"),
+    ],
+)
 def test_what_cannot_be_used_is_named(options: dict[str, Any], option: str, words: str) -> None:
     with pytest.raises(TlsOptionError, match=words) as caught:
         ClientContext(**options)
@@ -248,8 +288,10 @@ def test_what_cannot_be_used_is_named(options: dict[str, Any], option: str, word
 def test_what_is_wrong_with_one_that_signs_is_not_said_of_the_broker() -> None:
     said = Certificate(dn="CN=Between", not_before_s=4_102_444_800, not_after_s=0)
     assert wrong_certificate(said, (), 10, "", 1, "h") == (
-        "the certificate of CN=Between, which signs the broker's, has expired on 1970-01-01 00:00 UTC")
+        "the certificate of CN=Between, which signs the broker's, has expired on 1970-01-01 00:00 UTC"
+    )
     assert wrong_certificate(said, (), 9, "", 0, "h") == (
-        "the broker's certificate is valid from 2100-01-01 00:00 UTC on only")
+        "the broker's certificate is valid from 2100-01-01 00:00 UTC on only"
+    )
     assert wrong_certificate(said, (), 26, "unsuitable purpose", 0, "h").endswith("cannot be used: unsuitable purpose")
     assert wrong_certificate(said, (), 62, "", 0, "h").endswith("not for h, but for no name at all")

@@ -20,15 +20,7 @@ from broker.transport.listener import Entrance
 from broker.transport.records import set_records_per_key
 from broker.wire.reasons import ClientError, CloseReason
 from tests.support.certificates import certificates
-from tests.support.tls_records import (
-    ALERT,
-    CLOSE_NOTIFY,
-    DATA,
-    HANDSHAKE,
-    SUITES,
-    RecordsEnd,
-    key_update,
-)
+from tests.support.tls_records import ALERT, CLOSE_NOTIFY, DATA, HANDSHAKE, SUITES, RecordsEnd, key_update
 
 OPENING_BYTES_MAX = 16384
 RECORD = 16384
@@ -81,8 +73,11 @@ def test_bytes_go_both_ways(suite: str, length: int) -> None:
         assert let_through(layers, b"".join(client.sent.seal(DATA, part) for part in cut)) == data
 
 
-@given(pieces=st.lists(st.binary(max_size=3000), max_size=4), padding=st.integers(0, 300),
-       cuts=st.lists(st.integers(0, 12_000), max_size=20))
+@given(
+    pieces=st.lists(st.binary(max_size=3000), max_size=4),
+    padding=st.integers(0, 300),
+    cuts=st.lists(st.integers(0, 12_000), max_size=20),
+)
 def test_records_may_come_in_any_pieces_and_padded(pieces: list[bytes], padding: int, cuts: list[int]) -> None:
     layers, client = connected()
     records = b"".join(client.sent.seal(DATA, piece, padding) for piece in pieces)
@@ -110,8 +105,7 @@ def test_the_client_changes_its_key() -> None:
     assert layers.take_raw() == b""
     layers.put(b"ours")
     layers.put(b"more")
-    assert client.received.open(layers.take_raw()) == [
-        (HANDSHAKE, key_update(False)), (DATA, b"ours"), (DATA, b"more")]
+    assert client.received.open(layers.take_raw()) == [(HANDSHAKE, key_update(False)), (DATA, b"ours"), (DATA, b"more")]
 
 
 def test_a_key_update_may_come_in_two_records() -> None:
@@ -145,7 +139,7 @@ def test_a_key_is_not_used_for_too_many_records() -> None:
 
 def test_a_close_notify_ends_it_and_is_sent_at_the_end() -> None:
     layers, client = connected()
-    assert let_through(layers, client.sent.seal(ALERT, b"\1\x5a")) == b""        # user_canceled: one follows
+    assert let_through(layers, client.sent.seal(ALERT, b"\1\x5a")) == b""  # user_canceled: one follows
     assert layers.state == (True, False)
     after = client.sent.seal(DATA, b"last") + client.sent.seal(ALERT, CLOSE_NOTIFY) + client.sent.seal(DATA, b"late")
     assert let_through(layers, after) == b"last"
@@ -234,9 +228,23 @@ def test_tls_1_2_stays_with_openssl() -> None:
 def test_openssl_and_we_understand_each_other(suite: str) -> None:
     # CCM is too rare for records of our own. What s_client is told by K and k are KeyUpdates, K with one of ours.
     layers = server(suite)
-    with socket.create_server(("127.0.0.1", 0)) as listening, subprocess.Popen(
-            ["openssl", "s_client", "-connect", f"127.0.0.1:{listening.getsockname()[1]}", "-tls1_3", "-ciphersuites",
-             suite], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as client:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        subprocess.Popen(
+            [
+                "openssl",
+                "s_client",
+                "-connect",
+                f"127.0.0.1:{listening.getsockname()[1]}",
+                "-tls1_3",
+                "-ciphersuites",
+                suite,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as client,
+    ):
         assert client.stdin is not None
         assert client.stdout is not None
         with listening.accept()[0] as connection:
@@ -250,7 +258,7 @@ def test_openssl_and_we_understand_each_other(suite: str) -> None:
                     assert data
                     received += let_through(layers, data)
                     connection.sendall(layers.take_raw())
-                    if received == line or line in (b"K\n", b"k\n"):      # s_client forgets what comes with these
+                    if received == line or line in (b"K\n", b"k\n"):  # s_client forgets what comes with these
                         break
                 layers.put(b"<" + line)
                 connection.sendall(layers.take_raw())

@@ -14,7 +14,7 @@ from mesh.base_transport import FrameHandler
 from mesh.transport import Transport
 
 DEADLINE_S = 20
-COMMAND_DELAY_S = 0.003         # libzmq looks at its mailbox in a send only if it has not for 3,000,000 cycles
+COMMAND_DELAY_S = 0.003  # libzmq looks at its mailbox in a send only if it has not for 3,000,000 cycles
 
 
 class Collector(FrameHandler):  # type: ignore[misc]
@@ -105,8 +105,7 @@ def pair(make: Callable[..., Host], endpoints: Callable[[int], str]) -> tuple[Ho
     return one, two, one.connect(b"node/2", two.transport.endpoint)
 
 
-def test_frames_go_there_and_answers_come_back(
-        make: Callable[..., Host], endpoints: Callable[[int], str]) -> None:
+def test_frames_go_there_and_answers_come_back(make: Callable[..., Host], endpoints: Callable[[int], str]) -> None:
     one, two, channel = pair(make, endpoints)
     sent = [b"", b"x", os.urandom(200), os.urandom(3_000_000)]
     for frame in sent:
@@ -146,7 +145,7 @@ def test_a_peer_that_starts_again_at_its_endpoint_is_found(make: Callable[..., H
         end = time.monotonic() + DEADLINE_S
         while not two.collector.frames:
             assert time.monotonic() < end
-            one.transport.send_frame(channel, b"x")      # what the one before had got is lost with it
+            one.transport.send_frame(channel, b"x")  # what the one before had got is lost with it
             one.turn()
             two.turn(0.02)
         two.close()
@@ -167,7 +166,8 @@ def test_a_second_connection_under_one_identity_takes_over(make: Callable[..., H
 
 
 def test_a_frame_whose_signal_a_send_has_swallowed_is_not_missed(
-        make: Callable[..., Host], endpoints: Callable[[int], str]) -> None:
+    make: Callable[..., Host], endpoints: Callable[[int], str]
+) -> None:
     one, two, channel = pair(make, endpoints)
     one.transport.send_frame(channel, b"known")
     two.until_frames(1)
@@ -186,21 +186,23 @@ def test_a_frame_whose_signal_a_send_has_swallowed_is_not_missed(
 
 
 def test_a_call_takes_a_bounded_number_of_frames_and_the_rest_is_pending(
-        make: Callable[..., Host], endpoints: Callable[[int], str]) -> None:
+    make: Callable[..., Host], endpoints: Callable[[int], str]
+) -> None:
     one, two, channel = pair(make, endpoints)
     for number in range(1000):
         one.transport.send_frame(channel, b"%d" % number)
     counts = []
     due_s = time.monotonic() + DEADLINE_S
     while sum(counts) < 1000:
-        counts.append(two.turn(DEADLINE_S))      # none, if the descriptor told of something else
+        counts.append(two.turn(DEADLINE_S))  # none, if the descriptor told of something else
         assert time.monotonic() < due_s, "what is left is neither pending nor told of"
     assert max(counts) <= 256
     assert [frame for _, _, frame in two.collector.frames] == [b"%d" % number for number in range(1000)]
 
 
 def test_what_a_handler_raises_leaves_the_rest_for_the_next_call(
-        make: Callable[..., Host], endpoints: Callable[[int], str]) -> None:
+    make: Callable[..., Host], endpoints: Callable[[int], str]
+) -> None:
     class Refusing(Collector):
         def on_frame(self, identity: bytes, answer: bool, frame: bytes) -> None:
             super().on_frame(identity, answer, frame)
@@ -233,7 +235,7 @@ def test_a_channel_that_is_closed_leaves_the_others(make: Callable[..., Host], e
     one, two, channel = pair(make, endpoints)
     other = one.connect(b"node/3", make(b"node/3/1", endpoints(3)).transport.endpoint)
     assert len(one.transport.fds) == 3
-    one.epoll.unregister(other.fd)      # type: ignore[attr-defined]
+    one.epoll.unregister(other.fd)  # type: ignore[attr-defined]
     one.transport.disconnect(other)
     one.watch()
     assert len(one.transport.fds) == 2
@@ -242,6 +244,7 @@ def test_a_channel_that_is_closed_leaves_the_others(make: Callable[..., Host], e
 
 
 # Encryption -----------------------------------------------------------------------------------------------------------
+
 
 def test_only_known_keys_are_let_in_and_only_under_their_own_names(make: Callable[..., Host]) -> None:
     keys = {name: zmq.curve_keypair() for name in (b"a", b"b", b"c", b"nobody")}

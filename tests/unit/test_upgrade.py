@@ -57,13 +57,25 @@ def test_the_example_of_the_standard() -> None:
     answered = ask(request(sec_websocket_protocol="mqtt, chat"))
     assert answered.data == (
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: " + ACCEPT + b"\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n")
+        b"Sec-WebSocket-Accept: " + ACCEPT + b"\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
+    )
 
 
-@pytest.mark.parametrize(("offered", "chosen"), [
-    ("mqtt", "mqtt"), ("mqttv3.1", "mqttv3.1"), ("mqttv3.1.1", "mqttv3.1.1"), ("mqttv5", "mqttv5"),
-    ("mqtt-v3", "mqtt-v3"), ("mqtt-v3.1.1", "mqtt-v3.1.1"), ("mqtt-v5", "mqtt-v5"),
-    ("chat,mqttv3.1,mqtt", "mqttv3.1"), ("chat ,\tmqtt , mqttv5", "mqtt"), (",mqtt,", "mqtt")])
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ("mqtt", "mqtt"),
+        ("mqttv3.1", "mqttv3.1"),
+        ("mqttv3.1.1", "mqttv3.1.1"),
+        ("mqttv5", "mqttv5"),
+        ("mqtt-v3", "mqtt-v3"),
+        ("mqtt-v3.1.1", "mqtt-v3.1.1"),
+        ("mqtt-v5", "mqtt-v5"),
+        ("chat,mqttv3.1,mqtt", "mqttv3.1"),
+        ("chat ,\tmqtt , mqttv5", "mqtt"),
+        (",mqtt,", "mqtt"),
+    ],
+)
 def test_the_first_subprotocol_that_is_known_is_echoed(offered: str, chosen: str) -> None:
     # Proves: [MQTT-6.0.0-4]
     answered = ask(request(sec_websocket_protocol=offered))
@@ -73,7 +85,8 @@ def test_the_first_subprotocol_that_is_known_is_echoed(offered: str, chosen: str
 
 def test_subprotocols_may_come_in_several_headers() -> None:
     data = request(sec_websocket_protocol="chat").replace(
-        b"\r\n\r\n", b"\r\nSec-WebSocket-Protocol: soap\r\nSec-WebSocket-Protocol: mqttv5, mqtt\r\n\r\n")
+        b"\r\n\r\n", b"\r\nSec-WebSocket-Protocol: soap\r\nSec-WebSocket-Protocol: mqttv5, mqtt\r\n\r\n"
+    )
     assert fields_of(ask(data))["sec-websocket-protocol"] == "mqttv5"
 
 
@@ -90,18 +103,34 @@ def test_none_need_be_offered_if_the_setting_says_so() -> None:
     assert status(ask(request(sec_websocket_protocol="chat"), required=False)) == 400
 
 
-@pytest.mark.parametrize("extensions", [
-    "permessage-deflate", "permessage-deflate; client_max_window_bits", "x-webkit-deflate-frame"])
+@pytest.mark.parametrize(
+    "extensions", ["permessage-deflate", "permessage-deflate; client_max_window_bits", "x-webkit-deflate-frame"]
+)
 def test_compression_is_declined(extensions: str) -> None:
     answered = ask(request(sec_websocket_extensions=extensions))
     assert status(answered) == 101
     assert "sec-websocket-extensions" not in fields_of(answered)
 
 
-@pytest.mark.parametrize(("path", "expected"), [
-    ("/mqtt", 101), ("/ws", 101), ("/", 101), ("/mqtt?token=abc", 101), ("http://broker.example.org/ws?x", 101),
-    ("/mqtt/", 404), ("/MQTT", 404), ("/other", 404), ("*", 404), ("//mqtt", 404), ("http://[", 101),
-    ("https://x/other", 404), ("ftp://x/mqtt", 404), ("mqtt", 404)])
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/mqtt", 101),
+        ("/ws", 101),
+        ("/", 101),
+        ("/mqtt?token=abc", 101),
+        ("http://broker.example.org/ws?x", 101),
+        ("/mqtt/", 404),
+        ("/MQTT", 404),
+        ("/other", 404),
+        ("*", 404),
+        ("//mqtt", 404),
+        ("http://[", 101),
+        ("https://x/other", 404),
+        ("ftp://x/mqtt", 404),
+        ("mqtt", 404),
+    ],
+)
 def test_a_websocket_is_opened_at_certain_paths(path: str, expected: int) -> None:
     answered = ask(request(path))
     assert status(answered) == expected
@@ -109,9 +138,17 @@ def test_a_websocket_is_opened_at_certain_paths(path: str, expected: int) -> Non
         assert answered.data.endswith(b"a WebSocket is opened at /mqtt, /ws, /.\n")
 
 
-@pytest.mark.parametrize(("origin", "expected"), [
-    (None, 101), ("https://app.example.org", 101), ("HTTPS://APP.example.org", 101), ("https://evil.example.org", 403),
-    ("https://app.example.org:8443", 403), ("null", 403)])
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        (None, 101),
+        ("https://app.example.org", 101),
+        ("HTTPS://APP.example.org", 101),
+        ("https://evil.example.org", 403),
+        ("https://app.example.org:8443", 403),
+        ("null", 403),
+    ],
+)
 def test_only_web_pages_of_allowed_origins_may_connect(origin: str | None, expected: int) -> None:
     data = request(origin=origin)
     assert status(ask(data, origins=("https://app.example.org/",))) == expected
@@ -142,15 +179,29 @@ def test_another_method_is_refused(method: bytes) -> None:
     assert answered.data.endswith(b"\r\n\r\n") == (method == b"HEAD")
 
 
-@pytest.mark.parametrize("data", [
-    request(sec_websocket_key=None), request(sec_websocket_key=""), request(sec_websocket_key="dGhlIHNhbXBsZQ=="),
-    request(sec_websocket_key="not base64!"), request(connection="keep-alive"), request(connection=None),
-    request().replace(b"\r\n\r\n", b"\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"),
-    request(host=None), request(content_length="5"), request(transfer_encoding="chunked"),
-    request().replace(b"HTTP/1.1", b"HTTP/1.0"), request().replace(b"HTTP/1.1", b"HTTP/2.0"),
-    b"\r\n\r\n", b"GET\r\n\r\n", b"GET /mqtt HTTP/1.1\r\nhost x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    b"\0\0\0", b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        request(sec_websocket_key=None),
+        request(sec_websocket_key=""),
+        request(sec_websocket_key="dGhlIHNhbXBsZQ=="),
+        request(sec_websocket_key="not base64!"),
+        request(connection="keep-alive"),
+        request(connection=None),
+        request().replace(b"\r\n\r\n", b"\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"),
+        request(host=None),
+        request(content_length="5"),
+        request(transfer_encoding="chunked"),
+        request().replace(b"HTTP/1.1", b"HTTP/1.0"),
+        request().replace(b"HTTP/1.1", b"HTTP/2.0"),
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /mqtt HTTP/1.1\r\nhost x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\0\0\0",
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    ],
+)
 def test_a_request_that_is_wrong_is_refused_in_words(data: bytes) -> None:
     assert status(ask(data)) in (400, 404)
 
@@ -176,7 +227,7 @@ def test_a_request_has_at_most_8_kib_however_it_comes(size: int) -> None:
     def outcome(data: bytes) -> int | None:
         upgrade = Upgrade(upgrades(), Facts(listener=0), PEER)
         for at in range(0, len(data), size):
-            answered = upgrade.receive(data[at:at + size])
+            answered = upgrade.receive(data[at : at + size])
             if answered is not None:
                 return status(answered)
         return None
@@ -207,14 +258,17 @@ def test_a_request_may_come_in_pieces_and_frames_behind_it(at: list[int], behind
 # X-Forwarded-For -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("peer", "known", "address", "proxy"), [
-    (PEER, None, "203.0.113.5:0", PEER),
-    ("198.51.100.1:5", None, None, None),                               # no proxy of ours: its word does not count
-    (None, None, None, None),
-    # A proxy with the PROXY protocol in front: the peer of HTTP is who that one names.
-    (PEER, "198.51.100.1:5", "198.51.100.1:5", None),
-    (PEER, "10.0.0.7:5", "203.0.113.5:0", "10.0.0.7:5"),
-])
+@pytest.mark.parametrize(
+    ("peer", "known", "address", "proxy"),
+    [
+        (PEER, None, "203.0.113.5:0", PEER),
+        ("198.51.100.1:5", None, None, None),  # no proxy of ours: its word does not count
+        (None, None, None, None),
+        # A proxy with the PROXY protocol in front: the peer of HTTP is who that one names.
+        (PEER, "198.51.100.1:5", "198.51.100.1:5", None),
+        (PEER, "10.0.0.7:5", "203.0.113.5:0", "10.0.0.7:5"),
+    ],
+)
 def test_x_forwarded_for_counts_from_a_trusted_proxy(
     peer: str | None, known: str | None, address: str | None, proxy: str | None
 ) -> None:

@@ -32,19 +32,31 @@ def way(*arguments: str) -> MqttUrl:
     return found[0]
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
-    ([], Way("tcp", "localhost", 1883)), (["-h", "h", "-p", "7"], Way("tcp", "h", 7)),
-    (["-h", "[::1]"], Way("tcp", "::1", 1883)), (["-p", "8883"], Way("tls", "localhost", 8883)),
-    (["--ws"], Way("ws", "localhost", 8083)), (["--ws", "-p", "8084"], Way("wss", "localhost", 8084)),
-    (["--ws", "-p", "8883"], Way("ws", "localhost", 8883)), (["-p", "8084"], Way("tcp", "localhost", 8084)),
-    (["--ws", "--insecure"], Way("wss", "localhost", 8084)), ([*CAFILE, "-p", "1883"], Way("tls", "localhost", 1883)),
-    (["--tls-use-os-certs"], Way("tls", "localhost", 8883)), (["--psk", "00"], Way("tls", "localhost", 8883)),
-    (["--unix", "s"], Way("unix", path="s")), (["--url", "unix:///s"], Way("unix", path="/s")),
-    (["--url", "mqtts://h"], Way("tls", "h", 8883)), (["--url", "ssl://h"], None),
-    (["--url", "tcp://h:8883"], Way("tcp", "h", 8883)), (["--url", "ws://h/p"], Way("ws", "h", 8083, "/p")),
-    (["--url", "ws://h", "--ws-path", "/p?a=b"], Way("ws", "h", 8083, "/p?a=b")),
-    (["-L", "wss://h/t/u", "--ws-path", "/p"], Way("wss", "h", 8084, "/p")),
-])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], Way("tcp", "localhost", 1883)),
+        (["-h", "h", "-p", "7"], Way("tcp", "h", 7)),
+        (["-h", "[::1]"], Way("tcp", "::1", 1883)),
+        (["-p", "8883"], Way("tls", "localhost", 8883)),
+        (["--ws"], Way("ws", "localhost", 8083)),
+        (["--ws", "-p", "8084"], Way("wss", "localhost", 8084)),
+        (["--ws", "-p", "8883"], Way("ws", "localhost", 8883)),
+        (["-p", "8084"], Way("tcp", "localhost", 8084)),
+        (["--ws", "--insecure"], Way("wss", "localhost", 8084)),
+        ([*CAFILE, "-p", "1883"], Way("tls", "localhost", 1883)),
+        (["--tls-use-os-certs"], Way("tls", "localhost", 8883)),
+        (["--psk", "00"], Way("tls", "localhost", 8883)),
+        (["--unix", "s"], Way("unix", path="s")),
+        (["--url", "unix:///s"], Way("unix", path="/s")),
+        (["--url", "mqtts://h"], Way("tls", "h", 8883)),
+        (["--url", "ssl://h"], None),
+        (["--url", "tcp://h:8883"], Way("tcp", "h", 8883)),
+        (["--url", "ws://h/p"], Way("ws", "h", 8083, "/p")),
+        (["--url", "ws://h", "--ws-path", "/p?a=b"], Way("ws", "h", 8083, "/p?a=b")),
+        (["-L", "wss://h/t/u", "--ws-path", "/p"], Way("wss", "h", 8084, "/p")),
+    ],
+)
 def test_options_lead_there(arguments: list[str], expected: Way | None) -> None:
     if expected is None:
         with pytest.raises(click.BadParameter):
@@ -53,33 +65,38 @@ def test_options_lead_there(arguments: list[str], expected: Way | None) -> None:
         assert way(*arguments).way == expected
 
 
-@pytest.mark.parametrize(("arguments", "complaint"), [
-    (["--url", "mqtt://h", "--unix", "s"], "--url and --unix both say where the broker is"),
-    (["--url", "mqtt://h", "-L", "mqtt://h/t"], "--url and -L both say where the broker is"),
-    (["--url", "mqtt://h", "-p", "1"], "--url says where the broker is: -p does not go with it"),
-    (["--unix", "s", "-h", "h"], "--unix says where the broker is: -h does not go with it"),
-    (["-L", "mqtt://h/t", "--ws"], "-L says where the broker is: --ws does not go with it"),
-    (["--url", "mqtt://h", *CAFILE], "--cafile needs TLS: mqtts:// or wss://"),
-    (["--unix", "s", "--insecure"], "--insecure needs TLS"),
-    (["--url", "mqtt://h", "--ws-path", "/"], "--ws-path needs WebSocket"),
-    (["--url", "ws://h/", "--ws-path", "/"], "the URL has a path"),
-    (["--ws", "--ws-path", "mqtt"], "--ws-path: begins with /"),
-    (["--ws", "--ws-path", "/a b"], "percent-encode it"),
-    (["--psk", "00"], "--psk and --psk-identity go together"),
-    (["--psk-identity", "x"], "--psk and --psk-identity go together"),
-    (["--psk", "0g", "--psk-identity", "x"], "is 1 to 256 bytes in hexadecimal"),
-    (["--psk", "", "--psk-identity", "x"], "is 1 to 256 bytes in hexadecimal"),
-    (["--psk", "00", "--psk-identity", ""], "has 1 to 128 bytes"),
-    (["--psk", "00", "--psk-identity", "x", *CAFILE],
-     "--psk is in place of certificates: --cafile does not go with it"),
-    (["--cert", "x"], "--cert and --key go together"),
-    (["--key", "x"], "--cert and --key go together"),
-    (["--cert", "/no/such", "--key", "/no/such"], "--cert: /no/such: No such file or directory"),
-    (["--tls-use-os-certs", "--tls-alpn", ""], "has 1 to 255 bytes"),
-    ([*CAFILE, "--ciphers", "X"], "OpenSSL knows no cipher suite in X"),
-    (["--url", "mqtt://u@h", "-u", "v"], "the URL names a user: -u does not go with it"),
-    (["--url", "mqtt://u:p@h", "-P", "q"], "the URL has a password: -P does not go with it"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--url", "mqtt://h", "--unix", "s"], "--url and --unix both say where the broker is"),
+        (["--url", "mqtt://h", "-L", "mqtt://h/t"], "--url and -L both say where the broker is"),
+        (["--url", "mqtt://h", "-p", "1"], "--url says where the broker is: -p does not go with it"),
+        (["--unix", "s", "-h", "h"], "--unix says where the broker is: -h does not go with it"),
+        (["-L", "mqtt://h/t", "--ws"], "-L says where the broker is: --ws does not go with it"),
+        (["--url", "mqtt://h", *CAFILE], "--cafile needs TLS: mqtts:// or wss://"),
+        (["--unix", "s", "--insecure"], "--insecure needs TLS"),
+        (["--url", "mqtt://h", "--ws-path", "/"], "--ws-path needs WebSocket"),
+        (["--url", "ws://h/", "--ws-path", "/"], "the URL has a path"),
+        (["--ws", "--ws-path", "mqtt"], "--ws-path: begins with /"),
+        (["--ws", "--ws-path", "/a b"], "percent-encode it"),
+        (["--psk", "00"], "--psk and --psk-identity go together"),
+        (["--psk-identity", "x"], "--psk and --psk-identity go together"),
+        (["--psk", "0g", "--psk-identity", "x"], "is 1 to 256 bytes in hexadecimal"),
+        (["--psk", "", "--psk-identity", "x"], "is 1 to 256 bytes in hexadecimal"),
+        (["--psk", "00", "--psk-identity", ""], "has 1 to 128 bytes"),
+        (
+            ["--psk", "00", "--psk-identity", "x", *CAFILE],
+            "--psk is in place of certificates: --cafile does not go with it",
+        ),
+        (["--cert", "x"], "--cert and --key go together"),
+        (["--key", "x"], "--cert and --key go together"),
+        (["--cert", "/no/such", "--key", "/no/such"], "--cert: /no/such: No such file or directory"),
+        (["--tls-use-os-certs", "--tls-alpn", ""], "has 1 to 255 bytes"),
+        ([*CAFILE, "--ciphers", "X"], "OpenSSL knows no cipher suite in X"),
+        (["--url", "mqtt://u@h", "-u", "v"], "the URL names a user: -u does not go with it"),
+        (["--url", "mqtt://u:p@h", "-P", "q"], "the URL has a password: -P does not go with it"),
+    ],
+)
 def test_contradictions_are_wrong_usage(arguments: list[str], complaint: str) -> None:
     result = CliRunner().invoke(pub, [*(() if "-L" in arguments else ("-t", "a")), "-n", *arguments])
     assert result.exit_code == 2

@@ -16,14 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.auth.token_keys import TRIED_MAX, Key, Keys, UnusableKeyError, keys_in, keys_of_set, secret_in
-from broker.auth.web_token import (
-    ClaimRules,
-    NoTokenError,
-    RefusedTokenError,
-    TokenError,
-    UnknownKeyError,
-    claims_of,
-)
+from broker.auth.web_token import ClaimRules, NoTokenError, RefusedTokenError, TokenError, UnknownKeyError, claims_of
 from broker.config.authenticator import PUBLIC_ALGORITHMS, SECRET_ALGORITHMS
 from tests.support.certificates import certificates
 from tests.support.tokens import jwk, jwk_set, private_key, private_pem, public_pem, token
@@ -43,6 +36,7 @@ def part(value: Any) -> bytes:
 
 # Signatures ---------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("algorithm", PUBLIC_ALGORITHMS)
 def test_what_a_public_key_has_signed_is_believed_and_nothing_else(algorithm: str) -> None:
     made = token(algorithm, level=7)
@@ -51,9 +45,12 @@ def test_what_a_public_key_has_signed_is_believed_and_nothing_else(algorithm: st
         with pytest.raises(UnknownKeyError):
             claims_of(token(algorithm, 1), keys)
         header, claims, signature = made.split(b".")
-        for forged in (b".".join((header, part({"sub": "root"}), signature)),
-                       b".".join((part({"alg": algorithm, "typ": "x"}), claims, signature)),
-                       b".".join((header, claims, part(b"\0" * 64))), b".".join((header, claims, part(b"\0")))):
+        for forged in (
+            b".".join((header, part({"sub": "root"}), signature)),
+            b".".join((part({"alg": algorithm, "typ": "x"}), claims, signature)),
+            b".".join((header, claims, part(b"\0" * 64))),
+            b".".join((header, claims, part(b"\0"))),
+        ):
             with pytest.raises(UnknownKeyError):
                 claims_of(forged, keys)
     with pytest.raises(UnknownKeyError):
@@ -63,8 +60,11 @@ def test_what_a_public_key_has_signed_is_believed_and_nothing_else(algorithm: st
 @pytest.mark.parametrize("algorithm", SECRET_ALGORITHMS)
 def test_what_a_secret_has_signed_is_believed_and_nothing_else(algorithm: str) -> None:
     secret = private_key(algorithm)
-    for key in (secret_in(secret, (algorithm,)), secret_in(secret + b"\r\n", (algorithm,)),
-                keys_in(json.dumps(jwk(algorithm)).encode(), (algorithm,))[0]):
+    for key in (
+        secret_in(secret, (algorithm,)),
+        secret_in(secret + b"\r\n", (algorithm,)),
+        keys_in(json.dumps(jwk(algorithm)).encode(), (algorithm,))[0],
+    ):
         assert claims_of(token(algorithm), Keys([key]))["sub"] == "ann"
         assert secret.decode() not in repr(key)
         with pytest.raises(UnknownKeyError):
@@ -75,8 +75,13 @@ def test_a_token_signed_by_the_public_key_as_a_secret_is_not_believed() -> None:
     # The oldest forgery of all: HS256 with the text of the public key, which everybody has.
     pem = public_pem("RS256")
     head, body = part({"alg": "HS256"}), part({"sub": "root"})
-    forged = b".".join((head, body, part(jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).sign(
-        head + b"." + body, pem))))
+    forged = b".".join(
+        (
+            head,
+            body,
+            part(jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).sign(head + b"." + body, pem)),
+        )
+    )
     for allowed in (PUBLIC_ALGORITHMS, (*PUBLIC_ALGORITHMS, *SECRET_ALGORITHMS)):
         with pytest.raises(UnknownKeyError):
             claims_of(forged, Keys(keys_in(pem, allowed)))
@@ -89,13 +94,32 @@ def test_an_algorithm_that_is_not_allowed_is_not_believed(algorithm: str) -> Non
         claims_of(b".".join((part({"alg": algorithm}), part({"sub": "root"}), signature)), keys_of("ES256"))
 
 
-@pytest.mark.parametrize("text", [
-    b"", b"secret", b"a.b", b"a.b.c", b"a.b.c.d", b"..", b"\xff.\xff.\xff", b"a=.b.c", part([]) + b".e30.AA",
-    part({"alg": 1}) + b".e30.AA", part({}) + b".e30.AA", part({"alg": "ES256", "kid": 5}) + b".e30.AA",
-    part(b"{" * 5000) + b".e30.AA", part(b"[" * 5000) + b".e30.AA",
-    part({"alg": "ES256", "x": "y" * 9000}) + b".e30.AA",
-    part({"alg": "ES256", "crit": ["b64"]}) + b".e30.AA", part({"alg": "ES256", "crit": []}) + b".e30.AA",
-    part({"alg": "ES256"}) + b".e30.A", token() + b"\n", b" " + token(), token().replace(b".", b"..", 1)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"secret",
+        b"a.b",
+        b"a.b.c",
+        b"a.b.c.d",
+        b"..",
+        b"\xff.\xff.\xff",
+        b"a=.b.c",
+        part([]) + b".e30.AA",
+        part({"alg": 1}) + b".e30.AA",
+        part({}) + b".e30.AA",
+        part({"alg": "ES256", "kid": 5}) + b".e30.AA",
+        part(b"{" * 5000) + b".e30.AA",
+        part(b"[" * 5000) + b".e30.AA",
+        part({"alg": "ES256", "x": "y" * 9000}) + b".e30.AA",
+        part({"alg": "ES256", "crit": ["b64"]}) + b".e30.AA",
+        part({"alg": "ES256", "crit": []}) + b".e30.AA",
+        part({"alg": "ES256"}) + b".e30.A",
+        token() + b"\n",
+        b" " + token(),
+        token().replace(b".", b"..", 1),
+    ],
+)
 def test_what_is_no_token_may_be_a_password(text: bytes) -> None:
     with pytest.raises(NoTokenError):
         claims_of(text, keys_of("ES256"))
@@ -104,18 +128,21 @@ def test_what_is_no_token_may_be_a_password(text: bytes) -> None:
 @pytest.mark.parametrize("claims", [b"", b"[]", b'"x"', b"{", b"\xff", b"[" * 30_000, b'{"a":' * 30_000, b"null"])
 def test_claims_that_are_no_object_are_refused_though_they_are_signed(claims: bytes) -> None:
     made = jwt.PyJWS().encode(claims, private_key("ES256"), algorithm="ES256").encode()
-    with pytest.raises((RefusedTokenError, NoTokenError)):       # NoTokenError: an empty part
+    with pytest.raises((RefusedTokenError, NoTokenError)):  # NoTokenError: an empty part
         claims_of(made, keys_of("ES256"))
 
 
-@given(st.binary(max_size=300) | st.lists(st.binary(max_size=60), min_size=3, max_size=3).map(
-    lambda parts: b".".join(part(one) for one in parts)))
+@given(
+    st.binary(max_size=300)
+    | st.lists(st.binary(max_size=60), min_size=3, max_size=3).map(lambda parts: b".".join(part(one) for one in parts))
+)
 def test_any_bytes_are_a_token_error(data: bytes) -> None:
     with pytest.raises(TokenError):
         claims_of(data, keys_of("ES256"))
 
 
 # Keys ---------------------------------------------------------------------------------------------------------------
+
 
 def test_a_token_that_names_its_key_is_tried_with_that_one_alone() -> None:
     tried: list[str | None] = []
@@ -129,14 +156,15 @@ def test_a_token_that_names_its_key_is_tried_with_that_one_alone() -> None:
     keys = Keys(Counting(key.identifier, key.algorithms, key.prepared) for key in found)
     assert claims_of(token(which=11, headers={"kid": "k11"}), keys)
     assert tried == ["k11"]
-    for headers in ({"kid": "k5"}, {"kid": "another"}, None):        # another key's name, nobody's, and none
+    for headers in ({"kid": "k5"}, {"kid": "another"}, None):  # another key's name, nobody's, and none
         tried.clear()
         with pytest.raises(UnknownKeyError):
             claims_of(token(which=11, headers=headers), keys)
         assert tried == {"k5": ["k5"], "another": []}.get(
-            (headers or {}).get("kid", ""), [f"k{number}" for number in range(TRIED_MAX)])
+            (headers or {}).get("kid", ""), [f"k{number}" for number in range(TRIED_MAX)]
+        )
     tried.clear()
-    assert claims_of(token(which=2), keys)                           # names none: they are tried in their order
+    assert claims_of(token(which=2), keys)  # names none: they are tried in their order
     assert tried == ["k0", "k1", "k2"]
 
 
@@ -157,14 +185,28 @@ def test_a_file_of_pem_may_have_several_keys_certificates_among_them() -> None:
 
 def test_keys_of_a_set_that_are_for_something_else_are_passed_over() -> None:
     good = jwk("ES256", kid="good")
-    others = [jwk("ES256", 1, use="enc"), jwk("ES256", 1, key_ops=["sign"]), {"kty": "new"}, {"kty": 5}, {},
-              {"kty": "EC"},
-              {"kty": "EC", "crv": "P-999", "x": "AA", "y": "AA"}, jwk("ES256", 1, alg="ES384"), jwk("ES256", 1, kid=5),
-              {**good, "y": good["x"]}, {"kty": "RSA", "n": "AQAB", "e": "AQAB"}, {"kty": "oct", "k": "c2hvcnQ"},
-              {"kty": "oct"}, {"kty": "oct", "k": 5},
-              {"kty": "OKP", "crv": "X25519", "x": "AA"}, {"kty": "RSA", "n": 5, "e": []},
-              {"kty": "EC", "x": 1, "y": 2}, jwk("ES256", 1, alg=5), jwk("ES256", 1, key_ops=5),
-              jwk("ES256", 1, key_ops=[[]])]
+    others = [
+        jwk("ES256", 1, use="enc"),
+        jwk("ES256", 1, key_ops=["sign"]),
+        {"kty": "new"},
+        {"kty": 5},
+        {},
+        {"kty": "EC"},
+        {"kty": "EC", "crv": "P-999", "x": "AA", "y": "AA"},
+        jwk("ES256", 1, alg="ES384"),
+        jwk("ES256", 1, kid=5),
+        {**good, "y": good["x"]},
+        {"kty": "RSA", "n": "AQAB", "e": "AQAB"},
+        {"kty": "oct", "k": "c2hvcnQ"},
+        {"kty": "oct"},
+        {"kty": "oct", "k": 5},
+        {"kty": "OKP", "crv": "X25519", "x": "AA"},
+        {"kty": "RSA", "n": 5, "e": []},
+        {"kty": "EC", "x": 1, "y": 2},
+        jwk("ES256", 1, alg=5),
+        jwk("ES256", 1, key_ops=5),
+        jwk("ES256", 1, key_ops=[[]]),
+    ]
     assert [key.identifier for key in keys_of_set(jwk_set(*others, good), PUBLIC_ALGORITHMS)] == ["good"]
     for other in others:
         with pytest.raises(UnusableKeyError, match="no key that can be used"):
@@ -225,6 +267,7 @@ def test_a_short_secret_is_refused_without_being_shown() -> None:
 
 
 # Claims -------------------------------------------------------------------------------------------------------------
+
 
 def checked(rules: ClaimRules, user_name: str | None = "ann", /, **claims: Any) -> Any:
     return rules.check({"sub": "ann", "exp": NOW_S + 60, **claims}, NOW_S, user_name, "meter-7")

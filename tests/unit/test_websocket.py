@@ -64,18 +64,29 @@ class Oracle:
 
 
 masks = st.binary(min_size=4, max_size=4)
-payloads = st.one_of(st.binary(max_size=40), st.integers(0, 1000).map(lambda size: random.Random(size).randbytes(size)),
-                     st.sampled_from([125, 126, 127, 65_535, 65_536, 70_000]).map(lambda size: b"\xa5\x5a\x01" * size)
-                     .map(lambda data: data[:len(data) // 3]))
-right_frames = st.builds(frame, st.sampled_from([CONTINUATION, BINARY, BINARY, PING, PONG]), payloads,
-                         fin=st.booleans(), mask=masks)
+payloads = st.one_of(
+    st.binary(max_size=40),
+    st.integers(0, 1000).map(lambda size: random.Random(size).randbytes(size)),
+    st.sampled_from([125, 126, 127, 65_535, 65_536, 70_000])
+    .map(lambda size: b"\xa5\x5a\x01" * size)
+    .map(lambda data: data[: len(data) // 3]),
+)
+right_frames = st.builds(
+    frame, st.sampled_from([CONTINUATION, BINARY, BINARY, PING, PONG]), payloads, fin=st.booleans(), mask=masks
+)
 codes = st.sampled_from([1000, 1001, 1003, 1007, 1013, 3000, 4999, 1005, 999])
 closes = st.builds(close_frame, st.one_of(st.none(), codes), st.sampled_from([b"", b"bye", b"\xff"]), mask=masks)
-wrong_frames = st.builds(frame, st.integers(0, 15), st.binary(max_size=130), fin=st.booleans(),
-                         mask=st.one_of(st.none(), masks), reserved=st.integers(0, 7),
-                         length_bytes=st.sampled_from([None, 8]))
+wrong_frames = st.builds(
+    frame,
+    st.integers(0, 15),
+    st.binary(max_size=130),
+    fin=st.booleans(),
+    mask=st.one_of(st.none(), masks),
+    reserved=st.integers(0, 7),
+    length_bytes=st.sampled_from([None, 8]),
+)
 streams = st.lists(st.one_of(right_frames, right_frames, right_frames, closes, wrong_frames), max_size=8).map(b"".join)
-shares = st.lists(st.integers(0, 10_000), max_size=20)       # of the length, in ten thousandths: where it is cut
+shares = st.lists(st.integers(0, 10_000), max_size=20)  # of the length, in ten thousandths: where it is cut
 
 
 def cut_at(data: bytes, at: list[int]) -> list[bytes]:
@@ -104,10 +115,17 @@ def test_what_we_read_is_what_wsproto_reads_however_it_comes(data: bytes, at: li
 
 
 @settings(max_examples=200)
-@given(st.lists(st.one_of(
-    st.binary(min_size=1, max_size=300),
-    st.sampled_from([125, 126, 65_525, 65_526, 65_532, 65_533, 65_535, 65_536, 200_000]).map(
-        lambda size: (bytes(range(256)) * (size // 256 + 1))[:size])), max_size=6))
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(min_size=1, max_size=300),
+            st.sampled_from([125, 126, 65_525, 65_526, 65_532, 65_533, 65_535, 65_536, 200_000]).map(
+                lambda size: (bytes(range(256)) * (size // 256 + 1))[:size]
+            ),
+        ),
+        max_size=6,
+    )
+)
 def test_what_we_send_is_what_wsproto_reads(pieces: list[bytes]) -> None:
     # Proves: [MQTT-6.0.0-1]
     end = End()
@@ -158,7 +176,7 @@ def test_binary_messages_of_all_lengths(size: int, chop: int | None) -> None:
     data = frame(BINARY, payload)
     if chop is not None:
         step = chop if size < 10_000 else 997
-        assert End().feed(*(data[at:at + step] for at in range(0, len(data), step))).plain == payload
+        assert End().feed(*(data[at : at + step] for at in range(0, len(data), step))).plain == payload
     else:
         assert End().feed(data).plain == payload
 
@@ -207,7 +225,7 @@ def test_a_client_that_only_pings_and_never_reads_costs_no_memory() -> None:
     for number in range(3000):
         end.layers.feed(frame(PING, b"%0125d" % number))
     assert len(end.layers.take_raw()) < 80_000
-    end.layers.put(b"x")                                     # it reads again
+    end.layers.put(b"x")  # it reads again
     sent = bytearray(end.layers.take_raw())
     assert frames_in(sent) == [(PONG, b"%0125d" % 2999), (BINARY, b"x")]
 
@@ -242,9 +260,16 @@ def test_control_frames_are_not_fragmented(opcode: int) -> None:
 @pytest.mark.parametrize("pieces", [lambda data: [data], byte_by_byte], ids=["whole", "bytes"])
 def test_fragments_make_a_message_with_pings_between_them(pieces: Any) -> None:
     """5.3 to 5.8, 5.19, 5.20."""
-    end = End().feed(*pieces(
-        frame(BINARY, b"one ", fin=False) + frame(PING, b"1") + frame(CONTINUATION, b"two ", fin=False)
-        + frame(CONTINUATION, b"", fin=False) + frame(PING, b"2") + frame(CONTINUATION, b"three")))
+    end = End().feed(
+        *pieces(
+            frame(BINARY, b"one ", fin=False)
+            + frame(PING, b"1")
+            + frame(CONTINUATION, b"two ", fin=False)
+            + frame(CONTINUATION, b"", fin=False)
+            + frame(PING, b"2")
+            + frame(CONTINUATION, b"three")
+        )
+    )
     assert end.plain == b"one two three"
     assert end.frames == [(PONG, b"1"), (PONG, b"2")]
 
@@ -297,9 +322,13 @@ def test_a_close_without_a_code_is_answered_without_one() -> None:
     assert End().feed(close_frame()).frames == [(CLOSE, b"")]
 
 
-@pytest.mark.parametrize("payload", [
-    b"\x03", *(struct.pack("!H", code) for code in (
-        0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65_535))])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x03",
+        *(struct.pack("!H", code) for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65_535)),
+    ],
+)
 def test_a_close_that_is_malformed_is_a_protocol_error(payload: bytes) -> None:
     """7.3.2, 7.9, 7.13."""
     end = End().feed(frame(CLOSE, payload))
@@ -339,9 +368,17 @@ def test_a_length_beyond_all_measure() -> None:
     assert end.error is None
 
 
-@pytest.mark.parametrize(("reason", "code"), [
-    (CloseReason.CLIENT_DISCONNECT, 1000), (CloseReason.SERVER_SHUTDOWN, 1001), (CloseReason.PACKET_TOO_LARGE, 1009),
-    (CloseReason.NOT_AUTHORIZED, 1008), (CloseReason.TAKEN_OVER, 1008), (CloseReason.INTERNAL_ERROR, 1011)])
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        (CloseReason.CLIENT_DISCONNECT, 1000),
+        (CloseReason.SERVER_SHUTDOWN, 1001),
+        (CloseReason.PACKET_TOO_LARGE, 1009),
+        (CloseReason.NOT_AUTHORIZED, 1008),
+        (CloseReason.TAKEN_OVER, 1008),
+        (CloseReason.INTERNAL_ERROR, 1011),
+    ],
+)
 def test_the_client_is_told_why_it_ends(reason: CloseReason, code: int) -> None:
     end = End()
     end.layers.put(b"a last packet")

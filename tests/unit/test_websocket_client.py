@@ -36,8 +36,10 @@ def opened(path: str = "/mqtt") -> tuple[WebSocketClient, wsproto.WSConnection, 
     return client, server, server.send(AcceptConnection(subprotocol="mqtt"))
 
 
-@given(st.lists(st.binary(max_size=300) | st.sampled_from([b"x" * 126, b"y" * 70_000]), max_size=6),
-       st.randoms(use_true_random=False))
+@given(
+    st.lists(st.binary(max_size=300) | st.sampled_from([b"x" * 126, b"y" * 70_000]), max_size=6),
+    st.randoms(use_true_random=False),
+)
 def test_payloads_come_whole_however_they_are_cut(messages: list[bytes], draw: random.Random) -> None:
     client, server, sent = opened()
     pings = 0
@@ -96,7 +98,10 @@ def test_any_bytes_are_taken_or_refused(data: bytes, is_open: bool) -> None:
 
 
 WRONG = {
-    "masked": b"\x82\x81abcd\0", "reserved": b"\xc2\x00", "opcode": b"\x83\x00", "long ping": b"\x89\x7e\x00\x7e",
+    "masked": b"\x82\x81abcd\0",
+    "reserved": b"\xc2\x00",
+    "opcode": b"\x83\x00",
+    "long ping": b"\x89\x7e\x00\x7e",
     "fragmented ping": b"\x09\x00",
 }
 
@@ -117,14 +122,17 @@ def test_a_text_frame_ends_it() -> None:
         client.receive(answer + server.send(TextMessage("hello")))
 
 
-@pytest.mark.parametrize(("status", "fields", "body", "words", "for_now"), [
-    (404, [], b"", "at /mqtt it answers 404", False),
-    (400, [(b"content-type", b"text/plain; charset=utf-8")], b"no\x1b[2J room.\nmore", "400: no?[2J room", False),
-    (400, [(b"content-type", b"text/html")], b"<h1>no</h1>", "at /mqtt it answers 400", False),
-    (301, [(b"location", b"https://else.example/")], b"", "301, go to https://else.example/", False),
-    (503, [], b"", "at /mqtt it answers 503", True),
-    (429, [], b"", "429", True),
-])
+@pytest.mark.parametrize(
+    ("status", "fields", "body", "words", "for_now"),
+    [
+        (404, [], b"", "at /mqtt it answers 404", False),
+        (400, [(b"content-type", b"text/plain; charset=utf-8")], b"no\x1b[2J room.\nmore", "400: no?[2J room", False),
+        (400, [(b"content-type", b"text/html")], b"<h1>no</h1>", "at /mqtt it answers 400", False),
+        (301, [(b"location", b"https://else.example/")], b"", "301, go to https://else.example/", False),
+        (503, [], b"", "at /mqtt it answers 503", True),
+        (429, [], b"", "429", True),
+    ],
+)
 def test_what_came_in_place_of_101_is_shown(
     status: int, fields: list[tuple[bytes, bytes]], body: bytes, words: str, for_now: bool
 ) -> None:
@@ -132,8 +140,11 @@ def test_what_came_in_place_of_101_is_shown(
     server = wsproto.WSConnection(wsproto.ConnectionType.SERVER)
     server.receive_data(client.take())
     list(server.events())
-    answer = server.send(RejectConnection(status_code=status, headers=[
-        *fields, (b"content-length", str(len(body)).encode())], has_body=True))
+    answer = server.send(
+        RejectConnection(
+            status_code=status, headers=[*fields, (b"content-length", str(len(body)).encode())], has_body=True
+        )
+    )
     answer += server.send(RejectData(body))
     with pytest.raises(WebSocketError) as caught:
         collections.deque((client.receive(bytes((byte,))) for byte in answer), maxlen=0)
@@ -141,12 +152,20 @@ def test_what_came_in_place_of_101_is_shown(
     assert caught.value.for_now == for_now
 
 
-@pytest.mark.parametrize(("found", "put", "words"), [
-    (b"Accept: ", b"Accept: x", "is not one to our request"), (b": mqtt", b": chat", "speaks chat there, not mqtt"),
-    (b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n", "an extension that nobody has offered"),
-    (b"HTTP/1.1 101", b"ICY 101", "speaks no HTTP"),
-    (b"HTTP", b"\x15\x03\x01", "speaks TLS: wss://"),
-])
+@pytest.mark.parametrize(
+    ("found", "put", "words"),
+    [
+        (b"Accept: ", b"Accept: x", "is not one to our request"),
+        (b": mqtt", b": chat", "speaks chat there, not mqtt"),
+        (
+            b"\r\n\r\n",
+            b"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
+            "an extension that nobody has offered",
+        ),
+        (b"HTTP/1.1 101", b"ICY 101", "speaks no HTTP"),
+        (b"HTTP", b"\x15\x03\x01", "speaks TLS: wss://"),
+    ],
+)
 def test_an_answer_that_does_not_fit_is_none(found: bytes, put: bytes, words: str) -> None:
     client, _, answer = opened()
     assert found in answer

@@ -68,7 +68,7 @@ def test_what_is_refused_in_a_publish_is_refused_in_a_will() -> None:
             block = encode_varint(len(whole)) + whole
         as_will, as_publish = judged_as_will(block), judged_as_publish(block)
         if b"\x18" in block or b"\x23" in block or b"\x0b" in block:
-            continue                     # Will Delay Interval; Topic Alias, Subscription Identifier
+            continue  # Will Delay Interval; Topic Alias, Subscription Identifier
         assert (as_will is None) == (as_publish is None), (block.hex(" "), as_will, as_publish)
         refused += as_will is not None
     assert refused > 200

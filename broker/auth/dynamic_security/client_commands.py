@@ -19,14 +19,7 @@ from broker.auth.dynamic_security.fields import (
     text,
     text_or_none,
 )
-from broker.auth.dynamic_security.references import (
-    added,
-    listed,
-    priority_of,
-    reference_to,
-    removed,
-    roles_given,
-)
+from broker.auth.dynamic_security.references import added, listed, priority_of, reference_to, removed, roles_given
 from broker.auth.dynamic_security.state import Draft
 
 Connections = Callable[[str], list[str]]
@@ -90,10 +83,16 @@ class ClientCommands:
                 if group is None:
                     raise WrongFieldError("Group not found")
                 if group.name in groups:
-                    raise WrongFieldError(INTERNAL)      # so mosquitto says of a group that is named twice
+                    raise WrongFieldError(INTERNAL)  # so mosquitto says of a group that is named twice
                 groups[group.name] = reference_to(group, priority_of(one))
-        client = Client(name=name, client_identifier=identifier or None, text_name=text_name,
-                        text_description=text_description, hashed=hashed, roles=roles)
+        client = Client(
+            name=name,
+            client_identifier=identifier or None,
+            text_name=text_name,
+            text_description=text_description,
+            hashed=hashed,
+            roles=roles,
+        )
         self._put(with_groups(client, groups.values()), kick=False)
 
     def _delete(self, command: Fields) -> None:
@@ -170,14 +169,20 @@ class ClientCommands:
         names = sorted(self._draft.clients)
         chosen = chosen_of(names, command)
         if boolean(command, "verbose", default=False):
-            return {"totalCount": len(names),
-                    "clients": [self._described(self._draft.clients[name]) for name in chosen]}
+            return {
+                "totalCount": len(names),
+                "clients": [self._described(self._draft.clients[name]) for name in chosen],
+            }
         return {"totalCount": len(names), "clients": chosen}
 
     def _described(self, client: Client) -> dict[str, Any]:
         described: dict[str, Any] = {"username": client.name}
-        described |= given(clientid=client.client_identifier, textname=client.text_name,
-                           textdescription=client.text_description, disabled=client.disabled or None)
+        described |= given(
+            clientid=client.client_identifier,
+            textname=client.text_name,
+            textdescription=client.text_description,
+            disabled=client.disabled or None,
+        )
         described["roles"] = listed(self._draft, client.roles, Role)
         described["groups"] = listed(self._draft, client.groups, Group)
         described["connections"] = [{"address": address} for address in self._connections(client.name)]
@@ -197,7 +202,7 @@ def given(**fields: str | bool | None) -> dict[str, Any]:
 def chosen_of(names: list[str], command: Fields) -> list[str]:
     """Return that part of a listing that a command asks for; a count of 0 is taken for 1, as mosquitto does."""
     count, offset = integer(command, "count", -1), max(0, integer(command, "offset", 0))
-    return names[offset:] if count < 0 else names[offset:offset + max(1, count)]
+    return names[offset:] if count < 0 else names[offset : offset + max(1, count)]
 
 
 def asks_for_connections(command: Fields) -> bool:

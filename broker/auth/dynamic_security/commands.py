@@ -16,8 +16,12 @@ from broker.auth.dynamic_security.state import Draft
 
 REQUEST_TOPIC: Final = "$CONTROL/dynamic-security/v1"
 RESPONSE_TOPIC: Final = f"{REQUEST_TOPIC}/response"
-DEFAULTS: Final = {"publishClientSend": "publish_send", "publishClientReceive": "publish_receive",
-                   "subscribe": "subscribe", "unsubscribe": "unsubscribe"}
+DEFAULTS: Final = {
+    "publishClientSend": "publish_send",
+    "publishClientReceive": "publish_receive",
+    "subscribe": "subscribe",
+    "unsubscribe": "unsubscribe",
+}
 PASSWORD_SETTING: Final = ("createclient", "setclientpassword", "modifyclient")
 
 Handler = Callable[[Fields], dict[str, Any] | None]
@@ -42,8 +46,11 @@ def commands_of(payload: bytes) -> list[Any]:
 def plain_passwords(commands: list[Any]) -> Iterator[Fields]:
     """Go through those commands that set a password, which is plain still: what executes them wants it hashed."""
     for command in commands:
-        if isinstance(command, dict) and isinstance(command.get("command"), str) and isinstance(
-                command.get("password"), str):
+        if (
+            isinstance(command, dict)
+            and isinstance(command.get("command"), str)
+            and isinstance(command.get("password"), str)
+        ):
             kind = command["command"].lower()
             if kind == "createclient" or (kind in PASSWORD_SETTING and command["password"]):
                 yield command
@@ -131,5 +138,9 @@ class Commands:
 
     def _get_details(self, _command: Fields) -> dict[str, Any]:
         draft = self._draft
-        return {"clientCount": len(draft.clients), "groupCount": len(draft.groups), "roleCount": len(draft.roles),
-                "changeIndex": draft.settings.changes}
+        return {
+            "clientCount": len(draft.clients),
+            "groupCount": len(draft.groups),
+            "roleCount": len(draft.roles),
+            "changeIndex": draft.settings.changes,
+        }

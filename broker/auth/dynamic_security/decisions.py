@@ -64,8 +64,11 @@ class Pattern:
         for name, value in stand_for.items():
             if name in self.levels and (not value or any(sign in value for sign in b"+#/\0")):
                 return None
-        return Pattern(b"/".join(
-            [*(stand_for.get(level, level) for level in self.levels), *([b"#"] if self.is_wide else [])]).decode())
+        return Pattern(
+            b"/".join(
+                [*(stand_for.get(level, level) for level in self.levels), *([b"#"] if self.is_wide else [])]
+            ).decode()
+        )
 
     def fits_topic(self, topic_name: bytes) -> bool:
         """Return whether it matches a topic name."""
@@ -79,8 +82,11 @@ class Pattern:
         is_wide = levels[-1] == b"#"
         if is_wide:
             levels.pop()
-        if (is_wide and not self.is_wide) or len(levels) < len(self.levels) or (
-                len(levels) > len(self.levels) and not self.is_wide):
+        if (
+            (is_wide and not self.is_wide)
+            or len(levels) < len(self.levels)
+            or (len(levels) > len(self.levels) and not self.is_wide)
+        ):
             return False
         return all(own in (b"+", other) for own, other in zip(self.levels, levels, strict=False))
 
@@ -106,13 +112,20 @@ class Decisions:
 
     def may_subscribe(self, user: str | None, client_identifier: bytes, topic_filter: bytes) -> Verdict:
         """Return whether a client may subscribe to a topic filter."""
-        return self._on_filter(SUBSCRIBE_LITERAL, SUBSCRIBE_PATTERN, user, client_identifier, topic_filter,
-                               self._state.settings.subscribe)
+        return self._on_filter(
+            SUBSCRIBE_LITERAL, SUBSCRIBE_PATTERN, user, client_identifier, topic_filter, self._state.settings.subscribe
+        )
 
     def may_unsubscribe(self, user: str | None, client_identifier: bytes, topic_filter: bytes) -> Verdict:
         """Return whether a client may unsubscribe from a topic filter."""
-        return self._on_filter(UNSUBSCRIBE_LITERAL, UNSUBSCRIBE_PATTERN, user, client_identifier, topic_filter,
-                               self._state.settings.unsubscribe)
+        return self._on_filter(
+            UNSUBSCRIBE_LITERAL,
+            UNSUBSCRIBE_PATTERN,
+            user,
+            client_identifier,
+            topic_filter,
+            self._state.settings.unsubscribe,
+        )
 
     def receives_all_of(self, user: str | None, client_identifier: bytes, topic_filter: bytes) -> bool:
         """Return whether a client may surely be sent all that a topic filter matches."""
@@ -149,8 +162,9 @@ class Decisions:
     def _living(self, group: Group) -> Iterator[Role]:
         return (role for one in group.roles if (role := self._state.role(one)) is not None)
 
-    def _rules(self, role: Role, kind: str, user: str | None,
-               client_identifier: bytes) -> Iterator[tuple[Rule, Pattern]]:
+    def _rules(
+        self, role: Role, kind: str, user: str | None, client_identifier: bytes
+    ) -> Iterator[tuple[Rule, Pattern]]:
         known = self._patterns.get(role.name)
         if known is None or known[0] is not role:
             kinds: dict[str, list[tuple[Rule, Pattern]]] = {}
@@ -162,8 +176,9 @@ class Decisions:
             if own is not None:
                 yield rule, own
 
-    def _on_topic(self, kind: str, user: str | None, client_identifier: bytes, topic_name: bytes,
-                  default: bool) -> Verdict:
+    def _on_topic(
+        self, kind: str, user: str | None, client_identifier: bytes, topic_name: bytes, default: bool
+    ) -> Verdict:
         roles = self._roles(user)
         if roles is None:
             return Verdict(None, "no client of this name")
@@ -173,8 +188,15 @@ class Decisions:
                     return _verdict(role, rule)
         return _default(kind, topic_name, default)
 
-    def _on_filter(self, literal: str, pattern_kind: str, user: str | None, client_identifier: bytes,
-                   topic_filter: bytes, default: bool) -> Verdict:
+    def _on_filter(
+        self,
+        literal: str,
+        pattern_kind: str,
+        user: str | None,
+        client_identifier: bytes,
+        topic_filter: bytes,
+        default: bool,
+    ) -> Verdict:
         roles = self._roles(user)
         if roles is None:
             return Verdict(None, "no client of this name")

@@ -19,11 +19,17 @@ SUBSCRIBE_LITERAL: Final = "subscribeLiteral"
 SUBSCRIBE_PATTERN: Final = "subscribePattern"
 UNSUBSCRIBE_LITERAL: Final = "unsubscribeLiteral"
 UNSUBSCRIBE_PATTERN: Final = "unsubscribePattern"
-ACL_TYPES: Final = (PUBLISH_SEND, PUBLISH_RECEIVE, SUBSCRIBE_LITERAL, SUBSCRIBE_PATTERN, UNSUBSCRIBE_LITERAL,
-                    UNSUBSCRIBE_PATTERN)
+ACL_TYPES: Final = (
+    PUBLISH_SEND,
+    PUBLISH_RECEIVE,
+    SUBSCRIBE_LITERAL,
+    SUBSCRIBE_PATTERN,
+    UNSUBSCRIBE_LITERAL,
+    UNSUBSCRIBE_PATTERN,
+)
 """In the order in which they are listed."""
 
-UNNAMED_PRIORITY: Final = -1     # of who was given none; such a one is not listed
+UNNAMED_PRIORITY: Final = -1  # of who was given none; such a one is not listed
 
 
 class Reference(Struct, frozen=True, array_like=True):
@@ -71,7 +77,7 @@ class Client(Struct, frozen=True, kw_only=True, omit_defaults=True):
     groups: tuple[Reference, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Client({self.name!r})"          # without the hash, wherever it is printed
+        return f"Client({self.name!r})"  # without the hash, wherever it is printed
 
 
 class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,4 +158,3 @@ def entity_of(kind: Kind, value: dict[str, Any]) -> Entity:
     """Return what was stored. Raises msgspec.ValidationError."""
     entity: Entity = convert(value, TYPES[kind])
     return entity
-

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-Fields = dict[str, Any]          # by name in small letters
+Fields = dict[str, Any]  # by name in small letters
 
 INT_MAX: Final = 0x7FFFFFFF
-NAME_BYTES_MAX: Final = 10_000   # of a user, group or role: it is part of the topic that it is stored under
+NAME_BYTES_MAX: Final = 10_000  # of a user, group or role: it is part of the topic that it is stored under
 CONTROLS: Final = frozenset((*range(0x20), *range(0x7F, 0xA0)))
 
 
@@ -28,7 +28,7 @@ def _fields(pairs: list[tuple[str, Any]]) -> Fields:
     fields: Fields = {}
     for name, value in pairs:
         if isinstance(value, str):
-            value.encode()               # half a surrogate pair is no text: UnicodeEncodeError is a ValueError
+            value.encode()  # half a surrogate pair is no text: UnicodeEncodeError is a ValueError
         fields.setdefault(name.lower(), value)
     return fields
 
@@ -92,5 +92,6 @@ def array(fields: Fields, name: str) -> list[Any] | None:
 
 def is_valid_text(value: str) -> bool:
     """Return whether a text has no characters that names must not have [MQTT-1.5.4-2]: control and non-characters."""
-    return not any(ord(letter) in CONTROLS or ord(letter) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(letter) <= 0xFDEF
-                   for letter in value)
+    return not any(
+        ord(letter) in CONTROLS or ord(letter) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(letter) <= 0xFDEF for letter in value
+    )

@@ -56,9 +56,17 @@ class GroupCommands:
         if name in self._draft.groups:
             raise WrongFieldError("Group already exists")
         roles = roles_given(self._draft, command, INTERNAL) or ()
-        self._draft.put("group", name, Group(
-            name=name, mark=self._draft.new_mark(), text_name=text_name, text_description=text_description,
-            roles=roles))
+        self._draft.put(
+            "group",
+            name,
+            Group(
+                name=name,
+                mark=self._draft.new_mark(),
+                text_name=text_name,
+                text_description=text_description,
+                roles=roles,
+            ),
+        )
 
     def _delete(self, command: Fields) -> None:
         group = self._named(command)
@@ -167,13 +175,16 @@ class GroupCommands:
             for reference in client.groups:
                 if self._draft.group(reference) is not None:
                     members.setdefault(reference.name, []).append(client)
-        return {"totalCount": len(names),
-                "groups": [self._described(self._draft.groups[name], members.get(name, [])) for name in chosen]}
+        return {
+            "totalCount": len(names),
+            "groups": [self._described(self._draft.groups[name], members.get(name, [])) for name in chosen],
+        }
 
     def _described(self, group: Group, members: list[Client] | None = None) -> dict[str, Any]:
         described: dict[str, Any] = {"groupname": group.name}
         described |= given(textname=group.text_name, textdescription=group.text_description)
         described["clients"] = [
-            {"username": client.name} for client in (self._draft.members(group) if members is None else members)]
+            {"username": client.name} for client in (self._draft.members(group) if members is None else members)
+        ]
         described["roles"] = listed(self._draft, group.roles, Role)
         return described

@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from broker.auth.dynamic_security.state import State
 
-UNKNOWN: Final = "unknown"       # no client of this name: another authenticator may know it
-REFUSED: Final = "refused"       # whatever password it has
+UNKNOWN: Final = "unknown"  # no client of this name: another authenticator may know it
+REFUSED: Final = "refused"  # whatever password it has
 
 Answer = bytes | Literal["unknown", "refused"]
 

@@ -56,8 +56,10 @@ def living(state: State, references: Iterable[Reference], kind: type[Group | Rol
 def listed(state: State, references: Iterable[Reference], kind: type[Group | Role]) -> list[dict[str, Any]]:
     """Return references as an answer has them."""
     name = "rolename" if kind is Role else "groupname"
-    return [{name: one.name} if one.priority == UNNAMED_PRIORITY else {name: one.name, "priority": one.priority}
-            for one in living(state, references, kind)]
+    return [
+        {name: one.name} if one.priority == UNNAMED_PRIORITY else {name: one.name, "priority": one.priority}
+        for one in living(state, references, kind)
+    ]
 
 
 def added(state: State, references: Iterable[Reference], to: Group | Role, priority: int) -> tuple[Reference, ...]:

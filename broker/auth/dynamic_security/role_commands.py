@@ -50,10 +50,18 @@ class RoleCommands:
             raise WrongFieldError("Invalid allowwildcardsubs")
         if name in self._draft.roles:
             raise WrongFieldError("Role already exists")
-        self._draft.put("role", name, Role(
-            name=name, mark=self._draft.new_mark(), text_name=text_name, text_description=text_description,
-            wildcards=boolean(command, "allowwildcardsubs", default=True),
-            rules=rules_given(array(command, "acls") or [])))
+        self._draft.put(
+            "role",
+            name,
+            Role(
+                name=name,
+                mark=self._draft.new_mark(),
+                text_name=text_name,
+                text_description=text_description,
+                wildcards=boolean(command, "allowwildcardsubs", default=True),
+                rules=rules_given(array(command, "acls") or []),
+            ),
+        )
 
     def _delete(self, command: Fields) -> None:
         role = self._named(command)
@@ -109,10 +117,15 @@ class RoleCommands:
 
 def described(role: Role) -> dict[str, Any]:
     """Return a role as an answer has it."""
-    return {"rolename": role.name, **given(textname=role.text_name, textdescription=role.text_description),
-            "allowwildcardsubs": role.wildcards, "acls": [
-                {"acltype": rule.kind, "topic": rule.topic, "priority": rule.priority, "allow": rule.allow}
-                for rule in role.rules]}
+    return {
+        "rolename": role.name,
+        **given(textname=role.text_name, textdescription=role.text_description),
+        "allowwildcardsubs": role.wildcards,
+        "acls": [
+            {"acltype": rule.kind, "topic": rule.topic, "priority": rule.priority, "allow": rule.allow}
+            for rule in role.rules
+        ],
+    }
 
 
 def rules_given(acls: list[Any]) -> tuple[Rule, ...]:
@@ -123,8 +136,9 @@ def rules_given(acls: list[Any]) -> tuple[Rule, ...]:
             continue
         kind, topic = one.get("acltype"), one.get("topic")
         if isinstance(kind, str) and kind.lower() in KINDS and isinstance(topic, str) and topic:
-            found.append(Rule(
-                KINDS[kind.lower()], topic, integer(one, "priority", 0), boolean(one, "allow", default=False)))
+            found.append(
+                Rule(KINDS[kind.lower()], topic, integer(one, "priority", 0), boolean(one, "allow", default=False))
+            )
     kept: dict[tuple[str, str], Rule] = {}
     for rule in by_kind(found):
         kept.setdefault((rule.kind, rule.topic), rule)

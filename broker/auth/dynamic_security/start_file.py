@@ -19,21 +19,13 @@ from broker.auth.dynamic_security.entities import (
     Settings,
     by_priority,
 )
-from broker.auth.dynamic_security.fields import (
-    NAME_BYTES_MAX,
-    Fields,
-    array,
-    boolean,
-    integer,
-    is_valid_text,
-    parsed,
-)
+from broker.auth.dynamic_security.fields import NAME_BYTES_MAX, Fields, array, boolean, integer, is_valid_text, parsed
 from broker.auth.dynamic_security.references import priority_of
 from broker.auth.dynamic_security.role_commands import rules_given
 from broker.auth.dynamic_security.state import State
 from broker.auth.password_hash import HashError, PasswordHash
 
-MARK: Final = "0"                # of all that a file has: it is read when there is nothing else yet
+MARK: Final = "0"  # of all that a file has: it is read when there is nothing else yet
 ADMIN_ROLE: Final = "dynsec-admin"
 OBSERVER_ROLE: Final = "sys-observe"
 CLIENT_ROLE: Final = "client"
@@ -57,19 +49,29 @@ def state_of(data: bytes) -> State:
     state = State()
     for fields in _objects(tree, "roles"):
         name = _name(fields, "rolename", "roles")
-        state.roles.setdefault(name, Role(
-            name=name, mark=MARK, text_name=_text(fields, "textname"),
-            text_description=_text(fields, "textdescription"),
-            wildcards=boolean(fields, "allowwildcardsubs", default=True),
-            rules=rules_given(array(fields, "acls") or [])))
+        state.roles.setdefault(
+            name,
+            Role(
+                name=name,
+                mark=MARK,
+                text_name=_text(fields, "textname"),
+                text_description=_text(fields, "textdescription"),
+                wildcards=boolean(fields, "allowwildcardsubs", default=True),
+                rules=rules_given(array(fields, "acls") or []),
+            ),
+        )
     memberships: dict[str, dict[str, Reference]] = {}
     for fields in _objects(tree, "groups"):
         name = _name(fields, "groupname", "groups")
         if name in state.groups:
             continue
         state.groups[name] = Group(
-            name=name, mark=MARK, text_name=_text(fields, "textname"),
-            text_description=_text(fields, "textdescription"), roles=_references(fields, "rolename", state.roles))
+            name=name,
+            mark=MARK,
+            text_name=_text(fields, "textname"),
+            text_description=_text(fields, "textdescription"),
+            roles=_references(fields, "rolename", state.roles),
+        )
         for member in _objects(fields, "clients"):
             user = _text(member, "username")
             if user:
@@ -79,11 +81,19 @@ def state_of(data: bytes) -> State:
         groups = memberships.setdefault(name, {})
         for reference in _references(fields, "groupname", state.groups):
             groups.setdefault(reference.name, reference)
-        state.clients.setdefault(name, Client(
-            name=name, client_identifier=_text(fields, "clientid") or None, text_name=_text(fields, "textname"),
-            text_description=_text(fields, "textdescription"), disabled=boolean(fields, "disabled", default=False),
-            hashed=_hashed(name, fields), roles=_references(fields, "rolename", state.roles),
-            groups=by_priority(list(groups.values()))))
+        state.clients.setdefault(
+            name,
+            Client(
+                name=name,
+                client_identifier=_text(fields, "clientid") or None,
+                text_name=_text(fields, "textname"),
+                text_description=_text(fields, "textdescription"),
+                disabled=boolean(fields, "disabled", default=False),
+                hashed=_hashed(name, fields),
+                roles=_references(fields, "rolename", state.roles),
+                groups=by_priority(list(groups.values())),
+            ),
+        )
     state.settings = _settings(tree, state)
     state.begun = True
     return state
@@ -147,7 +157,8 @@ def _settings(tree: Fields, state: State) -> Settings:
         publish_receive=boolean(given, "publishClientReceive", default=not given),
         subscribe=boolean(given, "subscribe", default=False),
         unsubscribe=boolean(given, "unsubscribe", default=not given),
-        anonymous_group=Reference(anonymous, MARK) if anonymous in state.groups and anonymous is not None else None)
+        anonymous_group=Reference(anonymous, MARK) if anonymous in state.groups and anonymous is not None else None,
+    )
 
 
 def first_file(user: str, hashed: str) -> bytes:

@@ -111,5 +111,9 @@ class Draft(State):
 
     def members(self, group: Group) -> Iterator[Client]:
         """Go through the clients of a group by name. Cost: all clients are looked at."""
-        return iter(sorted((client for client in self.clients.values()
-                            if has(client.groups, group)), key=lambda client: client.name))
+        return iter(
+            sorted(
+                (client for client in self.clients.values() if has(client.groups, group)),
+                key=lambda client: client.name,
+            )
+        )

@@ -32,18 +32,29 @@ class AiomqttDriver(AsynchronousDriver):
         if will is not None:
             arguments["will"] = aiomqtt.Will(will.topic, will.payload, will.qos, will.retain)
         self.client = aiomqtt.Client(
-            "127.0.0.1", self.port, identifier=client_identifier, timeout=ANSWER_TIMEOUT_S,
+            "127.0.0.1",
+            self.port,
+            identifier=client_identifier,
+            timeout=ANSWER_TIMEOUT_S,
             protocol=aiomqtt.ProtocolVersion.V5 if self.version == 5 else aiomqtt.ProtocolVersion.V311,
-            transport="websockets" if self.over == "ws" else "tcp", **arguments)
+            transport="websockets" if self.over == "ws" else "tcp",
+            **arguments,
+        )
         await self.client.__aenter__()
         self.reader = asyncio.create_task(self._read(self.client))
 
     async def _read(self, client: aiomqtt.Client) -> None:
         try:
             async for message in client.messages:
-                self.inbox.put(Message(
-                    str(message.topic), bytes(message.payload), message.qos, message.retain,
-                    from_paho(message.properties)))
+                self.inbox.put(
+                    Message(
+                        str(message.topic),
+                        bytes(message.payload),
+                        message.qos,
+                        message.retain,
+                        from_paho(message.properties),
+                    )
+                )
         except aiomqtt.MqttError:
             pass
 
@@ -56,8 +67,8 @@ class AiomqttDriver(AsynchronousDriver):
         self.run(self.client.unsubscribe(topic_filter))
 
     def publish(
-        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,
-        properties: dict[str, Any] | None = None) -> None:
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         converted = to_paho(properties, PacketTypes.PUBLISH) if properties else None
         self.run(self.client.publish(topic, payload, qos, retain, converted))
 

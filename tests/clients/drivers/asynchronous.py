@@ -21,8 +21,9 @@ class AsynchronousDriver(Driver):
         self.thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(
-            asyncio.wait_for(coroutine, ANSWER_TIMEOUT_S), self.loop).result(ANSWER_TIMEOUT_S + 5)
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, ANSWER_TIMEOUT_S), self.loop).result(
+            ANSWER_TIMEOUT_S + 5
+        )
 
     def close(self) -> None:
         self.run(self.close_client())

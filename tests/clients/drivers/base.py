@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-ANSWER_TIMEOUT_S = 20.0         # for what must come: it fails a test, it is not waited for in a good run
+ANSWER_TIMEOUT_S = 20.0  # for what must come: it fails a test, it is not waited for in a good run
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Message:
     payload: bytes
     qos: int = 0
     retain: bool = False
-    properties: dict[str, Any] = field(default_factory=dict)     # as broker.wire.properties names and types them
+    properties: dict[str, Any] = field(default_factory=dict)  # as broker.wire.properties names and types them
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Driver(ABC):
     """
 
     name = ""
-    must_subscribe_to_resume = False        # a program that connects and subscribes in one
+    must_subscribe_to_resume = False  # a program that connects and subscribes in one
     knows_session_present = True
 
     def __init__(self, port: int, version: int, over: str = "tcp") -> None:
@@ -71,8 +71,8 @@ class Driver(ABC):
 
     @abstractmethod
     def publish(
-        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,
-        properties: dict[str, Any] | None = None) -> None:
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         """Publish; at QoS 1 and 2 return when the exchange is complete."""
 
     def publish_all(self, topic: str, payloads: Iterable[bytes], qos: int = 0) -> None:

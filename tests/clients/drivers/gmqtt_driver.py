@@ -51,15 +51,26 @@ class GmqttDriver(AsynchronousDriver):
         return bool(await session_present)
 
     async def _on_message(
-        self, client: gmqtt.Client, topic: str, payload: bytes, qos: int, properties: dict[str, Any]) -> int:
+        self, client: gmqtt.Client, topic: str, payload: bytes, qos: int, properties: dict[str, Any]
+    ) -> int:
         self.inbox.put(Message(topic, payload, qos, bool(properties["retain"]), _from_gmqtt(properties)))
         return 0
 
     def subscribe(self, topic_filter: str, qos: int = 0, options: Options | None = None) -> None:
         options = options or Options()
-        (granted,) = self.run(self._ask(lambda client: client.subscribe(gmqtt.Subscription(
-            topic_filter, qos=qos, no_local=options.no_local, retain_as_published=options.retain_as_published,
-            retain_handling_options=options.retain_handling))))
+        (granted,) = self.run(
+            self._ask(
+                lambda client: client.subscribe(
+                    gmqtt.Subscription(
+                        topic_filter,
+                        qos=qos,
+                        no_local=options.no_local,
+                        retain_as_published=options.retain_as_published,
+                        retain_handling_options=options.retain_handling,
+                    )
+                )
+            )
+        )
         assert granted == qos, granted
 
     def unsubscribe(self, topic_filter: str) -> None:
@@ -70,14 +81,14 @@ class GmqttDriver(AsynchronousDriver):
         return await self.subscribed.get()
 
     def publish(
-        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,
-        properties: dict[str, Any] | None = None) -> None:
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         self.run(self._publish(topic, payload, qos, retain, properties or {}))
 
     async def _publish(self, topic: str, payload: bytes, qos: int, retain: bool, properties: dict[str, Any]) -> None:
         assert self.client is not None
         self.client.publish(gmqtt.Message(topic, payload, qos, retain, **properties))
-        await self.client._persistent_storage.wait_empty()      # there is no public way to wait for the answer
+        await self.client._persistent_storage.wait_empty()  # there is no public way to wait for the answer
 
     def disconnect(self) -> None:
         self.run(self.close_client())

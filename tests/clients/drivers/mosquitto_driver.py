@@ -63,25 +63,30 @@ class MosquittoDriver(Driver):
             properties["user_property"] = properties.pop("user_properties")
         if "correlation_data" in properties:
             properties["correlation_data"] = properties["correlation_data"].encode()
-        self.inbox.put(Message(
-            fields["topic"], (fields["payload"] or "").encode(), fields["qos"], bool(fields["retain"]), properties))
+        self.inbox.put(
+            Message(
+                fields["topic"], (fields["payload"] or "").encode(), fields["qos"], bool(fields["retain"]), properties
+            )
+        )
 
     def publish(
-        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,
-        properties: dict[str, Any] | None = None) -> None:
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         arguments = ["-t", topic, "-q", str(qos), *(["-r"] if retain else []), *(["-s"] if payload else ["-n"])]
         for name, value in (properties or {}).items():
             for item in value if isinstance(value, list) else [value]:
                 text = item.decode() if isinstance(item, bytes) else item
                 parts = text if isinstance(text, tuple) else [str(text)]
                 arguments += ["-D", "publish", name.replace("_", "-"), *parts]
-        subprocess.run(
-            self._command("mosquitto_pub") + arguments, input=payload, check=True, timeout=ANSWER_TIMEOUT_S)
+        subprocess.run(self._command("mosquitto_pub") + arguments, input=payload, check=True, timeout=ANSWER_TIMEOUT_S)
 
     def publish_all(self, topic: str, payloads: Iterable[bytes], qos: int = 0) -> None:
         subprocess.run(
-            [*self._command("mosquitto_pub"), "-t", topic, "-q", str(qos), "-l"], input=b"\n".join(payloads) + b"\n",
-            check=True, timeout=ANSWER_TIMEOUT_S)
+            [*self._command("mosquitto_pub"), "-t", topic, "-q", str(qos), "-l"],
+            input=b"\n".join(payloads) + b"\n",
+            check=True,
+            timeout=ANSWER_TIMEOUT_S,
+        )
 
     def _command(self, program: str) -> list[str]:
         return [program, "-h", "127.0.0.1", "-p", str(self.port), "-V", "5" if self.version == 5 else "311"]

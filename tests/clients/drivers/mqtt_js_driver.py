@@ -38,7 +38,11 @@ def install() -> None:
     try:
         subprocess.run(
             ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(FOLDER), "mqtt@5"],
-            check=True, capture_output=True, timeout=INSTALL_TIMEOUT_S, cwd=FOLDER)
+            check=True,
+            capture_output=True,
+            timeout=INSTALL_TIMEOUT_S,
+            cwd=FOLDER,
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingError(f"MQTT.js (npm install mqtt: {error})") from error
 
@@ -61,14 +65,16 @@ def _to_js(properties: dict[str, Any]) -> dict[str, Any]:
 
 def _from_js(properties: dict[str, Any]) -> dict[str, Any]:
     converted: dict[str, Any] = {
-        name: properties[theirs] for name, theirs in PROPERTY_NAMES.items() if theirs in properties}
+        name: properties[theirs] for name, theirs in PROPERTY_NAMES.items() if theirs in properties
+    }
     if "payload_format_indicator" in converted:
         converted["payload_format_indicator"] = int(converted["payload_format_indicator"])
     if "userProperties" in properties:
         converted["user_property"] = [
             (key, text)
             for key, values in properties["userProperties"].items()
-            for text in (values if isinstance(values, list) else [values])]
+            for text in (values if isinstance(values, list) else [values])
+        ]
     if "correlationData" in properties:
         converted["correlation_data"] = b64decode(properties["correlationData"])
     return converted
@@ -86,14 +92,22 @@ class MqttJsDriver(Driver):
         self.answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self.program = Program(["node", str(SCRIPT), str(FOLDER / "node_modules" / "mqtt")], self._line)
         options: dict[str, Any] = {
-            "port": self.port, "clientId": client_identifier, "protocolVersion": self.version, "clean": not durable}
+            "port": self.port,
+            "clientId": client_identifier,
+            "protocolVersion": self.version,
+            "clean": not durable,
+        }
         if self.over == "ws":
             options |= {"protocol": "ws", "path": "/mqtt"}
         if durable and self.version == 5:
             options["properties"] = {"sessionExpiryInterval": 300}
         if will is not None:
             options["will"] = {
-                "topic": will.topic, "payload": will.payload.decode(), "qos": will.qos, "retain": will.retain}
+                "topic": will.topic,
+                "payload": will.payload.decode(),
+                "qos": will.qos,
+                "retain": will.retain,
+            }
         return bool(self._ask("connect", options=options)["sessionPresent"])
 
     def _line(self, line: bytes) -> None:
@@ -104,9 +118,15 @@ class MqttJsDriver(Driver):
         if "topic" not in fields:
             self.answers.put(fields)
             return
-        self.inbox.put(Message(
-            fields["topic"], b64decode(fields["payload"]), fields["qos"], fields["retain"],
-            _from_js(fields["properties"])))
+        self.inbox.put(
+            Message(
+                fields["topic"],
+                b64decode(fields["payload"]),
+                fields["qos"],
+                fields["retain"],
+                _from_js(fields["properties"]),
+            )
+        )
 
     def _ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
         assert self.program is not None
@@ -125,8 +145,8 @@ class MqttJsDriver(Driver):
         self._ask("unsubscribe", filter=topic_filter)
 
     def publish(
-        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,
-        properties: dict[str, Any] | None = None) -> None:
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         options: dict[str, Any] = {"qos": qos, "retain": retain}
         if properties:
             options["properties"] = _to_js(properties)

@@ -32,8 +32,7 @@ def to_paho(properties: dict[str, Any], packet_type: int) -> Properties:
 
 
 def from_paho(properties: Properties | None) -> dict[str, Any]:
-    return {
-        name: getattr(properties, theirs) for name, theirs in PROPERTY_NAMES.items() if hasattr(properties, theirs)}
+    return {name: getattr(properties, theirs) for name, theirs in PROPERTY_NAMES.items() if hasattr(properties, theirs)}
 
 
 def to_options(qos: int, options: Options) -> SubscribeOptions:
@@ -47,17 +46,22 @@ class PahoDriver(Driver):
         protocol = paho.MQTTv5 if self.version == 5 else paho.MQTTv311
         self.answers: queue.Queue[Any] = queue.Queue()
         self.client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, client_identifier, protocol=protocol, reconnect_on_failure=False,
+            paho.CallbackAPIVersion.VERSION2,
+            client_identifier,
+            protocol=protocol,
+            reconnect_on_failure=False,
             clean_session=None if self.version == 5 else not durable,
-            transport="websockets" if self.over == "ws" else "tcp")
+            transport="websockets" if self.over == "ws" else "tcp",
+        )
         if will is not None:
             properties = to_paho(will.properties, PacketTypes.WILLMESSAGE) if self.version == 5 else None
             self.client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
         self.client.on_connect = lambda client, data, flags, reason, properties: self.answers.put((flags, reason))
         self.client.on_subscribe = lambda client, data, identifier, reasons, properties: self.answers.put(reasons)
         self.client.on_unsubscribe = lambda client, data, identifier, reasons, properties: self.answers.put(reasons)
-        self.client.on_message = lambda client, data, message: self.inbox.put(Message(
-            message.topic, message.payload, message.qos, message.retain, from_paho(message.properties)))
+        self.client.on_message = lambda client, data, message: self.inbox.put(
+            Message(message.topic, message.payload, message.qos, message.retain, from_paho(message.properties))
+        )
         if self.version == 5:
             properties = Properties(PacketTypes.CONNECT)
             properties.SessionExpiryInterval = 300 if durable else 0
@@ -82,8 +86,8 @@ class PahoDriver(Driver):
         self.answers.get(timeout=ANSWER_TIMEOUT_S)
 
     def publish(
-        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,
-        properties: dict[str, Any] | None = None) -> None:
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         converted = to_paho(properties, PacketTypes.PUBLISH) if properties else None
         info = self.client.publish(topic, payload, qos, retain, converted)
         info.wait_for_publish(ANSWER_TIMEOUT_S)

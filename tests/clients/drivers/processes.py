@@ -16,11 +16,13 @@ class Program:
 
     def __init__(self, command: list[str], line: Callable[[bytes], None], **arguments: Any) -> None:
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **arguments)
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **arguments
+        )
         self.line = line
         self.threads = [
             threading.Thread(target=self._read, args=(stream,), daemon=True)
-            for stream in (self.process.stdout, self.process.stderr)]
+            for stream in (self.process.stdout, self.process.stderr)
+        ]
         for thread in self.threads:
             thread.start()
 

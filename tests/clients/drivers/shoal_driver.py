@@ -69,25 +69,27 @@ class ShoalDriver(Driver):
             properties["correlation_data"] = _bytes(properties["correlation_data"])
         if "user_property" in properties:
             properties["user_property"] = [tuple(pair) for pair in properties["user_property"]]
-        self.inbox.put(Message(
-            fields["topic"], _bytes(fields["payload"]), fields["qos"], fields["retain"], properties))
+        self.inbox.put(Message(fields["topic"], _bytes(fields["payload"]), fields["qos"], fields["retain"], properties))
 
     def publish(
-        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False,
-        properties: dict[str, Any] | None = None) -> None:
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: dict[str, Any] | None = None
+    ) -> None:
         arguments = ["-t", topic, "-q", str(qos), *(["-r"] if retain else []), "-f", "-"]
         for name, value in (properties or {}).items():
             for item in value if isinstance(value, list) else [value]:
                 text = os.fsdecode(item) if isinstance(item, bytes) else item
                 parts = text if isinstance(text, tuple) else [str(text)]
                 arguments += [f"--{name.replace('_', '-')}", *parts]
-        subprocess.run(
-            self._command("pub") + arguments, input=payload, cwd=ROOT, check=True, timeout=ANSWER_TIMEOUT_S)
+        subprocess.run(self._command("pub") + arguments, input=payload, cwd=ROOT, check=True, timeout=ANSWER_TIMEOUT_S)
 
     def publish_all(self, topic: str, payloads: Iterable[bytes], qos: int = 0) -> None:
         subprocess.run(
-            [*self._command("pub"), "-t", topic, "-q", str(qos), "-l"], input=b"\n".join(payloads), cwd=ROOT,
-            check=True, timeout=ANSWER_TIMEOUT_S)
+            [*self._command("pub"), "-t", topic, "-q", str(qos), "-l"],
+            input=b"\n".join(payloads),
+            cwd=ROOT,
+            check=True,
+            timeout=ANSWER_TIMEOUT_S,
+        )
 
     def _command(self, verb: str) -> list[str]:
         return [*SHOAL, verb, "--url", f"tcp://127.0.0.1:{self.port}", "-V", str(self.version)]

@@ -29,9 +29,10 @@ DOCUMENT = ROOT / "docs" / "benchmarks.md"
 FIGURES = ROOT / "docs" / "benchmarks.json"
 BUILD = ROOT / "build" / "bench"
 FLOOR_PORT, MOSQUITTO_PORT, SHOAL_PORT = 18850, 18841, 18860
-TOLERANCE = 1.25                    # a ratio of a check may be so many times the committed one: machines are noisy
-SHOAL = (f"{sys.executable} -m broker.cli.main serve --workers 1 --listen tcp://127.0.0.1:{{port}} "
-         f"--data-dir {BUILD}/data")
+TOLERANCE = 1.25  # a ratio of a check may be so many times the committed one: machines are noisy
+SHOAL = (
+    f"{sys.executable} -m broker.cli.main serve --workers 1 --listen tcp://127.0.0.1:{{port}} --data-dir {BUILD}/data"
+)
 BUSY = SHOAL.replace("broker.cli.main", "tests.tools.bench.busy_worker")
 MOSQUITTO_CONF = f"""listener {MOSQUITTO_PORT} 127.0.0.1
 allow_anonymous true
@@ -47,8 +48,7 @@ def find_sources() -> Path:
     """Return where the yardstick's sources are. Exits if something is missing that every run needs."""
     sources = Path(os.environ.get("YARDSTICK", ROOT.parent / "shared" / "bench"))
     if not (sources / "mqload.c").exists():
-        sys.exit(f"The yardstick (mqload.c, yardstick.c, bench.py) is not in {sources}: "
-                 "set YARDSTICK to its folder.")
+        sys.exit(f"The yardstick (mqload.c, yardstick.c, bench.py) is not in {sources}: set YARDSTICK to its folder.")
     if shutil.which("mosquitto") is None:
         sys.exit("mosquitto is missing, which the ratios are taken to: apt-get install mosquitto")
     return sources
@@ -62,12 +62,19 @@ def prepare() -> Path:
     subprocess.run(["cc", "-O2", "-o", BUILD / "yardstick", sources / "yardstick.c"], check=True)
     (BUILD / "mosquitto.conf").write_text(MOSQUITTO_CONF, encoding="utf-8")
     # Next to Shoal what it is compared with, because the machine's speed changes from one second to the next.
-    brokers = {"baseline": "floor", "broker": [
-        {"name": "floor", "cmd": f"{BUILD}/yardstick {{port}}", "port": FLOOR_PORT, "skip": unneeded("floor")},
-        {"name": "shoal", "cmd": SHOAL, "port": SHOAL_PORT, "cwd": str(ROOT)},
-        {"name": "mosquitto", "cmd": f"mosquitto -c {BUILD}/mosquitto.conf", "port": MOSQUITTO_PORT,
-         "skip": unneeded("mosquitto")},
-    ]}
+    brokers = {
+        "baseline": "floor",
+        "broker": [
+            {"name": "floor", "cmd": f"{BUILD}/yardstick {{port}}", "port": FLOOR_PORT, "skip": unneeded("floor")},
+            {"name": "shoal", "cmd": SHOAL, "port": SHOAL_PORT, "cwd": str(ROOT)},
+            {
+                "name": "mosquitto",
+                "cmd": f"mosquitto -c {BUILD}/mosquitto.conf",
+                "port": MOSQUITTO_PORT,
+                "skip": unneeded("mosquitto"),
+            },
+        ],
+    }
     (BUILD / "brokers.json").write_text(json.dumps(brokers), encoding="utf-8")
     return sources
 
@@ -86,26 +93,49 @@ def measure(sources: Path, rounds: int, seconds: float, kept: bool) -> list[dict
     """
     records: list[dict[str, Any]] = []
     for cores, long in sorted({(row.cores, row.long) for row in ROWS}):
-        wanted = {name for row in ROWS if (row.cores, row.long) == (cores, long)
-                  for name in (row.scenario, row.of) if name}
+        wanted = {
+            name for row in ROWS if (row.cores, row.long) == (cores, long) for name in (row.scenario, row.of) if name
+        }
         load_cpu = "0" if cores == SAME_CORE else "1"
         out = BUILD / f"results-{load_cpu}-{'long' if long else 'short'}.jsonl"
         expression = "^(" + "|".join(map(re.escape, sorted(wanted))) + ")$"
         if not kept:
             out.unlink(missing_ok=True)
             subprocess.run(
-                [sys.executable, sources / "bench.py", "run", BUILD / "brokers.json", "-o", out, "--rounds",
-                 str(rounds), "--seconds", f"{seconds * LONGER if long else seconds:g}", "--only", expression,
-                 "--broker-cpus", "0", "--load-cpu", load_cpu, "--mqload", BUILD / "mqload"],
-                check=True, stdout=subprocess.DEVNULL)
+                [
+                    sys.executable,
+                    sources / "bench.py",
+                    "run",
+                    BUILD / "brokers.json",
+                    "-o",
+                    out,
+                    "--rounds",
+                    str(rounds),
+                    "--seconds",
+                    f"{seconds * LONGER if long else seconds:g}",
+                    "--only",
+                    expression,
+                    "--broker-cpus",
+                    "0",
+                    "--load-cpu",
+                    load_cpu,
+                    "--mqload",
+                    BUILD / "mqload",
+                ],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
         records += [{**json.loads(line), "cores": cores} for line in out.read_text(encoding="utf-8").splitlines()]
     return records
 
 
 def by_round(records: list[dict[str, Any]], scenario: str, cores: str, broker: str, figure: str) -> list[float] | str:
     """Return a figure of each round, or why there is none: a run that fails a check voids it."""
-    runs = [record["r"] for record in records
-            if (record["name"], record["cores"], record["broker"]) == (scenario, cores, broker)]
+    runs = [
+        record["r"]
+        for record in records
+        if (record["name"], record["cores"], record["broker"]) == (scenario, cores, broker)
+    ]
     bad = [run for run in runs if not run.get("ok")]
     if bad or not runs:
         return f"void: {bad[0].get('reason', 'failed a check')[:60]}" if bad else "not run"
@@ -117,24 +147,56 @@ def evaluate(records: list[dict[str, Any]], probed: dict[str, Any]) -> list[dict
     table = []
     for row in ROWS:
         ours = by_round(records, row.scenario, row.cores, "shoal", row.figure)
-        theirs = (by_round(records, row.of or row.scenario, row.cores, row.reference, row.figure) if row.reference
-                  else [1.0] * len(ours))
+        theirs = (
+            by_round(records, row.of or row.scenario, row.cores, row.reference, row.figure)
+            if row.reference
+            else [1.0] * len(ours)
+        )
         table.append(entry(row, ours, theirs))
     # What computes keeps the interpreter until its switch interval is over, and longer while the system stops it there.
     single = (
-        (Row("a lone connect on an idle worker: p99", "lone", OWN_CORES, "", "mosquitto", 3),
-         probed["lone_shoal"], probed["lone_mosquitto"]),
-        (Row("a lone publish beside a Python thread that computes: p99", "busy", OWN_CORES, "", "", 10_000),
-         probed["publish_busy"], 1.0),
+        (
+            Row("a lone connect on an idle worker: p99", "lone", OWN_CORES, "", "mosquitto", 3),
+            probed["lone_shoal"],
+            probed["lone_mosquitto"],
+        ),
+        (
+            Row("a lone publish beside a Python thread that computes: p99", "busy", OWN_CORES, "", "", 10_000),
+            probed["publish_busy"],
+            1.0,
+        ),
         (Row("the same without that thread: p99", "busy", OWN_CORES, "", "", 1000), probed["publish_alone"], 1.0),
         (Row("resident memory of an idle worker", "idle", OWN_CORES, "", "", 38, unit="MiB"), probed["idle_mib"], 1.0),
-        (Row("memory after ten times 10,000 clients, to that after the first time", "left", OWN_CORES, "",
-             "first time", 1.1, unit="MiB"), max(probed["after_clients_mib"][1:]), probed["after_clients_mib"][0]),
+        (
+            Row(
+                "memory after ten times 10,000 clients, to that after the first time",
+                "left",
+                OWN_CORES,
+                "",
+                "first time",
+                1.1,
+                unit="MiB",
+            ),
+            max(probed["after_clients_mib"][1:]),
+            probed["after_clients_mib"][0],
+        ),
     )
     table += [entry(row, [ours], [theirs]) for row, ours, theirs in single]
     elsewhere_us, beside_us = probed["p99_us"]
-    table.append(entry(Row("5,000 msg/s QoS 1 while bad clients attack: p99", "hostile", OWN_CORES, "",
-                           "they attack no broker", 1.5), beside_us, elsewhere_us))
+    table.append(
+        entry(
+            Row(
+                "5,000 msg/s QoS 1 while bad clients attack: p99",
+                "hostile",
+                OWN_CORES,
+                "",
+                "they attack no broker",
+                1.5,
+            ),
+            beside_us,
+            elsewhere_us,
+        )
+    )
     return table
 
 
@@ -147,9 +209,17 @@ def entry(row: Row, ours: list[float] | str, theirs: list[float] | str) -> dict[
     if not isinstance(ours, str) and not isinstance(theirs, str):
         ratios = [mine / other for mine, other in zip(ours, theirs, strict=True) if other]
         ratio = round(statistics.median(ratios), 3) if ratios else None
-    return {"scenario": row.text, "cores": row.cores, "shoal": middle(ours), "reference": row.reference,
-            "unit": row.unit, "reference_figure": middle(theirs) if row.reference else None, "ratio": ratio,
-            "target": row.target, "met": ratio is not None and ratio <= row.target}
+    return {
+        "scenario": row.text,
+        "cores": row.cores,
+        "shoal": middle(ours),
+        "reference": row.reference,
+        "unit": row.unit,
+        "reference_figure": middle(theirs) if row.reference else None,
+        "ratio": ratio,
+        "target": row.target,
+        "met": ratio is not None and ratio <= row.target,
+    }
 
 
 def middle(figures: list[float] | str) -> float | str:
@@ -181,8 +251,11 @@ def write(table: list[dict[str, Any]], rounds: int, seconds: float, kept: bool, 
         *run.described(),
         f"- Command: `make bench` ({rounds} rounds of {seconds:g} s, of {seconds * LONGER:g} s at 5,000 msg/s), "
         f"{datetime.date.today().isoformat()}",
-        *(["- The rows from the lone connect on were measured apart from the others, by `make bench ARGS=--probes`."]
-          if kept else []),
+        *(
+            ["- The rows from the lone connect on were measured apart from the others, by `make bench ARGS=--probes`."]
+            if kept
+            else []
+        ),
         "- Figures are medians over the rounds; a ratio is the median of the ratios within a round.",
         "- One core: broker and load generator share it. Two cores: one each.",
         "",
@@ -191,11 +264,17 @@ def write(table: list[dict[str, Any]], rounds: int, seconds: float, kept: bool, 
     ]
     for row in table:
         reference = f"{row['reference']} {figure(row['reference_figure'])}" if row["reference"] else ""
-        lines.append(f"| {row['scenario']} | {row['cores']} | {figure(row['shoal'])} {row['unit']} | {reference} | "
-                     f"{figure(row['ratio']) if row['reference'] else ''} | {figure(row['target'])} | "
-                     f"{'met' if row['met'] else '**missed**'} |")
-    lines += ["", "Resident memory after each of ten times 10,000 clients that connected, subscribed, published and",
-              f"left, MiB: {', '.join(f'{value:.1f}' for value in after)}.", ""]
+        lines.append(
+            f"| {row['scenario']} | {row['cores']} | {figure(row['shoal'])} {row['unit']} | {reference} | "
+            f"{figure(row['ratio']) if row['reference'] else ''} | {figure(row['target'])} | "
+            f"{'met' if row['met'] else '**missed**'} |"
+        )
+    lines += [
+        "",
+        "Resident memory after each of ten times 10,000 clients that connected, subscribed, published and",
+        f"left, MiB: {', '.join(f'{value:.1f}' for value in after)}.",
+        "",
+    ]
     DOCUMENT.write_text("\n".join(lines), encoding="utf-8")
     FIGURES.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     plot.write(table)
@@ -207,8 +286,11 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "check"))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.6)
-    parser.add_argument("--probes", action="store_true",
-                        help="measure only what is no scenario of the yardstick; those are the last run's")
+    parser.add_argument(
+        "--probes",
+        action="store_true",
+        help="measure only what is no scenario of the yardstick; those are the last run's",
+    )
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sources = prepare()
@@ -226,17 +308,25 @@ def main() -> None:
     }
     table = evaluate(measure(sources, arguments.rounds, arguments.seconds, arguments.probes), probed)
     for row in table:
-        print(f"{row['scenario']:62} {figure(row['shoal']):>10} {row['unit']:6} {row['reference']:10} "
-              f"{figure(row['ratio']):>8}  at most {figure(row['target']):>8}  {'met' if row['met'] else 'MISSED'}")
+        print(
+            f"{row['scenario']:62} {figure(row['shoal']):>10} {row['unit']:6} {row['reference']:10} "
+            f"{figure(row['ratio']):>8}  at most {figure(row['target']):>8}  {'met' if row['met'] else 'MISSED'}"
+        )
     if arguments.what == "run":
         write(table, arguments.rounds, arguments.seconds, arguments.probes, probed["after_clients_mib"], run)
         return
     committed = {(row["scenario"], row["reference"]): row["ratio"] for row in json.loads(FIGURES.read_text("utf-8"))}
-    worse = [row for row in table if row["ratio"] is None
-             or row["ratio"] > TOLERANCE * (committed.get((row["scenario"], row["reference"])) or row["target"])]
+    worse = [
+        row
+        for row in table
+        if row["ratio"] is None
+        or row["ratio"] > TOLERANCE * (committed.get((row["scenario"], row["reference"])) or row["target"])
+    ]
     for row in worse:
-        print(f"worse than committed: {row['scenario']}: {figure(row['ratio'])}, committed "
-              f"{figure(committed.get((row['scenario'], row['reference'])))}")
+        print(
+            f"worse than committed: {row['scenario']}: {figure(row['ratio'])}, committed "
+            f"{figure(committed.get((row['scenario'], row['reference'])))}"
+        )
     sys.exit(1 if worse else 0)
 
 

@@ -27,12 +27,23 @@ from broker.worker.worker import Worker
 
 CLIENTS = 100_000
 BATCH = 1000
-CONFIG = Config(listen=("tcp://127.0.0.1:0",), limits=Limits(connects_per_second_max=0, connections_max=1_000_000),
-                shutdown=Shutdown(drain_s=0.0))
-LISTINGS = ("/clients?limit=1000", "/clients?limit=1000&prefix=client-0999", "/sessions?limit=1000",
-            "/sessions?limit=1000&connected=false", "/subscriptions?limit=1000",
-            "/subscriptions?limit=1000&filter=all/%23", "/routes?limit=1000&topic=all/x&qos=1", "/slowest", "/status",
-            "/workers")
+CONFIG = Config(
+    listen=("tcp://127.0.0.1:0",),
+    limits=Limits(connects_per_second_max=0, connections_max=1_000_000),
+    shutdown=Shutdown(drain_s=0.0),
+)
+LISTINGS = (
+    "/clients?limit=1000",
+    "/clients?limit=1000&prefix=client-0999",
+    "/sessions?limit=1000",
+    "/sessions?limit=1000&connected=false",
+    "/subscriptions?limit=1000",
+    "/subscriptions?limit=1000&filter=all/%23",
+    "/routes?limit=1000&topic=all/x&qos=1",
+    "/slowest",
+    "/status",
+    "/workers",
+)
 
 
 class Measured(Guest):
@@ -55,10 +66,12 @@ def fill(worker: Worker, clients: int) -> Iterator[None]:
         for number in range(start, min(start + BATCH, clients)):
             connection = worker.reactor.connect()
             name = b"client-%06d" % number
-            connection.feed_bytes(encode(Connect(
-                5, name, keep_alive_s=0, clean_start=False, properties={"session_expiry_interval": 1000}), 5))
-            connection.feed_bytes(encode(Subscribe(
-                1, (subscription(b"all/#", 1), subscription(b"own/" + name, 1))), 5))
+            connection.feed_bytes(
+                encode(
+                    Connect(5, name, keep_alive_s=0, clean_start=False, properties={"session_expiry_interval": 1000}), 5
+                )
+            )
+            connection.feed_bytes(encode(Subscribe(1, (subscription(b"all/#", 1), subscription(b"own/" + name, 1))), 5))
         yield
 
 
@@ -82,7 +95,7 @@ def main(clients: int) -> None:
         worker = Worker(CONFIG, folder=Path(folder))
         worker.publish_due_wills()
         worker.listen()
-        worker.controller.handshake.limit_connections(clients)        # they have no descriptors
+        worker.controller.handshake.limit_connections(clients)  # they have no descriptors
         guest = worker.reactor.guest = Measured(worker.reactor)
 
         async def run() -> None:
@@ -92,7 +105,7 @@ def main(clients: int) -> None:
                 await started.wait()
                 for _ in fill(worker, clients):
                     await trio.sleep(0.01)
-                while worker.router.tree.subscription_count < 2 * clients:       # noqa: ASYNC110
+                while worker.router.tree.subscription_count < 2 * clients:  # noqa: ASYNC110
                     await trio.sleep(0.1)
                 gc.collect()
                 gc.freeze()
@@ -100,17 +113,19 @@ def main(clients: int) -> None:
                 print(f"{clients:,} clients; CPU time of trio's share of a turn, ms")
                 print(f"{'':44} {'rows':>9} {'pages':>6} {'turns':>7} {'p50':>7} {'p99':>7} {'longest':>8}")
                 for target in LISTINGS:
-                    await trio.sleep(0.01)           # the tick under way belongs to what came before
+                    await trio.sleep(0.01)  # the tick under way belongs to what came before
                     guest.longest_s.clear()
                     rows, pages = await go_through(admin, target)
                     await trio.sleep(0.01)
                     taken = sorted(guest.longest_s)
                     figures = [taken[len(taken) // 2], taken[int(len(taken) * 0.99)], taken[-1]]
-                    print(f"{target:44} {rows:9,} {pages:6,} {len(taken):7,} "
-                          + " ".join(f"{1000 * figure:7.2f}" for figure in figures))
+                    print(
+                        f"{target:44} {rows:9,} {pages:6,} {len(taken):7,} "
+                        + " ".join(f"{1000 * figure:7.2f}" for figure in figures)
+                    )
                 worker.stop()
 
-        gc.disable()                     # as in a worker's own process
+        gc.disable()  # as in a worker's own process
         guest.start(run)
         worker.reactor.run()
         worker.close()

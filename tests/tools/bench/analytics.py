@@ -234,8 +234,10 @@ def main() -> None:
         # In a process of its own: one that has had a session keeps its Java, with the core and niceness that it has.
         arguments = ["--only", "live", "--seconds", str(given.seconds), "--rounds", str(max(1, given.rounds // 2))]
         told = subprocess.run(
-            [sys.executable, "-m", "tests.tools.bench.analytics", *arguments], check=True, stdout=subprocess.PIPE,
-            cwd=ROOT
+            [sys.executable, "-m", "tests.tools.bench.analytics", *arguments],
+            check=True,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
         )
         found["live"] = json.loads(told.stdout)["live"]
     print(json.dumps(found, indent=1))

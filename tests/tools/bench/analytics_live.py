@@ -128,8 +128,9 @@ def measure(folder: Path, broker_core: int, spark_core: int, open_session: Any, 
         for thread in os.listdir(f"/proc/{broker.process.pid}/task"):
             os.sched_setaffinity(int(thread), {broker_core})
         publisher = subprocess.Popen(
-            [sys.executable, "-m", "tests.tools.bench.analytics_live", str(broker.port)], stdin=subprocess.PIPE,
-            cwd=ROOT
+            [sys.executable, "-m", "tests.tools.bench.analytics_live", str(broker.port)],
+            stdin=subprocess.PIPE,
+            cwd=ROOT,
         )
         os.sched_setaffinity(publisher.pid, {spark_core})
         # The publisher, which stands for devices elsewhere, goes before Spark; so the load is the same in all rounds.

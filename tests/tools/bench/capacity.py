@@ -26,11 +26,11 @@ from tests.tools.bench.capacity_page import page
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "capacity.md"
 FIGURES = DOCUMENT.with_suffix(".json")
 CONNECTIONS = 10_000
-OTHERS = 100_000                    # subscriptions, retained and queued messages
+OTHERS = 100_000  # subscriptions, retained and queued messages
 FILTERS_PER_CLIENT = 1000
-PAYLOAD = 100                       # bytes
-AT_ONCE = 500                       # clients that connect together
-HOUSEKEEPING_S = 12.0               # after which the broker has given back what it does not need
+PAYLOAD = 100  # bytes
+AT_ONCE = 500  # clients that connect together
+HOUSEKEEPING_S = 12.0  # after which the broker has given back what it does not need
 ANSWER_S = 60.0
 DURABLE = {"session_expiry_interval": 0xFFFFFFFF}
 
@@ -46,9 +46,15 @@ class Load:
     broker: BrokerProcess
     clients: list[socket.socket] = field(default_factory=list)
 
-    def connect(self, count: int, version: int = 4, prefix: str = "client",
-                behind: Callable[[int], bytes] = lambda number: b"", clean: bool = True,
-                stay: bool = True) -> list[socket.socket]:
+    def connect(
+        self,
+        count: int,
+        version: int = 4,
+        prefix: str = "client",
+        behind: Callable[[int], bytes] = lambda number: b"",
+        clean: bool = True,
+        stay: bool = True,
+    ) -> list[socket.socket]:
         """Connect clients, each with some packets behind its CONNECT; returns once all are answered.
 
         Args:
@@ -111,13 +117,19 @@ def load(**settings: str) -> Iterator[Load]:
         settings: variables of its environment.
     """
     with tempfile.TemporaryDirectory() as folder:
-        broker = BrokerProcess(Path(folder), "--log-level", "error",
-                               environment={"SHOAL_MQTT__RECEIVE_MAXIMUM": "65535", **settings})
+        broker = BrokerProcess(
+            Path(folder), "--log-level", "error", environment={"SHOAL_MQTT__RECEIVE_MAXIMUM": "65535", **settings}
+        )
         broker.start()
         running = Load(broker)
         try:
-            running.connect(AT_ONCE, 5, "warm", lambda number: subscribe(5, [b"warm/%d" % number]) + publishes(
-                5, [b"warm/%d" % number], qos=1), stay=False)
+            running.connect(
+                AT_ONCE,
+                5,
+                "warm",
+                lambda number: subscribe(5, [b"warm/%d" % number]) + publishes(5, [b"warm/%d" % number], qos=1),
+                stay=False,
+            )
             yield running
         finally:
             for client in running.clients:
@@ -131,20 +143,25 @@ def load(**settings: str) -> Iterator[Load]:
 def subscribe(version: int, topic_filters: list[bytes], qos: int = 1) -> bytes:
     """Return SUBSCRIBEs, each with up to 100 topic filters."""
     return b"".join(
-        encode(Subscribe(1, tuple(subscription(each, qos) for each in topic_filters[first:first + 100])), version)
-        for first in range(0, len(topic_filters), 100))
+        encode(Subscribe(1, tuple(subscription(each, qos) for each in topic_filters[first : first + 100])), version)
+        for first in range(0, len(topic_filters), 100)
+    )
 
 
 def publishes(version: int, topics: list[bytes], qos: int, retain: bool = False) -> bytes:
     """Return a PUBLISH for each topic, with different payloads of PAYLOAD bytes."""
     return b"".join(
-        encode(Publish(topic, f"{number:0{PAYLOAD}}".encode(), qos, retain, False, number % 60_000 + 1 if qos else 0),
-               version)
-        for number, topic in enumerate(topics))
+        encode(
+            Publish(topic, f"{number:0{PAYLOAD}}".encode(), qos, retain, False, number % 60_000 + 1 if qos else 0),
+            version,
+        )
+        for number, topic in enumerate(topics)
+    )
 
 
 def connections(version: int, topic: str = "") -> tuple[float, float]:
     """Return bytes per idle connection: of the broker, and of the kernel for the broker's end."""
+
     def behind(number: int) -> bytes:
         return subscribe(version, [topic.format(number=number).encode()]) if topic else b""
 
@@ -167,8 +184,9 @@ def offline_sessions() -> float:
     """Return bytes per durable session whose client is away, with one subscription of its own."""
     with load() as running:
         before = running.resident_bytes()
-        running.connect(CONNECTIONS, 5, behind=lambda number: subscribe(5, [f"one/{number:06}".encode()]), clean=False,
-                        stay=False)
+        running.connect(
+            CONNECTIONS, 5, behind=lambda number: subscribe(5, [f"one/{number:06}".encode()]), clean=False, stay=False
+        )
         return (running.resident_bytes() - before) / CONNECTIONS
 
 
@@ -179,8 +197,16 @@ def subscriptions(topic_filter: str, per_client: int = FILTERS_PER_CLIENT) -> fl
         before = running.resident_bytes()
         for index, client in enumerate(clients):
             first = index * per_client
-            client.sendall(subscribe(4, [topic_filter.format(number=f"{number:06}").encode()
-                                         for number in range(first, first + per_client)]) + encode(Pingreq(), 4))
+            client.sendall(
+                subscribe(
+                    4,
+                    [
+                        topic_filter.format(number=f"{number:06}").encode()
+                        for number in range(first, first + per_client)
+                    ],
+                )
+                + encode(Pingreq(), 4)
+            )
             read_until_ping(client, 4)
         return (running.resident_bytes() - before) / OTHERS
 
@@ -199,9 +225,9 @@ def same_subscription() -> float:
 def send(client: socket.socket, version: int, topics: list[bytes], qos: int, retain: bool) -> None:
     """Publish, a hundred at a time, and wait for the answers."""
     for first in range(0, len(topics), 100):
-        client.sendall(publishes(version, topics[first:first + 100], qos, retain) + encode(Pingreq(), version))
+        client.sendall(publishes(version, topics[first : first + 100], qos, retain) + encode(Pingreq(), version))
         acknowledged = read_until_ping(client, version)
-        if qos and acknowledged != len(topics[first:first + 100]):
+        if qos and acknowledged != len(topics[first : first + 100]):
             raise RuntimeError(f"{acknowledged} of 100 messages were acknowledged")
 
 

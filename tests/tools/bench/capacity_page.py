@@ -11,8 +11,8 @@ from tests.tools.bench.machine import machine
 
 GIB = 1 << 30
 MIB = 1 << 20
-ROUTES = 65_536             # default of limits.route_cache_max
-RESERVED_FILES = 320        # that the broker does not use for clients, see broker.worker
+ROUTES = 65_536  # default of limits.route_cache_max
+RESERVED_FILES = 320  # that the broker does not use for clients, see broker.worker
 
 ROWS = (
     ("connection_3_1_1", "connection, 3.1.1, idle, no subscription"),
@@ -52,7 +52,8 @@ def page(figures: dict[str, float], connections: int, others: int, payload: int)
     scale = "\n".join(
         f"| {clients:,} | {size(figures['idle'] + clients * one)} | {size(clients * kernel)} | "
         f"{size(figures['idle'] + clients * (one + kernel))} | {clients + RESERVED_FILES:,} |"
-        for clients in (10_000, 100_000, 1_000_000))
+        for clients in (10_000, 100_000, 1_000_000)
+    )
     routes = rounded((figures["retained_and_routes"] - figures["retained"]) * others / min(others, ROUTES))
     retained_1024 = rounded(figures["retained"] + 1024 - payload)
     idle, filters = size(figures["idle"]), size(10_000 * figures["subscription_wildcard"])

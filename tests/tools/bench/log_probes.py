@@ -30,14 +30,14 @@ from tests.tools.bench.capacity import packets_until_ping, publishes, read_until
 
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 PORT = 18861
-STARTS = 7                          # whose median counts: one start differs from the next by half a second
-AT_ONCE = 500                       # clients that connect together
+STARTS = 7  # whose median counts: one start differs from the next by half a second
+AT_ONCE = 500  # clients that connect together
 ANSWER_S = 60.0
-ADDRESS_CLIENTS = 2000              # of one address of the loopback network: the search for a free port is short then
+ADDRESS_CLIENTS = 2000  # of one address of the loopback network: the search for a free port is short then
 LATENCY_ROUNDS = 7
 NEVER_COMPACT = {"SHOAL_STORAGE__COMPACT_BYTES": str(1 << 40)}
 ARCHIVED = {"SHOAL_ARCHIVE__TOPIC_FILTERS": "sensors/#"}
-PAYLOAD = 100                       # bytes of what is archived, replayed and retained
+PAYLOAD = 100  # bytes of what is archived, replayed and retained
 EVERYTHING = b"$replay/1970-01-01T00:00:00Z/#"
 
 
@@ -75,8 +75,10 @@ class Running:
 def serve_command(folder: Path, **settings: str) -> str:
     """Return the command of a broker that counts its fdatasyncs in syncs.txt beside its data; {port} is open."""
     variables = " ".join(f"{name}={value}" for name, value in settings.items())
-    return (f"env {variables} {sys.executable} -m tests.tools.bench.counting_worker {folder}.syncs serve "
-            f"--workers 1 --listen tcp://127.0.0.1:{{port}} --data-dir {folder} --log-level error")
+    return (
+        f"env {variables} {sys.executable} -m tests.tools.bench.counting_worker {folder}.syncs serve "
+        f"--workers 1 --listen tcp://127.0.0.1:{{port}} --data-dir {folder} --log-level error"
+    )
 
 
 @contextmanager
@@ -97,14 +99,18 @@ def empty(name: str) -> Path:
     return folder
 
 
-def client(identifier: str, version: int = 4, behind: bytes = b"", clean: bool = True,
-           address: str = "127.0.0.1") -> socket.socket:
+def client(
+    identifier: str, version: int = 4, behind: bytes = b"", clean: bool = True, address: str = "127.0.0.1"
+) -> socket.socket:
     """Connect and send CONNECT and what comes behind it, and a PINGREQ; nothing is read yet."""
     properties = {"session_expiry_interval": 0xFFFFFFFF} if version == 5 and not clean else {}
     opened = socket.create_connection(("127.0.0.1", PORT), ANSWER_S, (address, 0))
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    opened.sendall(encode(Connect(version, identifier.encode(), clean, 300, properties=properties), version) + behind
-                   + encode(Pingreq(), version))
+    opened.sendall(
+        encode(Connect(version, identifier.encode(), clean, 300, properties=properties), version)
+        + behind
+        + encode(Pingreq(), version)
+    )
     return opened
 
 
@@ -170,8 +176,13 @@ def write_traffic(folder: Path, size: int, sessions: int = 50) -> int:
         while log.bytes_written < size:
             for _ in range(100):
                 for number in range(sessions):
-                    buffer.add_accepted(now_us, buffer.last_number + 1, messages[number], b"publisher-%04d" % number,
-                                        1 + delivery % 65_535)
+                    buffer.add_accepted(
+                        now_us,
+                        buffer.last_number + 1,
+                        messages[number],
+                        b"publisher-%04d" % number,
+                        1 + delivery % 65_535,
+                    )
                 for name in names:
                     buffer.add_acknowledged(now_us, name, 4, 1 + delivery % 65_535, 0)
                 delivery += 1
@@ -208,14 +219,20 @@ def come_and_go(running: Running, count: int, behind: Callable[[int], bytes]) ->
     """
     started, cpu_s, syncs, present = time.perf_counter(), running.cpu_s(), running.syncs(), 0
     for first in range(0, count, AT_ONCE):
-        some = [client(f"client-{number:06}", 5, behind(number), False, f"127.0.1.{1 + number // ADDRESS_CLIENTS}")
-                for number in range(first, min(first + AT_ONCE, count))]
+        some = [
+            client(f"client-{number:06}", 5, behind(number), False, f"127.0.1.{1 + number // ADDRESS_CLIENTS}")
+            for number in range(first, min(first + AT_ONCE, count))
+        ]
         for one in some:
             present += packets_until_ping(one, 5)[0][1][0]
             one.sendall(b"\xe0\0")
             one.close()
-    return {"s": time.perf_counter() - started, "cpu_s": running.cpu_s() - cpu_s, "syncs": running.syncs() - syncs,
-            "present": present}
+    return {
+        "s": time.perf_counter() - started,
+        "cpu_s": running.cpu_s() - cpu_s,
+        "syncs": running.syncs() - syncs,
+        "present": present,
+    }
 
 
 def sessions(count: int) -> dict[str, dict[str, float]]:
@@ -223,8 +240,9 @@ def sessions(count: int) -> dict[str, dict[str, float]]:
     folder = empty("log-sessions")
     settings = {"SHOAL_LIMITS__CONNECTS_PER_SECOND_MAX": "0", **NEVER_COMPACT}
     with serve(folder, **settings) as running:
-        made = come_and_go(running, count, lambda number: encode(
-            Subscribe(1, (subscription(b"one/%06d" % number, 1),)), 5))
+        made = come_and_go(
+            running, count, lambda number: encode(Subscribe(1, (subscription(b"one/%06d" % number, 1),)), 5)
+        )
     with serve(folder, **settings) as running:
         restart = {"s": running.ready_s, "cpu_s": running.ready_cpu_s, "syncs": running.syncs()}
         storm = come_and_go(running, count, lambda number: b"")
@@ -243,14 +261,21 @@ def restart_of_all(size: int, session_count: int, retained_count: int) -> dict[s
     write_traffic(folder, size)
     settings = {"SHOAL_LIMITS__CONNECTS_PER_SECOND_MAX": "0", "SHOAL_MQTT__RECEIVE_MAXIMUM": "65535", **NEVER_COMPACT}
     with serve(folder, **settings) as running:
-        come_and_go(running, session_count, lambda number: encode(
-            Subscribe(1, (subscription(b"one/%06d" % number, 1),)), 5))
+        come_and_go(
+            running, session_count, lambda number: encode(Subscribe(1, (subscription(b"one/%06d" % number, 1),)), 5)
+        )
         store_retained(retained_count)
         os.kill(running.pid, signal.SIGKILL)
     written = sum(file.stat().st_size for file in (folder / "worker-0").iterdir())
     with serve(folder, **settings) as running:
-        found = {"bytes": written, "sessions": session_count, "retained": retained_count,
-                 "s": running.ready_s, "cpu_s": running.ready_cpu_s, "mib": running.memory_mib("VmRSS")}
+        found = {
+            "bytes": written,
+            "sessions": session_count,
+            "retained": retained_count,
+            "s": running.ready_s,
+            "cpu_s": running.ready_cpu_s,
+            "mib": running.memory_mib("VmRSS"),
+        }
         asked = [b"site/%d/sensor/%06d" % (number % 10, number) for number in range(999, retained_count, 1000)]
         reader = client("reader", 4, encode(Subscribe(1, tuple(subscription(topic, 0) for topic in asked)), 4))
         buffer, came = bytearray(), 0
@@ -281,10 +306,10 @@ def archive_us(count: int, rounds: int) -> dict[str, float]:
                 for number in range(count // 1000):
                     publisher.sendall(batch)
                     if number % 2:
-                        time.sleep(0.005)        # so that a disk keeps up with what is a tenth of a GB a second
+                        time.sleep(0.005)  # so that a disk keeps up with what is a tenth of a GB a second
                 publisher.sendall(encode(Pingreq(), 4))
                 read_until_ping(publisher, 4)
-                time.sleep(1)                    # for the log's thread to be done
+                time.sleep(1)  # for the log's thread to be done
                 times[name].append((running.cpu_s() - before) / count * 1e6)
                 publisher.close()
     return {name: statistics.median(found) for name, found in times.items()}
@@ -299,8 +324,13 @@ def replay(count: int) -> dict[str, float]:
         for first in range(0, count, 1000):
             buffer = RecordBuffer(log.appended)
             for number in range(first, min(first + 1000, count)):
-                buffer.add_accepted(start_us + number * 100, buffer.last_number + 1, messages[number % 1000], b"pump",
-                                    1 + number % 65_535)
+                buffer.add_accepted(
+                    start_us + number * 100,
+                    buffer.last_number + 1,
+                    messages[number % 1000],
+                    b"pump",
+                    1 + number % 65_535,
+                )
             log.append(buffer)
             log.commit()
     firsts = []
@@ -313,7 +343,7 @@ def replay(count: int) -> dict[str, float]:
             started = time.perf_counter()
             reader.sendall(ask)
             got = 0
-            while got < 5 + one:                 # SUBACK and the first message
+            while got < 5 + one:  # SUBACK and the first message
                 got += len(reader.recv(5 + one))
             firsts.append((time.perf_counter() - started) * 1e3)
             reader.close()
@@ -340,7 +370,7 @@ def retained(count: int, mqload: Path) -> dict[str, float]:
         started, before = time.perf_counter(), running.cpu_s()
         store_retained(count)
         found = {"stored_s": time.perf_counter() - started}
-        time.sleep(5)                        # for the index's thread to be done: what it lags behind by differs
+        time.sleep(5)  # for the index's thread to be done: what it lags behind by differs
         found["stored_us"] = (running.cpu_s() - before) / count * 1e6
         reader = client("reader")
         read_until_ping(reader, 4)
@@ -356,7 +386,7 @@ def retained(count: int, mqload: Path) -> dict[str, float]:
             read_until_ping(reader, 4)
             started = time.perf_counter()
             reader.sendall(encode(Subscribe(1, (subscription(b"site/3/#", 0),)), 4))
-            while len(reader.recv(4096)) <= 5:   # SUBACK alone
+            while len(reader.recv(4096)) <= 5:  # SUBACK alone
                 pass
             firsts.append((time.perf_counter() - started) * 1e3)
             reader.close()
@@ -366,9 +396,13 @@ def retained(count: int, mqload: Path) -> dict[str, float]:
             alone.append(rate_p99_us(mqload))
             with resubscribing():
                 beside.append(rate_p99_us(mqload))
-        found |= {"live_p99_us": statistics.median(alone), "beside_p99_us": statistics.median(beside),
-                  "p99_ratio": statistics.median(late / usual for late, usual in zip(beside, alone, strict=True)),
-                  "mib": running.memory_mib("VmHWM"), "anonymous_mib": running.memory_mib("RssAnon")}
+        found |= {
+            "live_p99_us": statistics.median(alone),
+            "beside_p99_us": statistics.median(beside),
+            "p99_ratio": statistics.median(late / usual for late, usual in zip(beside, alone, strict=True)),
+            "mib": running.memory_mib("VmHWM"),
+            "anonymous_mib": running.memory_mib("RssAnon"),
+        }
     shutil.rmtree(folder)
     return found
 
@@ -380,7 +414,7 @@ def store_retained(count: int) -> None:
     for first in range(0, count, 1000):
         topics = [b"site/%d/sensor/%06d" % (number % 10, number) for number in range(first, first + 1000)]
         publisher.sendall(publishes(4, topics, 1, True))
-        left = 4 * len(topics)               # PUBACKs
+        left = 4 * len(topics)  # PUBACKs
         while left:
             got = len(publisher.recv(left))
             if not got:
@@ -394,8 +428,12 @@ def rate_p99_us(mqload: Path) -> float:
 
     It sleeps between messages, so that it is not late because who reads beside it on its core had to have its turn.
     """
-    run = subprocess.run([mqload, "rate", "-p", str(PORT), "-q", "1", "--rate", "5000", "--seconds", "3", "--cpu", "1",
-                          "--no-spin"], check=True, capture_output=True, text=True)
+    run = subprocess.run(
+        [mqload, "rate", "-p", str(PORT), "-q", "1", "--rate", "5000", "--seconds", "3", "--cpu", "1", "--no-spin"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return float(json.loads(run.stdout)["p99_us"])
 
 

@@ -33,10 +33,14 @@ BASE_PORT, NOW_PORT = 18862, 18863
 DURABLE = (("b[n++] = 2; /* clean */", "b[n++] = 0;"),)
 PUBACK = (
     ("u32 inflight, window;", "u32 inflight, window; u64 asked[4096];"),
-    ("c->pst[id] = cf.qos == 1 ? P_WAIT_ACK : P_WAIT_REC;",
-     "c->pst[id] = cf.qos == 1 ? P_WAIT_ACK : P_WAIT_REC; c->asked[id & 4095] = stamp;"),
-    ('fail(t, &t->e.refused, "PUBACK reason %02x", p[2]);',
-     'fail(t, &t->e.refused, "PUBACK reason %02x", p[2]); hist_add(t->h, now_ns() - c->asked[id & 4095]);'),
+    (
+        "c->pst[id] = cf.qos == 1 ? P_WAIT_ACK : P_WAIT_REC;",
+        "c->pst[id] = cf.qos == 1 ? P_WAIT_ACK : P_WAIT_REC; c->asked[id & 4095] = stamp;",
+    ),
+    (
+        'fail(t, &t->e.refused, "PUBACK reason %02x", p[2]);',
+        'fail(t, &t->e.refused, "PUBACK reason %02x", p[2]); hist_add(t->h, now_ns() - c->asked[id & 4095]);',
+    ),
     ("if (t->now > ts) hist_add(t->h, t->now - ts);\n\t\telse hist_add(t->h, 0);", "(void)ts;"),
 )
 
@@ -55,8 +59,12 @@ def generator(sources: Path, name: str, changes: tuple[tuple[str, str], ...]) ->
 
 def load(program: Path, port: int, pid: int, *arguments: str) -> dict[str, Any]:
     """Run the generator on the second core; returns what it found. Raises RuntimeError if a check failed."""
-    run = subprocess.run([program, *arguments, "-p", str(port), "--cpu", "1", "--cpu-pids", str(pid)],
-                         check=False, capture_output=True, text=True)
+    run = subprocess.run(
+        [program, *arguments, "-p", str(port), "--cpu", "1", "--cpu-pids", str(pid)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     found: dict[str, Any] = json.loads(run.stdout) if run.stdout else {"ok": False, "reason": run.stderr}
     if not found["ok"]:
         raise RuntimeError(f"{program.name} {' '.join(arguments)}: {found.get('reason')}")
@@ -69,8 +77,21 @@ def durable_pairs(durable: Path, rounds: int, seconds: str) -> dict[str, Any]:
     checked = {}
     for _ in range(rounds):
         for batch in ("no", "yes"):
-            arguments = ("pair", "-n", "50", "-q", "1", "-s", "64", "--credit", "100", "-b", batch, "--seconds",
-                         seconds)
+            arguments = (
+                "pair",
+                "-n",
+                "50",
+                "-q",
+                "1",
+                "-s",
+                "64",
+                "--credit",
+                "100",
+                "-b",
+                batch,
+                "--seconds",
+                seconds,
+            )
             folder = log_probes.empty("log-pairs")
             with log_probes.serve(folder) as running:
                 time.sleep(1)
@@ -84,10 +105,13 @@ def durable_pairs(durable: Path, rounds: int, seconds: str) -> dict[str, Any]:
             checked[f"shoal {batch}"] = {**kinds, "fdatasyncs": syncs}
             folder = log_probes.empty("mosquitto-pairs")
             conf = BUILD / "mosquitto-durable.conf"
-            conf.write_text(f"user {getpass.getuser()}\n"           # or, as root, it becomes another
-                            f"listener {MOSQUITTO_PORT} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"
-                            "max_inflight_messages 1000\nmax_queued_messages 0\nsys_interval 0\nlog_dest none\n"
-                            f"persistence true\npersistence_location {folder}/\n", encoding="utf-8")
+            conf.write_text(
+                f"user {getpass.getuser()}\n"  # or, as root, it becomes another
+                f"listener {MOSQUITTO_PORT} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"
+                "max_inflight_messages 1000\nmax_queued_messages 0\nsys_interval 0\nlog_dest none\n"
+                f"persistence true\npersistence_location {folder}/\n",
+                encoding="utf-8",
+            )
             with probes.broker(f"mosquitto -c {conf}", MOSQUITTO_PORT) as pid:
                 found = load(durable, MOSQUITTO_PORT, pid, *arguments)
             times.setdefault(f"mosquitto {batch}", []).append(found[CPU])
@@ -113,13 +137,32 @@ def puback(program: Path, rounds: int, seconds: str) -> dict[str, Any]:
         with log_probes.serve(log_probes.empty("log-puback")) as running:
             time.sleep(1)
             syncs = running.syncs()
-            found = load(program, log_probes.PORT, running.pid, "rate", "-n", "50", "-q", "1", "--rate", "5000",
-                         "--seconds", seconds)
+            found = load(
+                program,
+                log_probes.PORT,
+                running.pid,
+                "rate",
+                "-n",
+                "50",
+                "-q",
+                "1",
+                "--rate",
+                "5000",
+                "--seconds",
+                seconds,
+            )
             syncs = running.syncs() - syncs
         after = log_probes.disk_sync_us()
-        runs.append({"p50": found["p50_us"], "p99": found["p99_us"], "cpu_us": found[CPU],
-                     "messages_per_sync": found["sent"] / max(1, syncs), "disk_p50": max(before["p50"], after["p50"]),
-                     "disk_p99": max(before["p99"], after["p99"])})
+        runs.append(
+            {
+                "p50": found["p50_us"],
+                "p99": found["p99_us"],
+                "cpu_us": found[CPU],
+                "messages_per_sync": found["sent"] / max(1, syncs),
+                "disk_p50": max(before["p50"], after["p50"]),
+                "disk_p99": max(before["p99"], after["p99"]),
+            }
+        )
     return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
 
@@ -127,26 +170,62 @@ def ephemeral(sources: Path, base: Path, rounds: int, seconds: str) -> list[dict
     """Return processor time per message of pairs without durable sessions, before there was a log and now."""
     command = f"{sys.executable} -m broker.cli.main serve --listen tcp://127.0.0.1:{{port}} --data-dir {BUILD}/data-"
     config = BUILD / "base.json"
-    config.write_text(json.dumps({"baseline": "base", "broker": [
-        {"name": "base", "cmd": command + "base", "port": BASE_PORT, "cwd": str(base)},
-        {"name": "now", "cmd": command + "now", "port": NOW_PORT, "cwd": str(ROOT)},
-    ]}), encoding="utf-8")
+    config.write_text(
+        json.dumps(
+            {
+                "baseline": "base",
+                "broker": [
+                    {"name": "base", "cmd": command + "base", "port": BASE_PORT, "cwd": str(base)},
+                    {"name": "now", "cmd": command + "now", "port": NOW_PORT, "cwd": str(ROOT)},
+                ],
+            }
+        ),
+        encoding="utf-8",
+    )
     table = []
     for cores, load_cpu, batch in ((SAME_CORE, "0", "no"), (OWN_CORES, "1", "yes")):
         out = BUILD / "base.jsonl"
         out.unlink(missing_ok=True)
         subprocess.run(
-            [sys.executable, sources / "bench.py", "run", config, "-o", out, "--rounds", str(rounds), "--seconds",
-             seconds, "--only", f"^pair50 q[01] 64B batch={batch}$", "--broker-cpus", "0", "--load-cpu", load_cpu,
-             "--mqload", BUILD / "mqload"], check=True, stdout=subprocess.DEVNULL)
+            [
+                sys.executable,
+                sources / "bench.py",
+                "run",
+                config,
+                "-o",
+                out,
+                "--rounds",
+                str(rounds),
+                "--seconds",
+                seconds,
+                "--only",
+                f"^pair50 q[01] 64B batch={batch}$",
+                "--broker-cpus",
+                "0",
+                "--load-cpu",
+                load_cpu,
+                "--mqload",
+                BUILD / "mqload",
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         records = [{**json.loads(line), "cores": cores} for line in out.read_text(encoding="utf-8").splitlines()]
         for qos in (0, 1):
-            of = {name: by_round(records, f"pair50 q{qos} 64B batch={batch}", cores, name, CPU)
-                  for name in ("base", "now")}
+            of = {
+                name: by_round(records, f"pair50 q{qos} 64B batch={batch}", cores, name, CPU)
+                for name in ("base", "now")
+            }
             if isinstance(of["base"], str) or isinstance(of["now"], str):
                 raise RuntimeError(f"pairs without durable sessions: {of}")
-            table.append({"batch": batch, "qos": qos, "ratio": ratio(of["now"], of["base"]),
-                          **{name: statistics.median(figures) for name, figures in of.items()}})
+            table.append(
+                {
+                    "batch": batch,
+                    "qos": qos,
+                    "ratio": ratio(of["now"], of["base"]),
+                    **{name: statistics.median(figures) for name, figures in of.items()},
+                }
+            )
     return table
 
 
@@ -157,44 +236,92 @@ def rows(found: dict[str, Any]) -> list[tuple[str, str, str, bool | None]]:
         pairs = found["pairs"]
         for batch, text in (("no", "own writes"), ("yes", "coalesced")):
             ours, theirs = pairs[f"shoal {batch}"], pairs[f"mosquitto {batch}"]
-            table.append((f"QoS 1 to durable subscribers, 50 pairs, 64 B, {text}: CPU per message",
-                          f"{figure(ours)} µs, mosquitto {figure(theirs)} µs: {pairs[f'ratio {batch}']:.2f}", "0.50",
-                          pairs[f"ratio {batch}"] <= 0.5))
+            table.append(
+                (
+                    f"QoS 1 to durable subscribers, 50 pairs, 64 B, {text}: CPU per message",
+                    f"{figure(ours)} µs, mosquitto {figure(theirs)} µs: {pairs[f'ratio {batch}']:.2f}",
+                    "0.50",
+                    pairs[f"ratio {batch}"] <= 0.5,
+                )
+            )
     if "puback" in found:
         puback_ms, disk_ms = found["puback"]["p99"] / 1e3, found["puback"]["disk_p99"] / 1e3
-        table.append(("PUBACK at 5,000 msg/s, QoS 1, durable subscribers: p99",
-                      f"{puback_ms:.1f} ms (p50 {found['puback']['p50'] / 1e3:.1f} ms); the disk's own fdatasync "
-                      f"{disk_ms:.1f} ms (p50 {found['puback']['disk_p50'] / 1e3:.1f} ms)",
-                      "15 ms on a disk below 2 ms", puback_ms <= 15))
+        table.append(
+            (
+                "PUBACK at 5,000 msg/s, QoS 1, durable subscribers: p99",
+                f"{puback_ms:.1f} ms (p50 {found['puback']['p50'] / 1e3:.1f} ms); the disk's own fdatasync "
+                f"{disk_ms:.1f} ms (p50 {found['puback']['disk_p50'] / 1e3:.1f} ms)",
+                "15 ms on a disk below 2 ms",
+                puback_ms <= 15,
+            )
+        )
     if "recovery" in found:
         seconds = found["recovery"]["s_per_gb"]
-        table.append((f"recovery, per GB of log (measured with {found['recovery']['bytes'] / 1e9:.2f} GB)",
-                      f"{seconds:.2f} s, CPU {found['recovery']['cpu_s_per_gb']:.2f} s; with one core "
-                      f"{found['recovery']['one_core_s_per_gb']:.2f} s", "2 s", seconds <= 2))
+        table.append(
+            (
+                f"recovery, per GB of log (measured with {found['recovery']['bytes'] / 1e9:.2f} GB)",
+                f"{seconds:.2f} s, CPU {found['recovery']['cpu_s_per_gb']:.2f} s; with one core "
+                f"{found['recovery']['one_core_s_per_gb']:.2f} s",
+                "2 s",
+                seconds <= 2,
+            )
+        )
     if "all" in found:
         one = found["all"]
-        table.append((f"restart behind kill -9 with {one['bytes'] / 1e9:.2f} GB of log, {one['sessions']:,} durable "
-                      f"sessions and {one['retained']:,} retained messages",
-                      f"{one['s']:.1f} s, CPU {one['cpu_s']:.1f} s; {one['mib']:,.0f} MiB resident", "", None))
-    for name, text in (("made", "durable sessions that subscribe"), ("restart", "restart with as many sessions"),
-                       ("storm", "durable sessions that come back")):
+        table.append(
+            (
+                f"restart behind kill -9 with {one['bytes'] / 1e9:.2f} GB of log, {one['sessions']:,} durable "
+                f"sessions and {one['retained']:,} retained messages",
+                f"{one['s']:.1f} s, CPU {one['cpu_s']:.1f} s; {one['mib']:,.0f} MiB resident",
+                "",
+                None,
+            )
+        )
+    for name, text in (
+        ("made", "durable sessions that subscribe"),
+        ("restart", "restart with as many sessions"),
+        ("storm", "durable sessions that come back"),
+    ):
         if "sessions" in found:
             one, count = found["sessions"][name], found["sessions_count"]
             each = f"; {one['syncs'] / count:.4f} fdatasyncs each" if name != "restart" else ""
-            table.append((f"{count:,} {text}",
-                          f"{one['s']:.1f} s, CPU {one['cpu_s']:.1f} s ({one['cpu_s'] / count * 1e6:.0f} µs each), "
-                          f"{one['syncs']:,.0f} fdatasyncs{each}", "", None))
+            table.append(
+                (
+                    f"{count:,} {text}",
+                    f"{one['s']:.1f} s, CPU {one['cpu_s']:.1f} s ({one['cpu_s'] / count * 1e6:.0f} µs each), "
+                    f"{one['syncs']:,.0f} fdatasyncs{each}",
+                    "",
+                    None,
+                )
+            )
     if "archive" in found:
         more = found["archive"]["with"] - found["archive"]["without"]
-        table.append(("archive of QoS 0 traffic, 100 B: CPU per message on top",
-                      f"{more:.2f} µs ({found['archive']['without']:.2f} without)", "1.5 µs", more <= 1.5))
+        table.append(
+            (
+                "archive of QoS 0 traffic, 100 B: CPU per message on top",
+                f"{more:.2f} µs ({found['archive']['without']:.2f} without)",
+                "1.5 µs",
+                more <= 1.5,
+            )
+        )
     if "replay" in found:
         first_ms, per_s = found["replay"]["first_ms"], found["replay"]["per_s"]
-        table.append((f"replay: first of {found['replay_count']:,} stored messages", f"{first_ms:.1f} ms", "50 ms",
-                      first_ms <= 50))
-        table.append(("replay to one client that keeps up, QoS 0",
-                      f"{per_s:,.0f} msg/s, CPU {found['replay']['cpu_us']:.2f} µs each", "100,000 msg/s",
-                      per_s >= 100_000))
+        table.append(
+            (
+                f"replay: first of {found['replay_count']:,} stored messages",
+                f"{first_ms:.1f} ms",
+                "50 ms",
+                first_ms <= 50,
+            )
+        )
+        table.append(
+            (
+                "replay to one client that keeps up, QoS 0",
+                f"{per_s:,.0f} msg/s, CPU {found['replay']['cpu_us']:.2f} µs each",
+                "100,000 msg/s",
+                per_s >= 100_000,
+            )
+        )
     if "retained" in found:
         kept, count = found["retained"], found["retained_count"]
         matches = f"{count // 10:,}"
@@ -211,12 +338,17 @@ def rows(found: dict[str, Any]) -> list[tuple[str, str, str, bool | None]]:
              f"{kept['mib']:,.0f} MiB ({kept['anonymous_mib']:,.0f} its own at the end; the rest are pages of files)",
              "400 MB",
              kept["mib"] <= 400e6 / (1 << 20)),
-        ]
+        ]  # fmt: skip
     for row in found.get("ephemeral", ()):
         text = "own writes, one core" if row["batch"] == "no" else "coalesced, two cores"
-        table.append((f"without durable sessions: pairs 50:50, 64 B, {text}, QoS {row['qos']}",
-                      f"{figure(row['now'])} µs, before the log {figure(row['base'])} µs: {row['ratio']:.2f}",
-                      "1.00, within the noise of 1.05", row["ratio"] <= 1.05))
+        table.append(
+            (
+                f"without durable sessions: pairs 50:50, 64 B, {text}, QoS {row['qos']}",
+                f"{figure(row['now'])} µs, before the log {figure(row['base'])} µs: {row['ratio']:.2f}",
+                "1.00, within the noise of 1.05",
+                row["ratio"] <= 1.05,
+            )
+        )
     return table
 
 
@@ -233,9 +365,9 @@ What durable sessions, the archive, replay and retained messages cost, with ever
 docs/benchmarks.md has what needs no log.
 
 {made}
-- Disk: its own fdatasync behind 4 KiB takes {disk['p50'] / 1e3:.1f} ms (p50) and {disk['p99'] / 1e3:.1f} ms (p99).
+- Disk: its own fdatasync behind 4 KiB takes {disk["p50"] / 1e3:.1f} ms (p50) and {disk["p99"] / 1e3:.1f} ms (p99).
 - Durability: `fsync`; mosquitto with `persistence true`, which does not sync and writes every half hour.
-- Command: `make bench-log` ({found['rounds']} rounds of {found['seconds']} s, medians; ratios within a round), {today}
+- Command: `make bench-log` ({found["rounds"]} rounds of {found["seconds"]} s, medians; ratios within a round), {today}
 - The broker has one core, clients and load generator the other one. While it recovers, both are its own: a thread reads
   and checks the log ahead.
 

@@ -27,13 +27,13 @@ from router.sessions.ledger import Ledger
 
 EXPIRY_NEVER = 0xFFFFFFFF
 TICK_S = 0.25
-LOOK_EVERY = 64                 # turns of the sender between two looks at what came, as long as there is credit
+LOOK_EVERY = 64  # turns of the sender between two looks at what came, as long as there is credit
 
 
 class End(LinkOwner):  # type: ignore[misc]
     """One of the two processes."""
 
-    on_message = operator.is_               # the least that can be called: the link counts by itself
+    on_message = operator.is_  # the least that can be called: the link counts by itself
 
     def __init__(self, folder: str, ours: int, theirs: int) -> None:
         self.router = Router(Ledger())
@@ -110,8 +110,11 @@ def receive(folder: str) -> None:
 def measure(folder: str, messages: int, size: int, runs: list[tuple[str, int, int]]) -> list[dict[str, Any]]:
     """Send `messages` for each (name, QoS, messages a turn)."""
     receiver = subprocess.Popen(
-        [sys.executable, "-m", "tests.tools.bench.mesh_link", "--receive", folder], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True)
+        [sys.executable, "-m", "tests.tools.bench.mesh_link", "--receive", folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert receiver.stdin is not None
     assert receiver.stdout is not None
     end = End(folder, 1, 2)
@@ -142,10 +145,17 @@ def measure(folder: str, messages: int, size: int, runs: list[tuple[str, int, in
             end.turn(True)
         cpu, passed = time.process_time() - cpu, time.monotonic() - started
         theirs = float(receiver.stdout.readline())
-        found.append({
-            "run": name, "messages": count, "frames": end.link.frames_out - frames,
-            "sender_us": round(cpu / count * 1e6, 3), "receiver_us": round(theirs / count * 1e6, 3),
-            "messages_per_s": round(count / passed), "rewinds": end.link.rewinds})
+        found.append(
+            {
+                "run": name,
+                "messages": count,
+                "frames": end.link.frames_out - frames,
+                "sender_us": round(cpu / count * 1e6, 3),
+                "receiver_us": round(theirs / count * 1e6, 3),
+                "messages_per_s": round(count / passed),
+                "rewinds": end.link.rewinds,
+            }
+        )
     receiver.stdin.close()
     receiver.wait()
     end.close()
@@ -162,9 +172,18 @@ def main() -> None:
         receive(arguments.receive)
         return
     with tempfile.TemporaryDirectory(prefix="mesh-") as folder:
-        for row in measure(folder, arguments.messages, arguments.size, [
-                ("QoS 0, 100 a turn", 0, 100), ("QoS 1, 100 a turn", 1, 100),
-                ("QoS 0, 10 a turn", 0, 10), ("QoS 0, each a frame", 0, 1), ("QoS 1, each a frame", 1, 1)]):
+        for row in measure(
+            folder,
+            arguments.messages,
+            arguments.size,
+            [
+                ("QoS 0, 100 a turn", 0, 100),
+                ("QoS 1, 100 a turn", 1, 100),
+                ("QoS 0, 10 a turn", 0, 10),
+                ("QoS 0, each a frame", 0, 1),
+                ("QoS 1, each a frame", 1, 1),
+            ],
+        ):
             print(json.dumps(row))
 
 

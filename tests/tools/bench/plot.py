@@ -17,8 +17,8 @@ MARKS: Final = {
     "shoal": ("Shoal", "#1d4ed8", 5.5, True),
     "mosquitto": ("mosquitto", "#c2410c", 5.5, True),
 }
-LABELS: Final = 350                  # width of the names of the scenarios, pixels
-SCALE: Final = 470                   # width of the axis
+LABELS: Final = 350  # width of the names of the scenarios, pixels
+SCALE: Final = 470  # width of the axis
 RIGHT: Final = 40
 TOP: Final = 84
 ROW: Final = 27
@@ -68,8 +68,10 @@ def plotted(table: list[dict[str, Any]]) -> str:
         *legend(),
     ]
     for tick in ticks:
-        lines += [f"<line x1='{place(tick)}' y1='{TOP - 8}' x2='{place(tick)}' y2='{end}' stroke='#e5e7eb'/>",
-                  text(place(tick), end + 18, f"{tick:g} µs", "middle", "fill='#374151' font-size='12'")]
+        lines += [
+            f"<line x1='{place(tick)}' y1='{TOP - 8}' x2='{place(tick)}' y2='{end}' stroke='#e5e7eb'/>",
+            text(place(tick), end + 18, f"{tick:g} µs", "middle", "fill='#374151' font-size='12'"),
+        ]
     for index, ((scenario, cores), by_program) in enumerate(rows.items()):
         y = TOP + ROW * index + ROW // 2
         lines += [
@@ -81,8 +83,15 @@ def plotted(table: list[dict[str, Any]]) -> str:
             if program in by_program:
                 said = f"{MARKS[program][0]}: {by_program[program]:.3g} µs, {cores}"
                 lines.append(mark(place(by_program[program]), y, program, said))
-    lines.append(text(LABELS + SCALE / 2, end + 38, "logarithmic: each line is two or two and a half times the one "
-                      "before", "middle", "fill='#6b7280' font-size='11'"))
+    lines.append(
+        text(
+            LABELS + SCALE / 2,
+            end + 38,
+            "logarithmic: each line is two or two and a half times the one before",
+            "middle",
+            "fill='#6b7280' font-size='11'",
+        )
+    )
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
@@ -98,8 +107,10 @@ def legend() -> Iterable[str]:
 def mark(x: str, y: float, program: str, said: str) -> str:
     """Return one mark; `said` is what a browser shows where the pointer rests."""
     _, colour, radius, filled = MARKS[program]
-    return (f"<circle cx='{x}' cy='{y}' r='{radius}' fill='{colour if filled else '#ffffff'}' stroke='{colour}' "
-            f"stroke-width='2'><title>{escape(said)}</title></circle>")
+    return (
+        f"<circle cx='{x}' cy='{y}' r='{radius}' fill='{colour if filled else '#ffffff'}' stroke='{colour}' "
+        f"stroke-width='2'><title>{escape(said)}</title></circle>"
+    )
 
 
 def text(x: float | str, y: float, words: str, anchor: str, style: str) -> str:

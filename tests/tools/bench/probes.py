@@ -32,8 +32,12 @@ def broker(command: str, port: int, cores: Collection[int] = (0,)) -> Iterator[i
         if other.connect_ex(("127.0.0.1", port)) == 0:
             raise RuntimeError(f"something listens on port {port}: it would be measured instead of {command}")
     process = subprocess.Popen(
-        shlex.split(command.replace("{port}", str(port))), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+        shlex.split(command.replace("{port}", str(port))),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
     try:
         end = time.monotonic() + ALIVE_S
         while True:
@@ -124,19 +128,27 @@ def memory_after_clients(command: str, port: int) -> list[float]:
                 client = socket.create_connection(("127.0.0.1", port))
                 topic = f"memory/{turn}/{number}".encode()
                 text = len(topic).to_bytes(2, "big") + topic
-                client.sendall(connect_packet(f"m{number}")
-                               + bytes((0x82, len(text) + 3)) + b"\0\x01" + text + b"\x01"
-                               + bytes((0x32, len(text) + 2 + 16)) + text + b"\0\x02" + b"x" * 16)
+                client.sendall(
+                    connect_packet(f"m{number}")
+                    + bytes((0x82, len(text) + 3))
+                    + b"\0\x01"
+                    + text
+                    + b"\x01"
+                    + bytes((0x32, len(text) + 2 + 16))
+                    + text
+                    + b"\0\x02"
+                    + b"x" * 16
+                )
                 clients.append(client)
             for client in clients:
                 client.settimeout(ALIVE_S)
                 expected = 4 + 5 + 4 + 2 + len(text) + 2 + 16
                 got = 0
-                while got < expected - 8:            # topics differ by a few digits
+                while got < expected - 8:  # topics differ by a few digits
                     got += len(client.recv(4096))
                 client.sendall(b"\xe0\0")
                 client.close()
-            time.sleep(6)                            # one round of the broker's housekeeping
+            time.sleep(6)  # one round of the broker's housekeeping
             after.append(resident_kib(pid) / 1024)
             print(f"  after {turn + 1} x {CLIENTS} clients: {after[-1]:.1f} MiB", file=sys.stderr)
     return after
@@ -148,10 +160,14 @@ def p99_beside_bad_clients_us(command: str, port: int, mqload: Path) -> tuple[li
     They are those of tests.support.hostile, with lowest priority on the load generator's core. First they attack what
     is no broker, then the broker: what is more in the second is what they cost there, and not on the generator's core.
     """
+
     def p99_us() -> float:
         run = subprocess.run(
             [mqload, "rate", "-p", str(port), "-q", "1", "--rate", "5000", "--seconds", "3", "--cpu", "1", "--no-spin"],
-            check=True, capture_output=True, text=True)
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         return float(json.loads(run.stdout)["p99_us"])
 
     elsewhere, beside = [], []
@@ -167,12 +183,18 @@ def p99_beside_bad_clients_us(command: str, port: int, mqload: Path) -> tuple[li
 @contextmanager
 def at_lowest_priority(module: str, port: int, *arguments: str) -> Iterator[None]:
     """Run a module with a port, on the load generator's core, from when it says that it is ready to the block's end."""
+
     def place() -> None:
         os.nice(19)
         os.sched_setaffinity(0, {1})
 
-    with subprocess.Popen([sys.executable, "-m", module, str(port), *arguments], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True, preexec_fn=place) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", module, str(port), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=place,
+    ) as process:
         try:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":

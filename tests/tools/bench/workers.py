@@ -65,8 +65,12 @@ class Node:
 def told(question: str) -> dict[str, Any]:
     """Ask the running broker."""
     answer = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "admin", "--data-dir", FOLDER, question, "--json"], cwd=ROOT,
-        check=True, capture_output=True, text=True)
+        [sys.executable, "-m", "broker.cli.main", "admin", "--data-dir", FOLDER, question, "--json"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     found: dict[str, Any] = json.loads(answer.stdout)
     return found
 
@@ -78,14 +82,32 @@ def node(
     """Run a broker with an empty folder until the block ends."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-    environment |= {"PYTHONPATH": os.pathsep.join((str(PLACING), str(ROOT))),
-                    "SHOAL_LIMITS__CONNECTS_PER_SECOND_MAX": "0"}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join((str(PLACING), str(ROOT))),
+        "SHOAL_LIMITS__CONNECTS_PER_SECOND_MAX": "0",
+    }
     if places:
         environment["BENCH_PLACES"] = json.dumps(places)
     process = subprocess.Popen(
-        [sys.executable, "-m", "broker.cli.main", "serve", "--workers", str(workers), "--listen", f"tcp://127.0.0.1:{PORT}",
-         "--data-dir", FOLDER], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+        [
+            sys.executable,
+            "-m",
+            "broker.cli.main",
+            "serve",
+            "--workers",
+            str(workers),
+            "--listen",
+            f"tcp://127.0.0.1:{PORT}",
+            "--data-dir",
+            FOLDER,
+        ],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
     try:
         end = time.monotonic() + READY_S
         while True:
@@ -106,8 +128,11 @@ def node(
 def load(pids: list[int], *arguments: str, port: int = PORT) -> dict[str, Any]:
     """Run the load generator; returns what it says. Exits if one of its checks failed."""
     done = subprocess.run(
-        [BUILD / "mqload", *arguments, "-p", str(port), "--cpu-pids", ",".join(map(str, pids))], check=False,
-        capture_output=True, text=True)
+        [BUILD / "mqload", *arguments, "-p", str(port), "--cpu-pids", ",".join(map(str, pids))],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else {}
     if not said.get("ok"):
         sys.exit(f"void: {arguments}: {said or done.stderr}")
@@ -200,30 +225,49 @@ def table(rounds: list[Figures], used: Figures) -> list[tuple[str, str, str, boo
             key = f"{name} QoS {qos}"
             one, apart, theirs = (found[f"{key} {who}"] for who in ("one", "apart", "mosquitto"))
             times = ratio(f"{key} apart", f"{key} one")
-            rows.append((f"publisher and subscriber on different workers, 64 B, {name}, QoS {qos}",
-                         f"both workers {apart:.2f} µs, one worker {one:.2f} µs: {times:.2f}; "
-                         f"mosquitto {theirs:.2f} µs", f"{most:.0f} x, and below mosquitto",
-                         times <= most and apart < theirs))
+            rows.append(
+                (
+                    f"publisher and subscriber on different workers, 64 B, {name}, QoS {qos}",
+                    f"both workers {apart:.2f} µs, one worker {one:.2f} µs: {times:.2f}; mosquitto {theirs:.2f} µs",
+                    f"{most:.0f} x, and below mosquitto",
+                    times <= most and apart < theirs,
+                )
+            )
             two = found[f"{key} two"]
             share = found[f"{key} share"]
             times = ratio(f"{key} two", f"{key} one")
             rows.append((f"50 pairs over 2 workers, {name}, QoS {qos}: CPU per message, {share:.0%} forwarded",
-                         f"{two:.2f} µs, one worker {one:.2f} µs: {times:.2f}", "1.6 x", times <= 1.6))
+                         f"{two:.2f} µs, one worker {one:.2f} µs: {times:.2f}", "1.6 x", times <= 1.6))  # fmt: skip
             rates = found[f"{key} rate two"], found[f"{key} rate one"]
-            rows.append((f"the same, messages per second; broker and load share {os.cpu_count()} cores",
-                         f"{rates[0]:,.0f}, one worker {rates[1]:,.0f}: "
-                         f"{ratio(f'{key} rate two', f'{key} rate one'):.2f}", "", None))
+            rows.append(
+                (
+                    f"the same, messages per second; broker and load share {os.cpu_count()} cores",
+                    f"{rates[0]:,.0f}, one worker {rates[1]:,.0f}: {ratio(f'{key} rate two', f'{key} rate one'):.2f}",
+                    "",
+                    None,
+                )
+            )
     near, far, times = found["p99 local"], found["p99 forwarded"], ratio("p99 forwarded", "p99 local")
     rows.append(("2,000 msg/s QoS 0, one at a time, to the other worker: p99",
-                 f"{figure(far)} µs, on one worker {figure(near)} µs: {times:.2f}", "3 x", times <= 3))
+                 f"{figure(far)} µs, on one worker {figure(near)} µs: {times:.2f}", "3 x", times <= 3))  # fmt: skip
     more = statistics.median(each["connect there"] - each["connect here"] for each in rounds)
-    rows.append((f"{CONNECTS:,} connects to two workers, all of which change the worker: CPU on top of when none does",
-                 f"{more:.0f} µs ({found['connect here']:.0f} µs without; to one worker {found['connect one']:.0f} µs)",
-                 "40 µs", more <= 40))
+    rows.append(
+        (
+            f"{CONNECTS:,} connects to two workers, all of which change the worker: CPU on top of when none does",
+            f"{more:.0f} µs ({found['connect here']:.0f} µs without; to one worker {found['connect one']:.0f} µs)",
+            "40 µs",
+            more <= 40,
+        )
+    )
     grown = used["full"] - used["alone"]
-    rows.append((f"memory of a worker with {PEERS} peers and {FILTERS:,} topic filters there, on top of a lone one's",
-                 f"{grown:.1f} MiB ({used['peers'] - used['alone']:.1f} without the filters)", "40 MB",
-                 grown * 1.048576 <= 40))
+    rows.append(
+        (
+            f"memory of a worker with {PEERS} peers and {FILTERS:,} topic filters there, on top of a lone one's",
+            f"{grown:.1f} MiB ({used['peers'] - used['alone']:.1f} without the filters)",
+            "40 MB",
+            grown * 1.048576 <= 40,
+        )
+    )
     return rows
 
 

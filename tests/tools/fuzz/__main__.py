@@ -23,8 +23,8 @@ from tests.tools.fuzz.targets import TARGETS
 
 FOLDER = Path("build") / "fuzz"
 PROGRESS_S = 10.0
-INPUT_S = 30                # one input takes milliseconds; who takes so long hangs
-WARM_INPUTS = 2000          # after which memory is looked at
+INPUT_S = 30  # one input takes milliseconds; who takes so long hangs
+WARM_INPUTS = 2000  # after which memory is looked at
 GROWTH_BYTES_MAX = 64 << 20
 
 
@@ -94,8 +94,10 @@ def tell_failure(target: Target, seed: int, failure: FailingInputError) -> None:
     file.write_bytes(written(failure.data, target.name))
     short = shortened(target, failure.data)
     file.write_bytes(written(short, target.name))
-    print(f"FAILED: {target.name}, seed {seed}, input {failure.number}: {len(failure.data)} bytes, "
-          f"of which {len(short)} are enough")
+    print(
+        f"FAILED: {target.name}, seed {seed}, input {failure.number}: {len(failure.data)} bytes, "
+        f"of which {len(short)} are enough"
+    )
     print(f"again:  make fuzz REPLAY={file}", flush=True)
 
 
@@ -123,7 +125,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logs.configure(Log(level="error"))
     faulthandler.enable()
-    faulthandler.register(signal.SIGALRM, chain=True)       # a hang: where, then the end
+    faulthandler.register(signal.SIGALRM, chain=True)  # a hang: where, then the end
     if arguments.replay is not None:
         sys.exit(0 if replay(arguments.replay) else 1)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)

@@ -55,9 +55,10 @@ def check(data: bytes) -> Hashable:
         answers += [chain.may_publish(principal, topic, 0, False) for topic in TOPICS]
         answers += [chain.may_read(principal, topic) for topic in TOPICS]
         answers += [int(chain.may_subscribe(principal, asked, 0)) for asked in FILTERS]
-        assert answers[-len(FILTERS):] == [int(second.may_subscribe(principal, asked, 0)) for asked in FILTERS]
+        assert answers[-len(FILTERS) :] == [int(second.may_subscribe(principal, asked, 0)) for asked in FILTERS]
         assert [second.may_read(principal, topic) for topic in TOPICS] == [
-            chain.may_read(principal, topic) for topic in TOPICS]
+            chain.may_read(principal, topic) for topic in TOPICS
+        ]
     return tuple(answers)
 
 

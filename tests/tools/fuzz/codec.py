@@ -38,7 +38,7 @@ def make(draw: random.Random) -> bytes:
     version = draw.choice(corpus.VERSIONS)
     kind = draw.choice((PacketType.PUBLISH, PacketType.PUBLISH, *ACKS))
     if draw.random() < 0.3:
-        return b"\x02" + corpus.odd(draw, kind)     # 5.0, see check
+        return b"\x02" + corpus.odd(draw, kind)  # 5.0, see check
     frame = corpus.packet(draw, version, kind)
     return bytes((version,)) + mutated_packet(draw, frame, corpus.packet(draw, version, kind))
 
@@ -84,7 +84,12 @@ def _check_publish(whole: bytes, first: int, body: bytes, version: int) -> Hasha
         assert not is_topic_name(found.topic_name), expected
         return "topic", expected.clause
     assert (found.topic_name, found.body, found.quality_of_service, found.retained, identifier) == (
-        expected.topic, expected.payload, expected.qos, expected.retain, expected.packet_identifier)
+        expected.topic,
+        expected.payload,
+        expected.qos,
+        expected.retain,
+        expected.packet_identifier,
+    )
     assert alias == expected.properties.get("topic_alias", 0)
     # What goes out again is what came in, but for the publisher's alias.
     sent = encode_message(found, version, identifier, expected.qos, expected.retain, expected.dup, now_ms=NOW_MS)
@@ -99,16 +104,17 @@ def _check_publish(whole: bytes, first: int, body: bytes, version: int) -> Hasha
 def _check_only_the_codec_refuses(packet: Publish, error: ClientError) -> None:
     """What clients may get but not send, and what the decoders in Python are lenient about."""
     allowed = (
-        "subscription_identifier" in packet.properties                            # [MQTT-3.3.4-6]
-        or error.detail == "PUBLISH ends inside its properties"                   # a length of too many bytes
-        or error.clause in ("section 2.2.2.2", "MQTT-3.3.2-14"))
+        "subscription_identifier" in packet.properties  # [MQTT-3.3.4-6]
+        or error.detail == "PUBLISH ends inside its properties"  # a length of too many bytes
+        or error.clause in ("section 2.2.2.2", "MQTT-3.3.2-14")
+    )
     assert allowed, (packet, error)
 
 
 def _check_acknowledgement(whole: bytes, first: int, body: bytes, version: int) -> Hashable:
     """The codec's reader of acknowledgements is reached through a connection that waits for none."""
     if version == 3 and first == 0x6A:
-        first = 0x62                        # 3.1 lets PUBREL be marked as sent again
+        first = 0x62  # 3.1 lets PUBREL be marked as sent again
     expected = _in_python(first, body, version)
     router = Router(Ledger())
     controller = Controller(Config(), router, Anonymous(), AllowAll())

@@ -44,28 +44,55 @@ from tests.tools.fuzz.mutate import mutated, mutated_packet
 from tests.tools.fuzz.target import Target
 
 CLIENTS = 4
-FEED, CUT, OPEN, WAIT = range(4)                            # what a step does
+FEED, CUT, OPEN, WAIT = range(4)  # what a step does
 WITNESS_TOPIC = b"witness/4f1c"
 WITNESS_FILTER = subscription(WITNESS_TOPIC, 1)
 SETTINGS: tuple[dict[str, str], ...] = (
     {},
-    {"limits.connections_max": "4", "limits.connect_bytes_max": "256", "mqtt.max_packet_size_bytes": "1024",
-     "mqtt.receive_maximum": "2", "mqtt.topic_alias_maximum": "2", "mqtt.topic_alias_maximum_out": "2",
-     "mqtt.inflight_max": "2", "mqtt.queue_messages_max": "3", "mqtt.queue_bytes_max": "1024",
-     "limits.subscriptions_per_client_max": "3", "limits.topic_levels_max": "4", "limits.topic_bytes_max": "64",
-     "limits.retained_messages_max": "3", "limits.retained_bytes_max": "2000", "limits.pending_bytes_max": "1024",
-     "limits.output_buffer_bytes_max": "4096", "limits.route_cache_max": "8",
-     "limits.control_packet_bytes_max": "512", "limits.wildcard_levels_max": "2"},
-    {"mqtt.maximum_qos": "1", "mqtt.retain_available": "false", "mqtt.wildcard_subscriptions_available": "false",
-     "mqtt.subscription_identifiers_available": "false", "mqtt.shared_subscriptions_available": "false",
-     "mqtt.empty_client_identifier": "false", "mqtt.keep_alive_max_s": "65535",
-     "mqtt.session_expiry_interval_max_s": "20", "mqtt.response_information": "r/{client_identifier}"},
-    {"mqtt.queue_qos0": "true", "mqtt.shared_subscription_strategy": "hash_topic", "limits.packet_timeout_s": "2",
-     "limits.messages_per_second_max": "50", "mqtt.inflight_max": "1"},
+    {
+        "limits.connections_max": "4",
+        "limits.connect_bytes_max": "256",
+        "mqtt.max_packet_size_bytes": "1024",
+        "mqtt.receive_maximum": "2",
+        "mqtt.topic_alias_maximum": "2",
+        "mqtt.topic_alias_maximum_out": "2",
+        "mqtt.inflight_max": "2",
+        "mqtt.queue_messages_max": "3",
+        "mqtt.queue_bytes_max": "1024",
+        "limits.subscriptions_per_client_max": "3",
+        "limits.topic_levels_max": "4",
+        "limits.topic_bytes_max": "64",
+        "limits.retained_messages_max": "3",
+        "limits.retained_bytes_max": "2000",
+        "limits.pending_bytes_max": "1024",
+        "limits.output_buffer_bytes_max": "4096",
+        "limits.route_cache_max": "8",
+        "limits.control_packet_bytes_max": "512",
+        "limits.wildcard_levels_max": "2",
+    },
+    {
+        "mqtt.maximum_qos": "1",
+        "mqtt.retain_available": "false",
+        "mqtt.wildcard_subscriptions_available": "false",
+        "mqtt.subscription_identifiers_available": "false",
+        "mqtt.shared_subscriptions_available": "false",
+        "mqtt.empty_client_identifier": "false",
+        "mqtt.keep_alive_max_s": "65535",
+        "mqtt.session_expiry_interval_max_s": "20",
+        "mqtt.response_information": "r/{client_identifier}",
+    },
+    {
+        "mqtt.queue_qos0": "true",
+        "mqtt.shared_subscription_strategy": "hash_topic",
+        "limits.packet_timeout_s": "2",
+        "limits.messages_per_second_max": "50",
+        "mqtt.inflight_max": "1",
+    },
 )
 CONFIGS: tuple[Config, ...] = tuple(
     load_config(None, {f"SHOAL_{key.upper().replace('.', '__')}": value for key, value in settings.items()}, {})
-    for settings in SETTINGS)
+    for settings in SETTINGS
+)
 # In which configuration turns are short: work and bytes of a connection's share, control packets in a turn, and how
 # many turns it takes until everything has happened.
 SHORT_TURNS: dict[int, tuple[int, int, int, int]] = {1: (1, 20, 2, 48)}
@@ -117,8 +144,8 @@ def steps(script: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield what to do, the number of the client, and the bytes; the last step may be cut short."""
     offset = 1
     while offset < len(script):
-        length = int.from_bytes(script[offset + 1:offset + 3], "big")
-        yield script[offset] >> 2 & 3, script[offset] & 3, script[offset + 3:offset + 3 + length]
+        length = int.from_bytes(script[offset + 1 : offset + 3], "big")
+        yield script[offset] >> 2 & 3, script[offset] & 3, script[offset + 3 : offset + 3 + length]
         offset += 3 + length
 
 
@@ -160,7 +187,9 @@ class Watched:
         assert connection.version == 5 or not isinstance(packet, (Disconnect, Auth)), packet
         welcome = any(isinstance(older, Connack) for older in self.received)
         assert welcome != isinstance(packet, Connack) or (isinstance(packet, Auth) and not welcome), (
-            packet, self.received)
+            packet,
+            self.received,
+        )
         self.received.append(packet)
 
     def decoded(self, first: int, body: bytes) -> Packet:
@@ -183,8 +212,13 @@ class Run:
         kind = KINDS[number // len(CONFIGS) % len(KINDS)]
         self.script = script
         self.nursery = nursery
-        self.broker = MemoryBroker(self.config, nursery, FakeLog() if kind == "logged" else None, None,
-                                   SlowAuthenticator() if kind == "slow" else QuickAuthenticator())
+        self.broker = MemoryBroker(
+            self.config,
+            nursery,
+            FakeLog() if kind == "logged" else None,
+            None,
+            SlowAuthenticator() if kind == "slow" else QuickAuthenticator(),
+        )
         self.turns = 3
         if number % len(CONFIGS) in SHORT_TURNS:
             share, share_bytes, control, self.turns = SHORT_TURNS[number % len(CONFIGS)]
@@ -197,8 +231,9 @@ class Run:
         chunks = chunk_counts()["in_use"]
         publisher, subscriber = self.connect(), self.connect()
         publisher.connection.feed_bytes(encode(Connect(4, b"witness 1", keep_alive_s=65_535), 4))
-        subscriber.connection.feed_bytes(encode(Connect(4, b"witness 2", keep_alive_s=65_535), 4)
-                                         + encode(Subscribe(1, (WITNESS_FILTER,)), 4))
+        subscriber.connection.feed_bytes(
+            encode(Connect(4, b"witness 2", keep_alive_s=65_535), 4) + encode(Subscribe(1, (WITNESS_FILTER,)), 4)
+        )
         await self.turn()
         for what, client, data in steps(self.script):
             self.play(what, client, data)
@@ -219,9 +254,15 @@ class Run:
 
     def answer(self) -> Hashable:
         """What this script was good for: the ends, the kinds of packets sent, the drops."""
-        return (frozenset(self.broker.controller.ends), frozenset(self.broker.router.ledger.dropped()),
-                frozenset((type(packet).__name__, int(getattr(packet, "reason", 0)))
-                          for watched in self.all for packet in watched.received))
+        return (
+            frozenset(self.broker.controller.ends),
+            frozenset(self.broker.router.ledger.dropped()),
+            frozenset(
+                (type(packet).__name__, int(getattr(packet, "reason", 0)))
+                for watched in self.all
+                for packet in watched.received
+            ),
+        )
 
     def connect(self) -> Watched:
         """Open one more connection."""

@@ -26,8 +26,22 @@ from tests.support.dynamic_security import TOPICS, USERS, command
 from tests.tools.fuzz.mutate import mutated
 from tests.tools.fuzz.target import Target
 
-TOKENS = (b"\\u0000", b"\\ud800", b"1e999", b"-0", b"[[[[", b'"', b"{", b"null", b"99999999999999999999", b"\xff",
-          b"%c", b"NaN", b"/", b"#")
+TOKENS = (
+    b"\\u0000",
+    b"\\ud800",
+    b"1e999",
+    b"-0",
+    b"[[[[",
+    b'"',
+    b"{",
+    b"null",
+    b"99999999999999999999",
+    b"\xff",
+    b"%c",
+    b"NaN",
+    b"/",
+    b"#",
+)
 SECRETS = ("secret one", "another")
 
 
@@ -61,8 +75,10 @@ def check(data: bytes) -> Hashable:
     draft = Draft(State(), lambda: str(next(marks)))
     answers = Commands(draft, lambda _user: []).execute(commands)
     response = response_of(answers)
-    assert not any(secret.encode() in response and f'"{secret}"'.encode() in response and secret not in _named(commands)
-                   for secret in SECRETS)
+    assert not any(
+        secret.encode() in response and f'"{secret}"'.encode() in response and secret not in _named(commands)
+        for secret in SECRETS
+    )
     stored = State()
     for kind, name, entity in draft.changes:
         if entity is not None:
@@ -79,8 +95,12 @@ def check(data: bytes) -> Hashable:
 
 def _named(commands: list[object]) -> str:
     """Everything that was said but passwords."""
-    return json.dumps([{key: value for key, value in one.items() if key != "password"} if isinstance(one, dict) else one
-                       for one in commands])
+    return json.dumps(
+        [
+            {key: value for key, value in one.items() if key != "password"} if isinstance(one, dict) else one
+            for one in commands
+        ]
+    )
 
 
 TARGET = Target("control_requests", 1500, make, check)

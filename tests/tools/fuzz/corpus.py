@@ -6,31 +6,55 @@ import random
 from typing import Any
 
 from broker.wire import packets as p
-from broker.wire.properties import (
-    TABLE,
-    Kind,
-    PacketType,
-    Property,
-    encode_properties,
-    put_binary,
-)
+from broker.wire.properties import TABLE, Kind, PacketType, Property, encode_properties, put_binary
 from broker.wire.reasons import ConnectReturn, Reason
 from router.core.varint import encode_varint
 
 VERSIONS = (3, 4, 5)
 # Few enough that packets drawn one by one meet each other.
-TOPIC_NAMES = (*(b"a",) * 3, *(b"a/b",) * 3, b"a/b/c", b"secret/a", b"/", b"a//c", b"$SYS/x", "é/ü".encode(),
-               b"a/b/c/d/e/f/g/h", b"t" * 300)
-TOPIC_FILTERS = (*TOPIC_NAMES, *(b"#",) * 3, *(b"a/#",) * 3, b"+", b"+/b", b"a/+/c", b"/+", b"$SYS/#", b"$share/g/a/#",
-                 b"$share/g/a/#", b"$share/g/+", b"$share/h/#")
+TOPIC_NAMES = (
+    *(b"a",) * 3,
+    *(b"a/b",) * 3,
+    b"a/b/c",
+    b"secret/a",
+    b"/",
+    b"a//c",
+    b"$SYS/x",
+    "é/ü".encode(),
+    b"a/b/c/d/e/f/g/h",
+    b"t" * 300,
+)
+TOPIC_FILTERS = (
+    *TOPIC_NAMES,
+    *(b"#",) * 3,
+    *(b"a/#",) * 3,
+    b"+",
+    b"+/b",
+    b"a/+/c",
+    b"/+",
+    b"$SYS/#",
+    b"$share/g/a/#",
+    b"$share/g/a/#",
+    b"$share/g/+",
+    b"$share/h/#",
+)
 IDENTIFIERS = (b"", b"c1", b"c1", b"c2", b"c2", b"c3", b"c4", "ü".encode(), b"x" * 20)
 REFUSED_IDENTIFIERS = (b"banned", b"moved", b"x" * 30)
-TEXTS = ("", "a", "text", "ü\U0001F41F", "y" * 130)
+TEXTS = ("", "a", "text", "ü\U0001f41f", "y" * 130)
 BLOBS = (b"", b"\0", b"blob", bytes(range(256)))
 INTERVALS = (0, 1, 30, 0xFFFFFFFE, 0xFFFFFFFF)
-FROM_CLIENTS = (PacketType.PUBLISH, PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP,
-                PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ, PacketType.DISCONNECT,
-                PacketType.AUTH)
+FROM_CLIENTS = (
+    PacketType.PUBLISH,
+    PacketType.PUBACK,
+    PacketType.PUBREC,
+    PacketType.PUBREL,
+    PacketType.PUBCOMP,
+    PacketType.SUBSCRIBE,
+    PacketType.UNSUBSCRIBE,
+    PacketType.PINGREQ,
+    PacketType.DISCONNECT,
+    PacketType.AUTH,
+)
 
 
 def identifier(draw: random.Random) -> int:
@@ -65,8 +89,11 @@ def properties(draw: random.Random, packet: PacketType, version: int, likely: fl
     found: dict[str, Any] = {}
     for row in TABLE:
         if packet in row.packets and draw.random() < likely:
-            found[row.name] = [_value(draw, row) for _ in range(draw.randint(1, 3))] if packet in row.repeats_in else (
-                _value(draw, row))
+            found[row.name] = (
+                [_value(draw, row) for _ in range(draw.randint(1, 3))]
+                if packet in row.repeats_in
+                else (_value(draw, row))
+            )
     return found
 
 
@@ -84,11 +111,20 @@ def connect(draw: random.Random, version: int) -> bytes:
         found.pop("authentication_data", None)
     user_name = draw.choice((*(None,) * 10, *("user",) * 7, "", "refuse me"))
     password = b"pw" if user_name is not None and draw.random() < 0.5 else None
-    return p.encode(p.Connect(
-        version, draw.choice(IDENTIFIERS if draw.random() < 0.95 else REFUSED_IDENTIFIERS), draw.random() < 0.5,
-        draw.choice((0, 0, 0, 1, 60, 65_535)),
-        will(draw, version) if draw.random() < 0.3 else None, user_name, password, found,
-        version < 5 and draw.random() < 0.1), version)
+    return p.encode(
+        p.Connect(
+            version,
+            draw.choice(IDENTIFIERS if draw.random() < 0.95 else REFUSED_IDENTIFIERS),
+            draw.random() < 0.5,
+            draw.choice((0, 0, 0, 1, 60, 65_535)),
+            will(draw, version) if draw.random() < 0.3 else None,
+            user_name,
+            password,
+            found,
+            version < 5 and draw.random() < 0.1,
+        ),
+        version,
+    )
 
 
 def packet(draw: random.Random, version: int, packet_type: PacketType) -> bytes:
@@ -102,16 +138,24 @@ def _packet(draw: random.Random, version: int, packet_type: PacketType) -> p.Pac
     found = properties(draw, packet_type, version)
     if packet_type == PacketType.PUBLISH:
         qos = draw.randrange(3)
-        found.pop("subscription_identifier", None)          # a client must not send one
+        found.pop("subscription_identifier", None)  # a client must not send one
         topic = b"" if "topic_alias" in found and draw.random() < 0.5 else draw.choice(TOPIC_NAMES)
-        return p.Publish(topic, payload(draw), qos, draw.random() < 0.2, qos > 0 and draw.random() < 0.2,
-                         identifier(draw) if qos else 0, found)
+        return p.Publish(
+            topic,
+            payload(draw),
+            qos,
+            draw.random() < 0.2,
+            qos > 0 and draw.random() < 0.2,
+            identifier(draw) if qos else 0,
+            found,
+        )
     if packet_type in p._ACKS:
         reason = draw.choice(sorted(p._ACKS[packet_type][1])) if version == 5 and draw.random() < 0.3 else 0
         return p.Ack(packet_type, identifier(draw), Reason(reason), found)
     if packet_type == PacketType.SUBSCRIBE:
-        return p.Subscribe(identifier(draw), tuple(_subscription(draw, version) for _ in range(draw.randint(1, 4))),
-                           found)
+        return p.Subscribe(
+            identifier(draw), tuple(_subscription(draw, version) for _ in range(draw.randint(1, 4))), found
+        )
     if packet_type == PacketType.UNSUBSCRIBE:
         return p.Unsubscribe(identifier(draw), tuple(draw.choices(TOPIC_FILTERS, k=draw.randint(1, 4))), found)
     if packet_type == PacketType.CONNACK:
@@ -142,14 +186,18 @@ def _subscription(draw: random.Random, version: int) -> p.Subscription:
     if version != 5:
         return p.subscription(topic_filter, draw.randrange(3))
     return p.subscription(
-        topic_filter, draw.randrange(3), no_local=draw.random() < 0.2 and not topic_filter.startswith(b"$share/"),
-        retain_as_published=draw.random() < 0.3, retain_handling=draw.randrange(3))
+        topic_filter,
+        draw.randrange(3),
+        no_local=draw.random() < 0.2 and not topic_filter.startswith(b"$share/"),
+        retain_as_published=draw.random() < 0.3,
+        retain_handling=draw.randrange(3),
+    )
 
 
 def from_client(draw: random.Random, version: int) -> bytes:
     """Return a valid packet of a kind that clients send after CONNECT, PUBLISH more often than others."""
     kinds = FROM_CLIENTS[:-1] if version < 5 else FROM_CLIENTS
-    weights = (8, 2, 2, 3, 2, 5, 2, 1, 1, 1)[:len(kinds)]
+    weights = (8, 2, 2, 3, 2, 5, 2, 1, 1, 1)[: len(kinds)]
     return packet(draw, version, draw.choices(kinds, weights)[0])
 
 

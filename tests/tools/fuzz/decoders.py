@@ -16,10 +16,10 @@ from tests.tools.fuzz import corpus
 from tests.tools.fuzz.mutate import mutated, mutated_packet
 from tests.tools.fuzz.target import Target
 
-LONG_NUMBER = re.compile(rb"[\x80-\xff]\0")                # a variable byte integer of more bytes than it takes
-LEFT_OUT = re.compile(LONG_NUMBER.pattern + rb"|\x18\0\0\0\0")      # or a will delay interval of 0
-SHORT_FORMS = (Ack, Auth, Disconnect)                       # what says nothing may be left out of these
-PROPERTIES_ALONE = 0x80                                     # in the first byte: not a frame, a block of properties
+LONG_NUMBER = re.compile(rb"[\x80-\xff]\0")  # a variable byte integer of more bytes than it takes
+LEFT_OUT = re.compile(LONG_NUMBER.pattern + rb"|\x18\0\0\0\0")  # or a will delay interval of 0
+SHORT_FORMS = (Ack, Auth, Disconnect)  # what says nothing may be left out of these
+PROPERTIES_ALONE = 0x80  # in the first byte: not a frame, a block of properties
 
 
 def make(draw: random.Random) -> bytes:
@@ -32,7 +32,7 @@ def make(draw: random.Random) -> bytes:
             block = mutated(draw, block, corpus.odd_block(draw, packet_type))
         return bytes((PROPERTIES_ALONE | packet_type,)) + block
     if draw.random() < 0.3:
-        return b"\x02" + corpus.odd(draw)           # 5.0, see check
+        return b"\x02" + corpus.odd(draw)  # 5.0, see check
     frame = corpus.any_packet(draw, version)
     return bytes((version,)) + mutated_packet(draw, frame, corpus.any_packet(draw, version))
 
@@ -79,7 +79,7 @@ def _check_frames(stream: bytes, version: int) -> Hashable:
             packet = decode(*frame, version)
         except ClientError as error:
             return _fault(error, frame[0] == 0x10), frozenset(answer)
-        own = getattr(packet, "version", version)           # a CONNECT brings its own
+        own = getattr(packet, "version", version)  # a CONNECT brings its own
         again = next_frame(bytearray(encode(packet, own)))
         assert again is not None
         assert decode(*again, own) == packet

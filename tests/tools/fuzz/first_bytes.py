@@ -24,7 +24,8 @@ from tests.tools.fuzz.target import Target
 
 CLIENT_HELLO = bytes.fromhex(
     "16030100c8010000c40303" + "5a" * 32 + "20" + "a5" * 32 + "0022130113031302c02bc02fcca9cca8c02cc030c00ac009c013"
-    "c014009c009d002f00350100005900000010000e00000b6578616d706c652e6f7267")
+    "c014009c009d002f00350100005900000010000e00000b6578616d706c652e6f7267"
+)
 METHODS = (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"TRACE")
 OTHERS = (
     CLIENT_HELLO,
@@ -32,7 +33,11 @@ OTHERS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"PROXY TCP4 192.0.2.1 192.0.2.2 1 1883\r\n",
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + b"\1" * 12,
-    b"SSH-2.0-OpenSSH_9.6\r\n", b"EHLO example.org\r\n", b"\x80\x2e\x01\x03\x01", b"*1\r\n$4\r\nPING\r\n", b"\0" * 40,
+    b"SSH-2.0-OpenSSH_9.6\r\n",
+    b"EHLO example.org\r\n",
+    b"\x80\x2e\x01\x03\x01",
+    b"*1\r\n$4\r\nPING\r\n",
+    b"\0" * 40,
 )
 
 
@@ -79,11 +84,11 @@ def check(data: bytes) -> Hashable:
     data = data[:300]
     reason, told = outcome([data])
     if data[:1] and data[0] >> 4 == 1 and data[:2] != b"\x16\x03":
-        return "connect"                    # the connection target's business
+        return "connect"  # the connection target's business
     expected = expected_end(data)
     assert reason == expected, (reason, expected)
     assert told == (OTHER_PROTOCOLS.get(expected, b"") if expected is not None else b"")
-    assert outcome([data[i:i + 1] for i in range(len(data))]) == (reason, told)
+    assert outcome([data[i : i + 1] for i in range(len(data))]) == (reason, told)
     return reason, data[:1]
 
 

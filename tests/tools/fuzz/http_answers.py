@@ -15,17 +15,24 @@ from tests.tools.fuzz.mutate import mutated
 from tests.tools.fuzz.target import Target
 
 RESULTS = ("allow", "deny", "ignore", "ok", "next", {"error": "x"}, True, None, "", 5, ["allow"])
-MORE = {"user_name": ("ann", "", 5, "a\\0", "x" * 70_000, None), "superuser": (True, "yes", None),
-        "is_superuser": (True, 1), "groups": (["a"], "a", [5]),
-        "expires_at": (5, 1e300, -1, "x", None), "expire_at": (5, 1e300, -1, "x")}
+MORE = {
+    "user_name": ("ann", "", 5, "a\\0", "x" * 70_000, None),
+    "superuser": (True, "yes", None),
+    "is_superuser": (True, 1),
+    "groups": (["a"], "a", [5]),
+    "expires_at": (5, 1e300, -1, "x", None),
+    "expire_at": (5, 1e300, -1, "x"),
+}
 BODIES = (b"allow", b"allow a b", b"deny", b"", b"ok", b"[" * 5000, b"\xff", b"refused")
 CONTROLS = (b"", b"max-age=5", b"no-store", b"max-age=5, stale-if-error=7", b"max-age=99999999999")
 
 
 def make(draw: random.Random) -> bytes:
     """Return an answer of one of the contracts, mutated or not."""
-    said = {"result": draw.choice(RESULTS), **{
-        name: draw.choice(values) for name, values in MORE.items() if draw.random() < 0.2}}
+    said = {
+        "result": draw.choice(RESULTS),
+        **{name: draw.choice(values) for name, values in MORE.items() if draw.random() < 0.2},
+    }
     body = draw.choice(BODIES) if draw.random() < 0.3 else json.dumps(said).encode()
     body = mutated(draw, body) if draw.random() < 0.4 else body
     status = draw.choice((b"200", b"204", b"403", b"500", b"302", b"429"))
@@ -50,8 +57,13 @@ def check(data: bytes) -> Hashable:
     assert verdict.user_name != ""
     assert verdict.expires_at_s is None or 0 <= verdict.expires_at_s < 1 << 40
     if verdict.result == ALLOW:
-        assert body[:5] == b"allow" or b"allow" in body or b"ok" in body or answer.status == 204 or (
-            name == "mosquitto-go-auth" and answer.status == 200)
+        assert (
+            body[:5] == b"allow"
+            or b"allow" in body
+            or b"ok" in body
+            or answer.status == 204
+            or (name == "mosquitto-go-auth" and answer.status == 200)
+        )
     return verdict.result, verdict.superuser, len(verdict.groups), verdict.user_name is None
 
 

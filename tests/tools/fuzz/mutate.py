@@ -9,11 +9,29 @@ from router.core.varint import encode_varint
 
 INTERESTING = (0x00, 0x01, 0x02, 0x0F, 0x10, 0x23, 0x26, 0x2B, 0x2F, 0x7F, 0x80, 0xC0, 0xED, 0xF4, 0xFF)
 TOKENS = (
-    b"#", b"+", b"/", b"$share/", b"$SYS/", b"\0", b"\xed\xa0\x80", b"\xc0\x80", b"\xef\xbb\xbf", b"\xff\xff",
-    b"\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x01", b"\0\0", b"\0\x04MQTT\x05", b"\0\x04MQTT\x04", b"\0\x06MQIsdp\x03",
-    b"\x23\0\x01", b"\x26\0\x01a\0\x01b", b"\x0b\x01", b"\x02\0\0\0\0", b"\x11\xff\xff\xff\xff",
+    b"#",
+    b"+",
+    b"/",
+    b"$share/",
+    b"$SYS/",
+    b"\0",
+    b"\xed\xa0\x80",
+    b"\xc0\x80",
+    b"\xef\xbb\xbf",
+    b"\xff\xff",
+    b"\xff\xff\xff\x7f",
+    b"\x80\x80\x80\x80\x01",
+    b"\0\0",
+    b"\0\x04MQTT\x05",
+    b"\0\x04MQTT\x04",
+    b"\0\x06MQIsdp\x03",
+    b"\x23\0\x01",
+    b"\x26\0\x01a\0\x01b",
+    b"\x0b\x01",
+    b"\x02\0\0\0\0",
+    b"\x11\xff\xff\xff\xff",
 )
-LARGEST = 20_000            # bytes of one mutated input: what is longer finds no more and takes longer
+LARGEST = 20_000  # bytes of one mutated input: what is longer finds no more and takes longer
 
 
 def flip(draw: random.Random, data: bytearray, other: bytes) -> None:
@@ -28,13 +46,13 @@ def set_byte(draw: random.Random, data: bytearray, other: bytes) -> None:
 
 def cut(draw: random.Random, data: bytearray, other: bytes) -> None:
     """Cut the end off."""
-    del data[draw.randrange(len(data) + 1):]
+    del data[draw.randrange(len(data) + 1) :]
 
 
 def drop(draw: random.Random, data: bytearray, other: bytes) -> None:
     """Take some bytes out."""
     start = draw.randrange(len(data))
-    del data[start:start + draw.choice((1, 1, 2, 3, 8, 50))]
+    del data[start : start + draw.choice((1, 1, 2, 3, 8, 50))]
 
 
 def insert(draw: random.Random, data: bytearray, other: bytes) -> None:
@@ -46,14 +64,14 @@ def insert(draw: random.Random, data: bytearray, other: bytes) -> None:
 def repeat(draw: random.Random, data: bytearray, other: bytes) -> None:
     """Repeat a stretch some times."""
     start = draw.randrange(len(data))
-    stretch = data[start:start + draw.choice((1, 2, 5, 20, 200))]
+    stretch = data[start : start + draw.choice((1, 2, 5, 20, 200))]
     data[start:start] = stretch * draw.choice((1, 1, 2, 10, 100))
 
 
 def splice(draw: random.Random, data: bytearray, other: bytes) -> None:
     """Go on with the end of another input."""
     if other:
-        data[draw.randrange(len(data) + 1):] = other[draw.randrange(len(other)):]
+        data[draw.randrange(len(data) + 1) :] = other[draw.randrange(len(other)) :]
 
 
 def change_length(draw: random.Random, data: bytearray, other: bytes) -> None:
@@ -61,10 +79,10 @@ def change_length(draw: random.Random, data: bytearray, other: bytes) -> None:
     if len(data) < 2:
         return
     at = draw.randrange(len(data) - 1)
-    length = int.from_bytes(data[at:at + 2], "big")
+    length = int.from_bytes(data[at : at + 2], "big")
     left = len(data) - at - 2
     changed = draw.choice((length + 1, length - 1, 0, 0xFFFF, left, left + 1, max(left - 1, 0)))
-    data[at:at + 2] = (changed & 0xFFFF).to_bytes(2, "big")
+    data[at : at + 2] = (changed & 0xFFFF).to_bytes(2, "big")
 
 
 def change_varint(draw: random.Random, data: bytearray, other: bytes) -> None:
@@ -72,11 +90,23 @@ def change_varint(draw: random.Random, data: bytearray, other: bytes) -> None:
     at = draw.randrange(len(data))
     left = len(data) - at - 1
     value = draw.choice((left, left + 1, max(left - 1, 0), 0, 127, 128, 16_384, 268_435_455))
-    data[at:at + 1] = encode_varint(value)
+    data[at : at + 1] = encode_varint(value)
 
 
 MUTATIONS: Sequence[Callable[[random.Random, bytearray, bytes], None]] = (
-    flip, flip, set_byte, set_byte, cut, drop, insert, repeat, splice, change_length, change_length, change_varint)
+    flip,
+    flip,
+    set_byte,
+    set_byte,
+    cut,
+    drop,
+    insert,
+    repeat,
+    splice,
+    change_length,
+    change_length,
+    change_varint,
+)
 
 
 def mutated(draw: random.Random, data: bytes, other: bytes = b"") -> bytes:
@@ -93,7 +123,7 @@ def body_of(frame: bytes) -> bytes:
     end = 1
     while frame[end] >= 0x80:
         end += 1
-    return frame[end + 1:]
+    return frame[end + 1 :]
 
 
 def mutated_packet(draw: random.Random, frame: bytes, other: bytes) -> bytes:

@@ -41,7 +41,7 @@ from router.sessions.ledger import Ledger
 from tests.support.doubles import FakeLog
 from tests.tools.fuzz.target import Target
 
-CONNECT, CUT, DISCONNECT, TURN, SYNC, WAIT, KICK, CRASH = range(8)       # what a step does
+CONNECT, CUT, DISCONNECT, TURN, SYNC, WAIT, KICK, CRASH = range(8)  # what a step does
 WEIGHTS = (10, 2, 3, 6, 5, 1, 1, 1)
 STEP_BYTES = 4
 CLIENTS = 6
@@ -67,7 +67,7 @@ def make(draw: random.Random) -> bytes:
 def steps(script: bytes) -> Iterator[tuple[int, int, int, int]]:
     """Yield what to do, the number of the client, and two bytes of flags."""
     for offset in range(0, len(script) - STEP_BYTES + 1, STEP_BYTES):
-        what, client, first, second = script[offset:offset + STEP_BYTES]
+        what, client, first, second = script[offset : offset + STEP_BYTES]
         yield what % 8, client % CLIENTS, first, second
 
 
@@ -92,9 +92,9 @@ class Client:
     identifier: bytes
     buffer: bytearray = field(default_factory=bytearray)
     received: list[Packet] = field(default_factory=list)
-    present: bool | None = None          # what its CONNACK has to say; None: its CONNECT has not been dealt with
+    present: bool | None = None  # what its CONNACK has to say; None: its CONNECT has not been dealt with
     taken_over: bool = False
-    left: bool = False                   # it went, or was sent away: what it hears before does not matter
+    left: bool = False  # it went, or was sent away: what it hears before does not matter
 
     def read(self) -> None:
         """Take what came."""
@@ -172,7 +172,7 @@ class Run:
         self.model = Model()
         self.clients: list[Client | None] = [None] * CLIENTS
         self.all: list[Client] = []
-        self.fed: list[tuple[Client, Any]] = []          # what the next turn deals with, in order
+        self.fed: list[tuple[Client, Any]] = []  # what the next turn deals with, in order
         self.wills = 0
         self.did: Counter[str] = Counter()
         self.witness = Client(self.hub.connect(), 4, b"witness")
@@ -257,8 +257,10 @@ class Run:
     def hear(self, client: Client) -> None:
         """A connection ends by what others do: a DISCONNECT that has come, dealt with or not, discards the will."""
         if self.model.holds(client) and any(
-                isinstance(packet, Disconnect) and packet.reason == Reason.SUCCESS
-                for other, packet in self.fed if other is client):
+            isinstance(packet, Disconnect) and packet.reason == Reason.SUCCESS
+            for other, packet in self.fed
+            if other is client
+        ):
             self.model.kept[client.identifier].will = None
 
     def disconnect(self, client: Client, first: int, second: int) -> None:
@@ -313,7 +315,7 @@ class Run:
         """What a DISCONNECT means (3.14)."""
         kept = self.model.kept[client.identifier]
         expiry_s = packet.properties.get("session_expiry_interval")
-        if not (expiry_s and kept.expiry_s == 0):        # else an error of the client's: its will stays
+        if not (expiry_s and kept.expiry_s == 0):  # else an error of the client's: its will stays
             if expiry_s is not None:
                 kept.expiry_s = expiry_s
             if packet.reason == Reason.SUCCESS:
@@ -332,7 +334,9 @@ class Run:
         router, model = self.router, self.model
         kept = {identifier: kept.expiry_s for identifier, kept in model.kept.items()}
         assert {session.client_identifier: session.expiry_interval_s for session in router.sessions.values()} == {
-            **kept, b"witness": 0}
+            **kept,
+            b"witness": 0,
+        }
         opened = [client for client in self.all if client.connection.is_open]
         handshake = self.controller.handshake
         assert handshake.open_connections == len(opened) + len(handshake.openings) + 1
@@ -364,7 +368,8 @@ class Run:
                 self.did["taken over"] += 1
                 assert client.connection.close_reason == CloseReason.TAKEN_OVER
                 assert [packet.reason for packet in client.received[1:] if isinstance(packet, Disconnect)] == (
-                    [Reason.SESSION_TAKEN_OVER] if client.version == 5 else [])
+                    [Reason.SESSION_TAKEN_OVER] if client.version == 5 else []
+                )
             else:
                 assert client.connection.is_open, client.connection.close_reason
                 assert self.model.holds(client), client.identifier
@@ -388,7 +393,9 @@ class Run:
                 assert (session.will[1] if session.will else None) == kept.will, identifier
             else:
                 assert session is None or session.expiry_interval_s == 0, (
-                    identifier, "was told that its session is gone, and a start would find it")
+                    identifier,
+                    "was told that its session is gone, and a start would find it",
+                )
         self.did["recovered"] += 1
 
 

@@ -15,9 +15,12 @@ from tests.tools.fuzz.target import Target
 
 SALT, LONG = b"AQEBAQEBAQEBAQEB", b"AQEB" * 21 + b"AQ"
 HASHES = (
-    b"$6$" + SALT + b"$" + LONG + b"==", b"$7$101$" + SALT + b"$" + LONG + b"==",
-    b"$7$1000$" + LONG + b"==$" + LONG + b"==", b"$argon2id$v=19$m=47104,t=1,p=1$" + LONG + b"$" + LONG,
-    b"$argon2id$v=19$m=8,t=1,p=1$AQEBAQEBAQEBAQEBAQEBAQ$" + LONG)
+    b"$6$" + SALT + b"$" + LONG + b"==",
+    b"$7$101$" + SALT + b"$" + LONG + b"==",
+    b"$7$1000$" + LONG + b"==$" + LONG + b"==",
+    b"$argon2id$v=19$m=47104,t=1,p=1$" + LONG + b"$" + LONG,
+    b"$argon2id$v=19$m=8,t=1,p=1$AQEBAQEBAQEBAQEBAQEBAQ$" + LONG,
+)
 NAMES = (b"ann", b"bob", b"zo\xc3\xab", b"a b", b"#c", b"\xff", b"", b"d" * 300)
 LINES = (b"# a comment", b"", b"  ", b"no colon", b"#ann:$6$x", b"\t", b"plain:secretsecret")
 TOKENS = (b":", b"$", b"\r", b"\n", b"\0", b"=", b"$7$", b"$6$", b"$argon2id$v=19$", b"m=", b",t=0", b"99999999999")

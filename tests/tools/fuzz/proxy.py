@@ -36,8 +36,11 @@ from tests.tools.fuzz.target import Target
 PEER = "10.0.0.1:5000"
 PROXIES = Proxies(("10.0.0.0/8",), is_unix=False)
 LINES = (
-    b"PROXY TCP4 192.0.2.7 192.0.2.1 51234 1883\r\n", b"PROXY TCP6 2001:db8::7 ::1 51234 1883\r\n",
-    b"PROXY UNKNOWN\r\n", b"PROXY UNKNOWN anything at all\r\n")
+    b"PROXY TCP4 192.0.2.7 192.0.2.1 51234 1883\r\n",
+    b"PROXY TCP6 2001:db8::7 ::1 51234 1883\r\n",
+    b"PROXY UNKNOWN\r\n",
+    b"PROXY UNKNOWN anything at all\r\n",
+)
 BLOCKS = ((TCP4, FOUR), (TCP6, SIX), (UNIX_STREAM, addresses("/run/a", "/run/b")), (UNSPEC, b""), (0x12, FOUR))
 SIZES = (1, 2, 3, 16)
 
@@ -48,10 +51,20 @@ def make(draw: random.Random) -> bytes:
         data = draw.choice(LINES)
     else:
         family, block = draw.choice(BLOCKS)
-        tlvs = (tlv(NOOP, b"\0" * 3), tlv(AUTHORITY, b"example.org"), tlv(UNIQUE_ID, draw.randbytes(4)),
-                tlv(0xEE, b"x"), ssl(draw.randrange(8), draw.choice((0, 0, 1)), cn=draw.choice((None, b"cn", b"\xff"))))
-        data = v2(block, *draw.sample(tlvs, draw.randrange(4)), family=family, command=draw.choice((0, 1, 1, 1)),
-                  checked=draw.random() < 0.4)
+        tlvs = (
+            tlv(NOOP, b"\0" * 3),
+            tlv(AUTHORITY, b"example.org"),
+            tlv(UNIQUE_ID, draw.randbytes(4)),
+            tlv(0xEE, b"x"),
+            ssl(draw.randrange(8), draw.choice((0, 0, 1)), cn=draw.choice((None, b"cn", b"\xff"))),
+        )
+        data = v2(
+            block,
+            *draw.sample(tlvs, draw.randrange(4)),
+            family=family,
+            command=draw.choice((0, 1, 1, 1)),
+            checked=draw.random() < 0.4,
+        )
     return (mutated(draw, data) if draw.random() < 0.8 else data) + draw.choice((b"", b"\x10\x0c", b"\x16\x03\x01"))
 
 

@@ -20,10 +20,38 @@ from tests.tools.fuzz.mutate import mutated
 from tests.tools.fuzz.target import Target
 
 TOPICS = ("#", "a/+", "$a/#", "a#", "${clientid}/b", "${username}", "${x}", "", "é", "eq a/#")
-VALUES = ('"all"', '"publish"', '["share", "replay"]', '"ann"', "[]", "true", "3", '"10.0.0.0/8"', '"22:00-06:00"',
-          '["mon"]', '{cn = "x"}', '[0, 2]', '"tcp://here:1"')
-KEYS = ("allow", "deny", "users", "anonymous", "client_ids", "groups", "networks", "listeners", "certificate", "qos",
-        "retain", "hours", "days", "name", "other")
+VALUES = (
+    '"all"',
+    '"publish"',
+    '["share", "replay"]',
+    '"ann"',
+    "[]",
+    "true",
+    "3",
+    '"10.0.0.0/8"',
+    '"22:00-06:00"',
+    '["mon"]',
+    '{cn = "x"}',
+    "[0, 2]",
+    '"tcp://here:1"',
+)
+KEYS = (
+    "allow",
+    "deny",
+    "users",
+    "anonymous",
+    "client_ids",
+    "groups",
+    "networks",
+    "listeners",
+    "certificate",
+    "qos",
+    "retain",
+    "hours",
+    "days",
+    "name",
+    "other",
+)
 NAMES = (b"a", b"a/b", b"$a/x", b"c1/b")
 FILTERS = (b"#", b"a/+", b"c1/#")
 
@@ -38,9 +66,14 @@ def make(draw: random.Random) -> bytes:
             tables.append("[[rule]]\n" + "\n".join(lines))
         data = b"r" + "\n".join(tables).encode()
     else:
-        rule = {"permission": draw.choice(("allow", "deny")), "action": draw.choice(("pub", "subscribe", "all")),
-                "topic": draw.choice(TOPICS), "qos": draw.choice((None, 0, [1, 2], "0,1", 5)),
-                "retain": draw.choice((None, True, "0", [])), "ipaddr": draw.choice((None, "10.0.0.0/8", "x"))}
+        rule = {
+            "permission": draw.choice(("allow", "deny")),
+            "action": draw.choice(("pub", "subscribe", "all")),
+            "topic": draw.choice(TOPICS),
+            "qos": draw.choice((None, 0, [1, 2], "0,1", 5)),
+            "retain": draw.choice((None, True, "0", [])),
+            "ipaddr": draw.choice((None, "10.0.0.0/8", "x")),
+        }
         claim = draw.choice(([rule], [rule, rule], {"pub": [draw.choice(TOPICS)], "all": ["a"]}, [], {}))
         data = json.dumps(claim).encode()
     return mutated(draw, data) if draw.random() < 0.3 else data
@@ -60,7 +93,7 @@ def check(data: bytes) -> Hashable:
         chain = RuleChain([RuleSet(lines.rules, lines)], decides_by_qos=True)
     else:
         try:
-            claim = json.loads(data)             # as libraries of tokens read it
+            claim = json.loads(data)  # as libraries of tokens read it
             principal = msgspec.structs.replace(principal, rules=TokenRules(claim))
         except TokenRulesError as error:
             str(error).encode()

@@ -85,7 +85,7 @@ def shortened(target: Target, data: bytes, tries: int = 3000) -> bytes:
         start = 0
         while start < len(data) and tries:
             tries -= 1
-            shorter = data[:start] + data[start + size:]
+            shorter = data[:start] + data[start + size :]
             try:
                 target.check(shorter)
             except Exception:
@@ -109,4 +109,4 @@ def read(file: Path) -> tuple[str, bytes]:
     first, _, data = file.read_bytes().partition(b"\n")
     if not first.startswith(MAGIC):
         raise ValueError(f"{file} does not begin with {MAGIC.decode()!r}")
-    return first[len(MAGIC):].decode(), data
+    return first[len(MAGIC) :].decode(), data

@@ -23,7 +23,28 @@ from tests.tools.fuzz import (
     websocket_frames,
 )
 
-TARGETS = {module.TARGET.name: module.TARGET for module in (
-    connection, decoders, codec, topics, first_bytes, openings, configuration, tls_sealed,
-    websocket_frames, upgrades, proxy, tls_records, websocket_answers, tls_answers, password_file,
-    control_requests, tokens, acl_file, http_answers, rules)}
+TARGETS = {
+    module.TARGET.name: module.TARGET
+    for module in (
+        connection,
+        decoders,
+        codec,
+        topics,
+        first_bytes,
+        openings,
+        configuration,
+        tls_sealed,
+        websocket_frames,
+        upgrades,
+        proxy,
+        tls_records,
+        websocket_answers,
+        tls_answers,
+        password_file,
+        control_requests,
+        tokens,
+        acl_file,
+        http_answers,
+        rules,
+    )
+}

@@ -60,8 +60,12 @@ def test_a_file_holds_an_input_that_can_be_replayed(tmp_path: Path) -> None:
     file = tmp_path / "input"
     file.write_bytes(written(data, "connection"))
     assert read(file) == ("connection", data)
-    done = subprocess.run([sys.executable, "-m", "tests.tools.fuzz", "--replay", str(file)], cwd=ROOT,
-                          capture_output=True,
-                          text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tools.fuzz", "--replay", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "connection held" in done.stdout

@@ -24,7 +24,9 @@ def make(draw: random.Random) -> bytes:
     """Return some changes."""
     return b"".join(
         draw.choice((draw.randrange(12), draw.randrange(300), draw.randrange(25_000))).to_bytes(2, "big")
-        + draw.randbytes(2) for _ in range(draw.choice((0, 1, 1, 2, 5))))
+        + draw.randbytes(2)
+        for _ in range(draw.choice((0, 1, 1, 2, 5)))
+    )
 
 
 def check(script: bytes) -> Hashable:
@@ -56,13 +58,13 @@ def _changed(data: bytes, script: bytes, passed: int) -> bytes:
     """Return the bytes with the changes that are for them: each is of one byte, or takes some out, or puts some in."""
     result = bytearray(data)
     for at in range(0, len(script) - 3, 4):
-        where = int.from_bytes(script[at:at + 2], "big") - passed
+        where = int.from_bytes(script[at : at + 2], "big") - passed
         how, what = script[at + 2] % 4, script[at + 3]
         if 0 <= where < len(result):
             if how <= 1:
                 result[where] ^= what
             elif how == 2:
-                del result[where:where + what]
+                del result[where : where + what]
             else:
                 result[where:where] = bytes((what,))
     return bytes(result)

@@ -20,15 +20,23 @@ from tests.support.certificates import certificates
 from tests.tools.fuzz.target import Target
 
 SCRIPT_BYTES = 8
-FLIGHTS = 6                      # of the client: two make the handshake
+FLIGHTS = 6  # of the client: two make the handshake
 CHANGED_FLIGHTS = 4
 KINDS = ("nothing", "flip", "insert", "cut", "replace", "only")
 OPENING_BYTES_MAX = 16_384
 PLAIN = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00"
 REASONS = {reason for reason in CloseReason if reason.startswith("tls_")} | {CloseReason.PLAIN_ON_TLS_PORT}
 TOKENS = (
-    b"\x16\x03\x01\x00\x05hello", b"\x15\x03\x03\x00\x02\x02\x28", b"\x14\x03\x03\x00\x01\x01", b"\x17\x03\x03\x00\x00",
-    b"\x17\x03\x03\x48\x00" + b"x" * 100, b"GET / HTTP/1.1\r\n\r\n", PLAIN, b"\x80\x2e\x01", b"\xff" * 40)
+    b"\x16\x03\x01\x00\x05hello",
+    b"\x15\x03\x03\x00\x02\x02\x28",
+    b"\x14\x03\x03\x00\x01\x01",
+    b"\x17\x03\x03\x00\x00",
+    b"\x17\x03\x03\x48\x00" + b"x" * 100,
+    b"GET / HTTP/1.1\r\n\r\n",
+    PLAIN,
+    b"\x80\x2e\x01",
+    b"\xff" * 40,
+)
 
 _CONTEXTS: list[TlsContext] = []
 
@@ -44,8 +52,15 @@ def context_of() -> TlsContext:
 def make(draw: random.Random) -> bytes:
     """Return a script, and what it puts in."""
     put = draw.choice(TOKENS) if draw.random() < 0.6 else draw.randbytes(draw.randrange(1, 60))
-    script = (draw.randrange(CHANGED_FLIGHTS), draw.randrange(len(KINDS)), *draw.randbytes(2),
-              draw.choice((1, 1, 7, 100, 255)), draw.randrange(4), draw.randrange(256), 0)
+    script = (
+        draw.randrange(CHANGED_FLIGHTS),
+        draw.randrange(len(KINDS)),
+        *draw.randbytes(2),
+        draw.choice((1, 1, 7, 100, 255)),
+        draw.randrange(4),
+        draw.randrange(256),
+        0,
+    )
     return bytes(script) + put
 
 
@@ -61,7 +76,7 @@ def check(data: bytes) -> Hashable:
         if number == flight % CHANGED_FLIGHTS:
             said = changed(said, change % len(KINDS), high << 8 | low, value, put)
         for start in range(0, len(said), max(size, 1)):
-            plain, error = stack.feed(said[start:start + max(size, 1)])
+            plain, error = stack.feed(said[start : start + max(size, 1)])
             passed += plain
             if error is not None:
                 assert isinstance(error, ClientError), error
@@ -84,7 +99,7 @@ def changed(said: bytes, change: int, place: int, value: int, put: bytes) -> byt
     at = place % (len(said) + 1)
     if KINDS[change] == "flip" and said:
         at = min(at, len(said) - 1)
-        return said[:at] + bytes((said[at] ^ (value or 1),)) + said[at + 1:]
+        return said[:at] + bytes((said[at] ^ (value or 1),)) + said[at + 1 :]
     if KINDS[change] == "insert":
         return said[:at] + put + said[at:]
     if KINDS[change] == "cut":

@@ -24,8 +24,22 @@ BODY_MAX = CONTENT_MAX + 256
 TAG = 16
 KEY_UPDATE = 24
 CLOSE_NOTIFY, USER_CANCELED = 0, 90
-LENGTHS = (0, 1, 2, 15, 16, 100, 1023, 1024, 1025, CONTENT_MAX - 1, CONTENT_MAX, CONTENT_MAX + 1, CONTENT_MAX + 255,
-           CONTENT_MAX + 256)
+LENGTHS = (
+    0,
+    1,
+    2,
+    15,
+    16,
+    100,
+    1023,
+    1024,
+    1025,
+    CONTENT_MAX - 1,
+    CONTENT_MAX,
+    CONTENT_MAX + 1,
+    CONTENT_MAX + 255,
+    CONTENT_MAX + 256,
+)
 WRONG = CloseReason.TLS_RECORD_WRONG
 
 
@@ -33,8 +47,11 @@ def make(draw: random.Random) -> bytes:
     """Return some orders, mostly such that it goes on behind them."""
     orders = bytes((draw.choice((0, 0, 1, 5, 64, 255)),))
     for _ in range(draw.randrange(1, 10)):
-        order = ORDERS.index(draw.choice(("data", "update", "answer"))) if draw.random() < 0.6 else draw.randrange(
-            len(ORDERS))
+        order = (
+            ORDERS.index(draw.choice(("data", "update", "answer")))
+            if draw.random() < 0.6
+            else draw.randrange(len(ORDERS))
+        )
         values = (draw.randrange(256), draw.choice((0, 0, 1, 2, 24, 90, draw.randrange(256))), draw.randrange(256))
         orders += bytes((order, *values))
     return orders
@@ -53,8 +70,8 @@ class Expected:
         self.passed = b""
         self.ended = False
         self.close: CloseReason | None = None
-        self.updates = 0                     # of the client's key
-        self._message = b""                  # a handshake message, as far as it has come
+        self.updates = 0  # of the client's key
+        self._message = b""  # a handshake message, as far as it has come
 
     def take(self, inner: bytes) -> None:
         """Take the plain text of a record, with its type and padding."""
@@ -93,8 +110,8 @@ class Hostile:
     def __init__(self, layers: Layers) -> None:
         self._layers = layers
         self._end = RecordsEnd(layers)
-        self._end.received.open(layers.take_raw())       # the ticket
-        self._updates = 0                # of the key that it seals with
+        self._end.received.open(layers.take_raw())  # the ticket
+        self._updates = 0  # of the key that it seals with
         self.expected = Expected()
 
     def said(self, order: str, first: int, second: int, third: int) -> bytes:
@@ -102,9 +119,9 @@ class Hostile:
         if order == "data":
             return self._sealed(bytes(index % 251 for index in range(LENGTHS[first % len(LENGTHS)])), DATA, third)
         if order == "alert":
-            return self._sealed(bytes((first, second, 0, 0))[:third % 4 or 2], ALERT)
+            return self._sealed(bytes((first, second, 0, 0))[: third % 4 or 2], ALERT)
         if order == "handshake":
-            return self._sealed(bytes((KEY_UPDATE if first % 2 else first, 0, 0, 1, second))[:third % 7], HANDSHAKE)
+            return self._sealed(bytes((KEY_UPDATE if first % 2 else first, 0, 0, 1, second))[: third % 7], HANDSHAKE)
         if order == "kind":
             return self._sealed(bytes(second), first)
         if order == "no type":
@@ -113,7 +130,7 @@ class Hostile:
             record = self._sealed(bytes(first), DATA, takes=False)
             at = 5 + (second << 8 | third) % (len(record) - 5)
             self._fails()
-            return record[:at] + bytes((record[at] ^ 0x40,)) + record[at + 1:]
+            return record[:at] + bytes((record[at] ^ 0x40,)) + record[at + 1 :]
         if order == "plain":
             self._fails()
             return bytes((first if first != DATA else ALERT, 3, 3, second, third)) + bytes(second << 8 | third)
@@ -150,7 +167,7 @@ class Hostile:
         """Hear why the connection ends: by a fatal alert, if it is the client's fault."""
         heard = self._end.received.open(self._layers.take_raw())
         if self.expected.close is WRONG:
-            (kind, alert), = heard
+            ((kind, alert),) = heard
             assert (kind, alert[0], len(alert)) == (ALERT, 2, 2)
         else:
             assert heard == []
@@ -164,10 +181,10 @@ def check(data: bytes) -> Hashable:
     expected = client.expected
     passed, close = b"", None
     for at in range(1, len(data) - 3, 4):
-        said = client.said(ORDERS[data[at] % len(ORDERS)], *data[at + 1:at + 4])
+        said = client.said(ORDERS[data[at] % len(ORDERS)], *data[at + 1 : at + 4])
         step = size * 64 if size > 1 else size or max(len(said), 1)
         for start in range(0, len(said), step):
-            plain, error = stack.feed(said[start:start + step])
+            plain, error = stack.feed(said[start : start + step])
             passed += plain
             if error is not None:
                 assert isinstance(error, ClientError), error

@@ -21,15 +21,44 @@ NOW_S = 1_800_000_000.0
 ALGORITHMS = ("ES256", "EdDSA", "RS256", "HS256")
 ALL = (*PUBLIC_ALGORITHMS, *SECRET_ALGORITHMS)
 RULES = (
-    ClaimRules(equal={}, end_required=False), ClaimRules(equal={"client": "${clientid}"}, leeway_s=5),
-    ClaimRules(equal={"user": "${username}"}, user_claim=None, issuers=("me",), audience=("mqtt", "x")))
-VALUES = (None, True, 0, -1, 1.5, 1e300, 10**400, NOW_S, NOW_S + 60, str(int(NOW_S) + 60), "", "ann", "c", "me", "mqtt",
-          ["mqtt", 5], {}, "a\0b", "x" * 300, "é", [[]])
+    ClaimRules(equal={}, end_required=False),
+    ClaimRules(equal={"client": "${clientid}"}, leeway_s=5),
+    ClaimRules(equal={"user": "${username}"}, user_claim=None, issuers=("me",), audience=("mqtt", "x")),
+)
+VALUES = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    1e300,
+    10**400,
+    NOW_S,
+    NOW_S + 60,
+    str(int(NOW_S) + 60),
+    "",
+    "ann",
+    "c",
+    "me",
+    "mqtt",
+    ["mqtt", 5],
+    {},
+    "a\0b",
+    "x" * 300,
+    "é",
+    [[]],
+)
 NAMES = ("sub", "exp", "nbf", "iat", "iss", "aud", "client", "user", "acl")
 HEADERS = ({}, {"kid": "a"}, {"kid": ""}, {"crit": ["b64"]}, {"typ": "at+jwt"}, {"x": "y" * 9000})
 TOKENS = (b".", b"..", b"=", b"ey", b"\0", b'"', b"{", b"null", b"kid", b"none")
-FILES = (public_pem("ES256"), public_pem("RS256"), jwk_set(jwk("ES256", kid="a"), jwk("EdDSA"), jwk("HS256")),
-         b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", b"{}", json.dumps(jwk("RS256")).encode())
+FILES = (
+    public_pem("ES256"),
+    public_pem("RS256"),
+    jwk_set(jwk("ES256", kid="a"), jwk("EdDSA"), jwk("HS256")),
+    b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+    b"{}",
+    json.dumps(jwk("RS256")).encode(),
+)
 
 
 def keys() -> Keys:
@@ -47,8 +76,12 @@ def make(draw: random.Random) -> bytes:
         data = draw.choice((b"", b"\n")).join(draw.choices(FILES, k=draw.choice((1, 1, 2))))
         return b"keys\n" + (mutated(draw, data) if draw.random() < 0.7 else data)
     claims = {name: draw.choice(VALUES) for name in draw.sample(NAMES, draw.randrange(len(NAMES)))}
-    made = token(draw.choice(ALGORITHMS), draw.choice((0, 0, 0, 1)), headers=draw.choice(HEADERS),
-                 **{"sub": "ann", "exp": NOW_S + 60, **claims})
+    made = token(
+        draw.choice(ALGORITHMS),
+        draw.choice((0, 0, 0, 1)),
+        headers=draw.choice(HEADERS),
+        **{"sub": "ann", "exp": NOW_S + 60, **claims},
+    )
     if draw.random() < 0.3:
         at = draw.randrange(len(made) + 1)
         made = made[:at] + draw.choice(TOKENS) + made[at:]

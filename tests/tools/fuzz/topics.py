@@ -29,7 +29,8 @@ def make(draw: random.Random) -> bytes:
     topic_filter = b"/".join(draw.choice(LEVELS) for _ in range(draw.randint(1, 5)))
     if draw.random() < 0.7:
         topic_filter = b"/".join(
-            draw.choice((level, level, b"+", b"#")) for level in name.split(b"/")[:draw.randint(1, 6)])
+            draw.choice((level, level, b"+", b"#")) for level in name.split(b"/")[: draw.randint(1, 6)]
+        )
     if draw.random() < 0.15:
         topic_filter = b"$share/" + draw.choice((b"g", b"", b"g+", b"#")) + b"/" + topic_filter
     both = name + b"\n" + topic_filter
@@ -54,8 +55,11 @@ def good_name(data: bytes) -> bool:
 def good_filter(data: bytes) -> bool:
     """A topic filter: + and # stand alone in their level, and # in the last."""
     text = text_of(data)
-    return bool(text) and len(data) <= 65_535 and (
-        re.fullmatch(r"(?:(?:[^/+#]*|\+)/)*(?:[^/+#]*|\+|#)", text or "", re.DOTALL) is not None)
+    return (
+        bool(text)
+        and len(data) <= 65_535
+        and (re.fullmatch(r"(?:(?:[^/+#]*|\+)/)*(?:[^/+#]*|\+|#)", text or "", re.DOTALL) is not None)
+    )
 
 
 def good_match(topic_filter: bytes, name: bytes) -> bool:
@@ -66,7 +70,7 @@ def good_match(topic_filter: bytes, name: bytes) -> bool:
     if topic_filter == b"#":
         pattern = b".*"
     elif topic_filter.endswith(b"/#"):
-        pattern = pattern[:-len(re.escape(b"/#"))] + b"(?:/.*)?"
+        pattern = pattern[: -len(re.escape(b"/#"))] + b"(?:/.*)?"
     return re.fullmatch(pattern, name, re.DOTALL) is not None
 
 

@@ -26,11 +26,24 @@ FIELDS = {
     "sec_websocket_protocol": ("mqtt", "chat, mqttv5", "chat", None),
     "origin": (None, "https://app.example.org", "null"),
     "x_forwarded_for": (None, "203.0.113.5", "[2001:db8::1]:5, 10.0.0.2", ",", "unknown, 1.2.3.4:x"),
-    "content_length": (None, None, None, "0", "5", "-1"), "transfer_encoding": (None, None, None, "chunked"),
+    "content_length": (None, None, None, "0", "5", "-1"),
+    "transfer_encoding": (None, None, None, "chunked"),
     "host": ("x", "x", None),
 }
 TOKENS = (
-    b"\r\n", b"\r\n\r\n", b"\n", b": ", b" ", b"GET", b"HTTP/1.0", b"Host: y\r\n", b"\0", b"\xff", b",", b"x" * 9000)
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\n",
+    b": ",
+    b" ",
+    b"GET",
+    b"HTTP/1.0",
+    b"Host: y\r\n",
+    b"\0",
+    b"\xff",
+    b",",
+    b"x" * 9000,
+)
 
 
 def make(draw: random.Random) -> bytes:

@@ -15,7 +15,8 @@ from tests.tools.fuzz.mutate import mutated
 from tests.tools.fuzz.target import Target
 
 HEADS = (
-    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + ACCEPT
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+    + ACCEPT
     + b"\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n",
     b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: " + ACCEPT + b"\r\n\r\n",
     b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nno.\r\n",

@@ -53,8 +53,12 @@ def outcome(pieces: list[bytes]) -> tuple[bytes, tuple[object, ...], tuple[str, 
     """Return what came through, the frames that were answered, the error, and the state."""
     end = End().feed(*pieces)
     assert end.error is None or str(end.error).isprintable()
-    return (bytes(end.plain), tuple(end.frames), None if end.error is None else (end.error.detail, end.error.close),
-            end.layers.state)
+    return (
+        bytes(end.plain),
+        tuple(end.frames),
+        None if end.error is None else (end.error.detail, end.error.close),
+        end.layers.state,
+    )
 
 
 def expected(data: bytes) -> bytes:

@@ -28,8 +28,15 @@ class Talk:
         self.version = version
         self.connections: list[Any] = []
 
-    def client(self, name: str, *packets: Any, clean: bool = True, expiry_s: int = 0, will: Will | None = None,
-               **properties: Any) -> Any:
+    def client(
+        self,
+        name: str,
+        *packets: Any,
+        clean: bool = True,
+        expiry_s: int = 0,
+        will: Will | None = None,
+        **properties: Any,
+    ) -> Any:
         """Connect a client; it sends these packets right behind its CONNECT."""
         if self.version == 5 and expiry_s:
             properties["session_expiry_interval"] = expiry_s
@@ -81,7 +88,7 @@ class Talk:
         for _ in range(2):
             self.broker.router.tree.sweep_routes(ROUTES_SWEPT_MAX)
         if self.broker.log is not None:
-            del self.broker.log.records[:-1]            # the newest one's number is needed
+            del self.broker.log.records[:-1]  # the newest one's number is needed
 
 
 def sub(*topic_filters: bytes, qos: int = 2, number: int = 1) -> Subscribe:
@@ -89,8 +96,9 @@ def sub(*topic_filters: bytes, qos: int = 2, number: int = 1) -> Subscribe:
     return Subscribe(number, tuple(subscription(topic_filter, qos) for topic_filter in topic_filters))
 
 
-def pub(topic: bytes, qos: int, number: int = 0, retain: bool = False, payload: bytes = b"x" * 100,
-        **properties: Any) -> Publish:
+def pub(
+    topic: bytes, qos: int, number: int = 0, retain: bool = False, payload: bytes = b"x" * 100, **properties: Any
+) -> Publish:
     """Return a PUBLISH."""
     return Publish(topic, payload, qos, retain, False, number if qos else 0, properties)
 
@@ -158,11 +166,23 @@ async def new_topics(talk: Talk) -> None:
 
 async def properties(talk: Talk) -> None:
     """Properties of every kind, aliases in both directions, identifiers of subscriptions."""
-    client = talk.client("c", Subscribe(1, (subscription(b"q/#", 1),), {"subscription_identifier": 7}),
-                         topic_alias_maximum=10)
-    talk.send(client, pub(b"q/1", 0, topic_alias=1, user_property=[("a", "b")], content_type="text",
-                          message_expiry_interval=10, correlation_data=b"x", response_topic="r"),
-              pub(b"" if talk.version == 5 else b"q/1", 0, topic_alias=1))
+    client = talk.client(
+        "c", Subscribe(1, (subscription(b"q/#", 1),), {"subscription_identifier": 7}), topic_alias_maximum=10
+    )
+    talk.send(
+        client,
+        pub(
+            b"q/1",
+            0,
+            topic_alias=1,
+            user_property=[("a", "b")],
+            content_type="text",
+            message_expiry_interval=10,
+            correlation_data=b"x",
+            response_topic="r",
+        ),
+        pub(b"" if talk.version == 5 else b"q/1", 0, topic_alias=1),
+    )
 
 
 async def retained(talk: Talk) -> None:
@@ -272,6 +292,24 @@ async def authentication(talk: Talk) -> None:
 
 
 CYCLES: tuple[Callable[[Talk], Awaitable[None]], ...] = (
-    come_and_go, refused, other_protocols, malformed, half_a_packet, subscribe, publish, publish_and_leave, new_topics,
-    properties, retained, wills, durable_session, long_intervals, expired_session, takeover, shared, slow_reader,
-    silence, authentication)
+    come_and_go,
+    refused,
+    other_protocols,
+    malformed,
+    half_a_packet,
+    subscribe,
+    publish,
+    publish_and_leave,
+    new_topics,
+    properties,
+    retained,
+    wills,
+    durable_session,
+    long_intervals,
+    expired_session,
+    takeover,
+    shared,
+    slow_reader,
+    silence,
+    authentication,
+)

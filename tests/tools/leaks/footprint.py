@@ -11,13 +11,26 @@ from dataclasses import dataclass
 
 from broker.wire.output_buffer import chunk_counts, trim_pools
 
-MALLOC_SMALLEST = 32        # bytes
+MALLOC_SMALLEST = 32  # bytes
 
 
 class _Mallinfo(ctypes.Structure):
     # struct mallinfo2 of glibc, ten numbers: what is allocated is hblkhd (as whole pages) and uordblks.
-    _fields_ = [(name, ctypes.c_size_t) for name in (
-        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
 
 
 _mallinfo2 = ctypes.CDLL(None).mallinfo2
@@ -70,8 +83,7 @@ def measure(last: Footprint | None = None) -> Footprint:
     if last is not None:
         blocks -= last.own_blocks
         allocated -= last.own_malloc_bytes
-    return Footprint(blocks, allocated, chunk_counts()["in_use"], descriptors, objects, own_blocks,
-                     own_malloc_bytes)
+    return Footprint(blocks, allocated, chunk_counts()["in_use"], descriptors, objects, own_blocks, own_malloc_bytes)
 
 
 class Account:
@@ -90,9 +102,11 @@ class Account:
         before, after = self._before, measure(self._before)
         self._before = after
         found = []
-        for name, number in (("blocks", after.blocks - before.blocks),
-                             ("chunks", after.chunks - before.chunks),
-                             ("descriptors", after.descriptors - before.descriptors)):
+        for name, number in (
+            ("blocks", after.blocks - before.blocks),
+            ("chunks", after.chunks - before.chunks),
+            ("descriptors", after.descriptors - before.descriptors),
+        ):
             if number * 2 >= self.cycles:
                 found.append(f"{number} {name} in {self.cycles} cycles")
         allocated = after.malloc_bytes - before.malloc_bytes

@@ -18,8 +18,8 @@ from tests.tools.fuzz import connection as fuzzed
 from tests.tools.leaks.cycles import CYCLES, Talk
 from tests.tools.leaks.footprint import Account
 
-ROUND = 150                 # cycles between two looks
-ROUNDS = 4                  # until then, one round must have left nothing; a leak grows in each
+ROUND = 150  # cycles between two looks
+ROUNDS = 4  # until then, one round must have left nothing; a leak grows in each
 CONFIG = Config(listen=("tcp://127.0.0.1:0",), shutdown=Shutdown(drain_s=0.2))
 
 
@@ -92,7 +92,7 @@ def test_brokers_that_are_opened_and_closed_leave_nothing() -> None:
 
     def some() -> None:
         for _ in range(40):
-            trio.run(one)           # one run each: trio itself keeps deadlines that are over for a while
+            trio.run(one)  # one run each: trio itself keeps deadlines that are over for a while
 
     # A run of trio whose nursery is cancelled leaves up to one small block by itself, without any broker (100 runs: 31
     # to 76 blocks). A broker has thousands; four a run, of 64 bytes, are not its own.
@@ -105,8 +105,10 @@ def test_one_thing_left_by_each_cycle_is_found(leak: str) -> None:
     left: list[object] = []
 
     def some() -> None:
-        left.extend(object() if leak == "objects" else bytes(600) if leak == "malloc" else os.open("/dev/null", 0)
-                    for _ in range(100))
+        left.extend(
+            object() if leak == "objects" else bytes(600) if leak == "malloc" else os.open("/dev/null", 0)
+            for _ in range(100)
+        )
 
     found = repeat(some, 100)
     assert found

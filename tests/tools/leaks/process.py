@@ -18,16 +18,16 @@ from tests.support.process import BrokerProcess
 from tests.tools.bench import probes
 
 ROUNDS = 6
-CLIENTS = 1500                      # a round
-HANDSHAKES = 2000                   # that fail, a round
+CLIENTS = 1500  # a round
+HANDSHAKES = 2000  # that fail, a round
 AT_ONCE = 40
-GROWTH_MAX = 1.1                    # of resident memory, over that after the second round
+GROWTH_MAX = 1.1  # of resident memory, over that after the second round
 
 
 async def until_gone(port: int) -> dict[str, int]:
     """Return the gauges once the last client but this one is gone; connections linger until their peers have read."""
     with trio.fail_after(30):
-        while (found := gauges(port))["shoal/connections/open"] > 1:    # noqa: ASYNC110  (another process)
+        while (found := gauges(port))["shoal/connections/open"] > 1:  # noqa: ASYNC110  (another process)
             await trio.sleep(0.2)
     return found
 
@@ -42,7 +42,7 @@ async def test_a_process_holds_after_many_rounds_what_it_held_after_two(tmp_path
         for number in range(ROUNDS):
             await churn(broker.port, range(number * CLIENTS, (number + 1) * CLIENTS), AT_ONCE)
             standing.append(await until_gone(broker.port))
-            await trio.sleep(11)        # the broker's housekeeping, and its garbage collection
+            await trio.sleep(11)  # the broker's housekeeping, and its garbage collection
             resident.append(probes.resident_kib(pid))
             descriptors.append(len(os.listdir(f"/proc/{pid}/fd")))
     finally:
@@ -57,14 +57,20 @@ async def test_a_process_holds_after_many_rounds_what_it_held_after_two(tmp_path
     # All but the client that asks, and the buffer of its answer.
     assert standing[0].pop("shoal/output/bytes") <= 4096
     assert {name: value for name, value in standing[0].items() if value} == {
-        "clients/total": 1, "clients/connected": 1, "shoal/connections/open": 1}
+        "clients/total": 1,
+        "clients/connected": 1,
+        "shoal/connections/open": 1,
+    }
 
 
 @functools.cache
 def contexts() -> list[ssl.SSLContext]:
     """Return those of clients that do not trust the broker, have nothing in common with it, and leave at once."""
-    no_trust, other, leaves = (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificates().client_context(),
-                               certificates().client_context())
+    no_trust, other, leaves = (
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        certificates().client_context(),
+        certificates().client_context(),
+    )
     other.set_ciphers("AES128-SHA256")
     other.maximum_version = ssl.TLSVersion.TLSv1_2
     return [no_trust, other, leaves]
@@ -72,7 +78,7 @@ def contexts() -> list[ssl.SSLContext]:
 
 async def aborted(port: int, number: int, hello: bytes) -> None:
     """Begin a handshake, and end it in one of the ways in which it may fail."""
-    if number % 8 >= 5:                  # OpenSSL ends it, ours or the client's
+    if number % 8 >= 5:  # OpenSSL ends it, ours or the client's
         stream = await open_tls(port, context=contexts()[number % 8 - 5])
         with contextlib.suppress(trio.BrokenResourceError):
             await stream.do_handshake()
@@ -92,7 +98,8 @@ async def test_ten_thousand_handshakes_that_fail_leave_what_the_first_thousands_
     settings = tmp_path / "tls.toml"
     settings.write_text(
         f'[[listener]]\naddress = "tls://127.0.0.1:0"\ncertfile = "{certificate}"\nkeyfile = "{key}"\n'
-        "[limits]\nconnect_timeout_s = 1\n")
+        "[limits]\nconnect_timeout_s = 1\n"
+    )
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         certificates().client_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
@@ -127,5 +134,3 @@ def test_ten_times_ten_thousand_clients_leave_what_the_first_ten_thousand_left()
     BUILD.mkdir(parents=True, exist_ok=True)
     after = probes.memory_after_clients(SHOAL, SHOAL_PORT)
     assert max(after) <= GROWTH_MAX * after[0], after
-
-

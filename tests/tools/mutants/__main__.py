@@ -25,8 +25,12 @@ STORE = ROOT / "build" / "mutant"
 def built_from(source: Path) -> list[Path]:
     """What the build made of a .pyx: C, object and modules."""
     package, stem = source.parent.relative_to(ROOT), source.stem
-    patterns = (f"build/cython/{package}/{stem}.c", f"build/temp*/**/{package}/{stem}.o",
-                f"build/lib*/{package}/{stem}.*.so", f"{package}/{stem}.*.so")
+    patterns = (
+        f"build/cython/{package}/{stem}.c",
+        f"build/temp*/**/{package}/{stem}.o",
+        f"build/lib*/{package}/{stem}.*.so",
+        f"{package}/{stem}.*.so",
+    )
     return [path for pattern in patterns for path in ROOT.glob(pattern)]
 
 
@@ -61,8 +65,14 @@ def alive(mutant: Mutant) -> Iterator[bool]:
 
 def build() -> bool:
     """Build what changed; says why on standard error if it cannot be built."""
-    done = subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT, check=False,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=ROOT,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode:
         sys.stderr.write(done.stdout)
     return done.returncode == 0
@@ -72,8 +82,14 @@ def run_tests(nodes: list[str]) -> int | None:
     """Return pytest's exit status, None if it did not end in time."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *nodes]
     try:
-        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=TESTS_TIMEOUT_S,
-                              env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"})
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            timeout=TESTS_TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
     except subprocess.TimeoutExpired:
         return None
     return done.returncode

@@ -24,13 +24,16 @@ from tests.tools.soak.loads import Soak, all_loads
 from tests.tools.soak.verdict import what_grew
 
 SAMPLE_S = 10.0
-WARM_SHARE = 0.25               # of the time, before which nothing is judged
+WARM_SHARE = 0.25  # of the time, before which nothing is judged
 WARM_MIN_S = 60.0
-LEFT_S = 90.0                   # for sessions to expire when all clients have left
+LEFT_S = 90.0  # for sessions to expire when all clients have left
 SETTINGS = {
-    "SHOAL_MQTT__SESSION_EXPIRY_INTERVAL_MAX_S": "30", "SHOAL_MQTT__QUEUE_MESSAGES_MAX": "1000",
-    "SHOAL_MQTT__QUEUE_BYTES_MAX": "1000000", "SHOAL_LIMITS__RETAINED_MESSAGES_MAX": "2000",
-    "SHOAL_LIMITS__OUTPUT_BUFFER_BYTES_MAX": "262144", "SHOAL_LIMITS__CONNECT_TIMEOUT_S": "5",
+    "SHOAL_MQTT__SESSION_EXPIRY_INTERVAL_MAX_S": "30",
+    "SHOAL_MQTT__QUEUE_MESSAGES_MAX": "1000",
+    "SHOAL_MQTT__QUEUE_BYTES_MAX": "1000000",
+    "SHOAL_LIMITS__RETAINED_MESSAGES_MAX": "2000",
+    "SHOAL_LIMITS__OUTPUT_BUFFER_BYTES_MAX": "262144",
+    "SHOAL_LIMITS__CONNECT_TIMEOUT_S": "5",
 }
 
 
@@ -51,10 +54,13 @@ class Samples:
         found["descriptors"] = len(os.listdir(f"/proc/{self.pid}/fd"))
         found["second"] = int(time.monotonic() - self.started_s)
         self.taken.append(found)
-        print(f"{found['second']:6} s {found['resident KiB'] / 1024:8.1f} MiB {found['descriptors']:5} files "
-              f"{found['clients/total']:5} sessions {found['shoal/connections/open']:5} connections "
-              f"{found['subscriptions/count']:5} subscriptions {found['shoal/queued/messages']:6} queued "
-              f"{found['messages/inflight']:5} in flight {found['retained messages/count']:5} retained", flush=True)
+        print(
+            f"{found['second']:6} s {found['resident KiB'] / 1024:8.1f} MiB {found['descriptors']:5} files "
+            f"{found['clients/total']:5} sessions {found['shoal/connections/open']:5} connections "
+            f"{found['subscriptions/count']:5} subscriptions {found['shoal/queued/messages']:6} queued "
+            f"{found['messages/inflight']:5} in flight {found['retained messages/count']:5} retained",
+            flush=True,
+        )
         return found
 
 
@@ -74,10 +80,18 @@ async def soak(broker: BrokerProcess, seconds: float, seed: int) -> list[str]:
     while True:
         found = await samples.take()
         # The client that asks is still there.
-        left = {name: found[name] - here for name, here in (
-            ("clients/total", 1), ("shoal/connections/open", 1), ("subscriptions/count", 0),
-            ("shared_subscriptions/count", 0), ("shoal/queued/messages", 0), ("messages/inflight", 0)) if (
-                found[name] != here)}
+        left = {
+            name: found[name] - here
+            for name, here in (
+                ("clients/total", 1),
+                ("shoal/connections/open", 1),
+                ("subscriptions/count", 0),
+                ("shared_subscriptions/count", 0),
+                ("shoal/queued/messages", 0),
+                ("messages/inflight", 0),
+            )
+            if (found[name] != here)
+        }
         if not left:
             return faults
         if time.monotonic() > deadline_s:
@@ -104,8 +118,11 @@ def main() -> None:
             faults.append(f"the broker ended with exit code {broker.process.returncode}")
         else:
             broker.stop()
-        errors = [line for line in broker.errors.read_text(errors="replace").splitlines()
-                  if '"level":"error"' in line or "Traceback" in line]
+        errors = [
+            line
+            for line in broker.errors.read_text(errors="replace").splitlines()
+            if '"level":"error"' in line or "Traceback" in line
+        ]
         faults += [f"the broker logged: {line[:500]}" for line in errors[:5]]
         if broker.process.stdout is not None:
             broker.process.stdout.close()

@@ -35,8 +35,10 @@ def claim(port: int, name: str, *, keep: bool) -> str:
         # The one is told, in front of or behind its PINGRESP, and its connection ends.
         while not any(None in packets for packets in said):
             waiting = [client for client in both if client.has_packet] or [
-                client for client in both if client.socket in select.select(
-                    [client.socket for client in both], [], [], TIMEOUT_S)[0]]
+                client
+                for client in both
+                if client.socket in select.select([client.socket for client in both], [], [], TIMEOUT_S)[0]
+            ]
             if not waiting:
                 return f"{name}: both are left: {said}"
             for client in waiting:

@@ -149,8 +149,9 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(port: int, person: Person, will: Will | None = None, goodbye: bool = True,
-                    session_expiry_s: int = 3600) -> AsyncIterator[Client]:
+async def connected(
+    port: int, person: Person, will: Will | None = None, goodbye: bool = True, session_expiry_s: int = 3600
+) -> AsyncIterator[Client]:
     """Connect a person for the length of the block.
 
     Args:

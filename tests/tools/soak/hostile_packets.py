@@ -33,8 +33,8 @@ from router.core.varint import encode_varint
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient
 
-LONGEST_MS = 10.0               # that the witness may wait, beyond what is usual
-PAUSE_S = 0.001                 # between two words of the witness
+LONGEST_MS = 10.0  # that the witness may wait, beyond what is usual
+PAUSE_S = 0.001  # between two words of the witness
 USUAL_S = 3.0
 READERS = 1000
 RETAINED = 1000
@@ -55,8 +55,10 @@ Attack = Callable[[int, Over], None]
 
 def alternating(count: int, levels: int) -> tuple[bytes, ...]:
     """Return filters made of `a` and `+`, all of which a topic name of `a` matches as far as they can tell."""
-    return tuple(b"/".join((b"a", b"+")[number >> bit & 1] if bit < 14 else b"a" for bit in range(levels))
-                 for number in range(count))
+    return tuple(
+        b"/".join((b"a", b"+")[number >> bit & 1] if bit < 14 else b"a" for bit in range(levels))
+        for number in range(count)
+    )
 
 
 def again(port: int, over: Over, packet: bytes) -> None:
@@ -88,8 +90,11 @@ def retained_many_times(port: int, over: Over) -> None:
 def distinct_filters(port: int, over: Over) -> None:
     """One SUBSCRIBE of filters that are all different, and their UNSUBSCRIBE."""
     names = [b"d/%d" % number for number in range(45_000)]
-    again(port, over, encode(Subscribe(1, tuple(subscription(name) for name in names)), 5)
-          + encode(Unsubscribe(2, tuple(names)), 5))
+    again(
+        port,
+        over,
+        encode(Subscribe(1, tuple(subscription(name) for name in names)), 5) + encode(Unsubscribe(2, tuple(names)), 5),
+    )
 
 
 def user_properties(port: int, over: Over) -> None:
@@ -119,8 +124,9 @@ def deep_filters(port: int, over: Over) -> None:
         client.connect("deep")
         for number, levels in enumerate((127, 14), 1):
             for at in range(0, 10_000, 1000):
-                client.send(Subscribe(number, tuple(subscription(each) for each in alternating(10_000, levels)[
-                    at:at + 1000])))
+                client.send(
+                    Subscribe(number, tuple(subscription(each) for each in alternating(10_000, levels)[at : at + 1000]))
+                )
                 while not isinstance(client.read(), Suback):
                     pass
         publisher.connect("publishes")
@@ -128,8 +134,9 @@ def deep_filters(port: int, over: Over) -> None:
         for number in itertools.count():
             if over.is_set():
                 return
-            publisher.socket.sendall(b"".join(
-                encode(Publish(b"a/" * 13 + b"x%d" % (100 * number + each), b""), 5) for each in range(100)))
+            publisher.socket.sendall(
+                b"".join(encode(Publish(b"a/" * 13 + b"x%d" % (100 * number + each), b""), 5) for each in range(100))
+            )
             try:
                 while client.socket.recv(1 << 20):
                     pass
@@ -166,13 +173,22 @@ def to_many_readers(port: int, over: Over) -> None:
                 try:
                     publisher.socket.sendall(flood)
                 except TimeoutError:
-                    break                # half of it may have gone: this one says no more
+                    break  # half of it may have gone: this one says no more
         over.wait()
         reading.join()
 
 
-ATTACKS: dict[str, Attack] = {attack.__name__: attack for attack in (
-    retained_many_times, distinct_filters, user_properties, user_properties_in_connect, deep_filters, to_many_readers)}
+ATTACKS: dict[str, Attack] = {
+    attack.__name__: attack
+    for attack in (
+        retained_many_times,
+        distinct_filters,
+        user_properties,
+        user_properties_in_connect,
+        deep_filters,
+        to_many_readers,
+    )
+}
 
 
 class Wait(NamedTuple):
@@ -217,8 +233,10 @@ def waits(client: RawClient, broker_process: int, seconds: float) -> Iterator[Wa
 def said(found: list[Wait]) -> str:
     """Return the median and the longest of some waits, and the longest of what no other process is to blame for."""
     alls = [wait.all_ms for wait in found]
-    return (f"{statistics.median(alls):.2f} ms (median), {max(alls):.1f} (longest of {len(alls)}), "
-            f"{max(wait.own_ms for wait in found):.1f} (longest with a core)")
+    return (
+        f"{statistics.median(alls):.2f} ms (median), {max(alls):.1f} (longest of {len(alls)}), "
+        f"{max(wait.own_ms for wait in found):.1f} (longest with a core)"
+    )
 
 
 def attacked(folder: Path, name: str, seconds: float) -> tuple[float, float]:

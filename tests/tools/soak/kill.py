@@ -31,9 +31,12 @@ from tests.tools.soak.retained_readers import readers
 
 PUBLISHERS = 16
 CATCH_UP_S = 120.0
-STOPPED_S = 5.0                 # a worker, at most: longer than its peers wait for it
-SETTINGS = {"SHOAL_MQTT__QUEUE_MESSAGES_MAX": "10000000", "SHOAL_MQTT__QUEUE_BYTES_MAX": str(1 << 38),
-            "SHOAL_PROCESSES__RESTARTS_MAX": "1000"}
+STOPPED_S = 5.0  # a worker, at most: longer than its peers wait for it
+SETTINGS = {
+    "SHOAL_MQTT__QUEUE_MESSAGES_MAX": "10000000",
+    "SHOAL_MQTT__QUEUE_BYTES_MAX": str(1 << 38),
+    "SHOAL_PROCESSES__RESTARTS_MAX": "1000",
+}
 
 
 class Killer:
@@ -69,12 +72,12 @@ class Killer:
             try:
                 await trio.to_thread.run_sync(self.broker.start)
             except AssertionError:
-                pass                    # killed before it was ready
+                pass  # killed before it was ready
             begun.set()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(begin)
-            while self.broker.process is before:        # noqa: ASYNC110  (a thread sets it)
+            while self.broker.process is before:  # noqa: ASYNC110  (a thread sets it)
                 await trio.sleep(0.001)
             await self.scene.rest(after_s, begun)
             assert self.broker.process is not None
@@ -140,8 +143,9 @@ class Killer:
         end_s = trio.current_time() + seconds
         async with trio.open_nursery() as nursery:
             while trio.current_time() < end_s and not scene.over.is_set():
-                await scene.rest(min(draw.uniform(0.3, 2 * self.every_s - 0.3), end_s - trio.current_time()),
-                                 scene.over)
+                await scene.rest(
+                    min(draw.uniform(0.3, 2 * self.every_s - 0.3), end_s - trio.current_time()), scene.over
+                )
                 assert self.broker.process is not None
                 if (code := self.broker.process.poll()) is not None:
                     scene.fault(f"the broker ended by itself with exit code {code}")
@@ -167,8 +171,16 @@ class Killer:
                 nursery.start_soon(read_retained, scene, cast.retainers)
 
 
-async def kill_again_and_again(broker: BrokerProcess, seconds: float, rate: float, every_s: float, seed: int,
-                               publishers: int, workers: int, context: ssl.SSLContext | None) -> list[str]:
+async def kill_again_and_again(
+    broker: BrokerProcess,
+    seconds: float,
+    rate: float,
+    every_s: float,
+    seed: int,
+    publishers: int,
+    workers: int,
+    context: ssl.SSLContext | None,
+) -> list[str]:
     """Run it all; returns what was wrong, in words."""
     scene = Scene(seed, rate, context=context)
     killer = Killer(scene, broker, every_s, workers)
@@ -188,22 +200,43 @@ async def kill_again_and_again(broker: BrokerProcess, seconds: float, rate: floa
             await read_retained(scene, cast.retainers)
         caught_up_s = time.monotonic() - begun_s - loaded_s
         scene.done.set()
-    print(f"{loaded_s:.0f} s of load, {scene.counts['messages acknowledged'] / loaded_s:.0f} messages/s acknowledged, "
-          f"caught up with in {caught_up_s:.1f} s")
+    print(
+        f"{loaded_s:.0f} s of load, {scene.counts['messages acknowledged'] / loaded_s:.0f} messages/s acknowledged, "
+        f"caught up with in {caught_up_s:.1f} s"
+    )
     for name, count in sorted(scene.counts.items()):
         print(f"{count:10} {name}")
     restarts_s = killer.restarts_s[1:] or killer.restarts_s
-    print(f"start until ready: {killer.restarts_s[0]:.2f} s the first time, then {statistics.median(restarts_s):.2f} s "
-          f"(median), {max(restarts_s):.2f} s (longest)")
+    print(
+        f"start until ready: {killer.restarts_s[0]:.2f} s the first time, then {statistics.median(restarts_s):.2f} s "
+        f"(median), {max(restarts_s):.2f} s (longest)"
+    )
     return scene.faults
 
 
-def run(folder: Path, *, seconds: float, rate: float, every_s: float, seed: int, publishers: int = PUBLISHERS,
-        settings: dict[str, str] | None = None, workers: int = 1, tls: bool = False) -> list[str]:
+def run(
+    folder: Path,
+    *,
+    seconds: float,
+    rate: float,
+    every_s: float,
+    seed: int,
+    publishers: int = PUBLISHERS,
+    settings: dict[str, str] | None = None,
+    workers: int = 1,
+    tls: bool = False,
+) -> list[str]:
     """Start a broker in a folder, kill it again and again; returns what was wrong, in words. Prints what was done."""
     options = ["--config", str(_with_tls(folder))] if tls else []
-    broker = BrokerProcess(folder, "--log-level", "warning", *options, "--workers", str(workers),
-                           environment={**SETTINGS, **(settings or {})})
+    broker = BrokerProcess(
+        folder,
+        "--log-level",
+        "warning",
+        *options,
+        "--workers",
+        str(workers),
+        environment={**SETTINGS, **(settings or {})},
+    )
     context = certificates().client_context() if tls else None
     try:
         faults = trio.run(kill_again_and_again, broker, seconds, rate, every_s, seed, publishers, workers, context)
@@ -218,8 +251,11 @@ def run(folder: Path, *, seconds: float, rate: float, every_s: float, seed: int,
                 broker.process.stdout.close()
     size = sum(file.stat().st_size for file in (folder / "data").rglob("*") if file.is_file())
     print(f"{size / 1e6:.1f} MB in the data folder")
-    errors = [line for line in broker.errors.read_text(errors="replace").splitlines()
-              if ('"level":"error"' in line and "SIGKILL" not in line) or "Traceback" in line]
+    errors = [
+        line
+        for line in broker.errors.read_text(errors="replace").splitlines()
+        if ('"level":"error"' in line and "SIGKILL" not in line) or "Traceback" in line
+    ]
     for line in errors[:5]:
         faults.append(f"the broker logged: {line[:500]}")
         print(f"FAULT: {faults[-1]}")
@@ -230,8 +266,7 @@ def _with_tls(folder: Path) -> Path:
     """Return a file with the settings of a broker that has a listener with TLS, too."""
     certificate, key = certificates().server
     settings = folder / "tls.toml"
-    settings.write_text(
-        f'[[listener]]\naddress = "tls://127.0.0.1:0"\ncertfile = "{certificate}"\nkeyfile = "{key}"\n')
+    settings.write_text(f'[[listener]]\naddress = "tls://127.0.0.1:0"\ncertfile = "{certificate}"\nkeyfile = "{key}"\n')
     return settings
 
 
@@ -249,9 +284,16 @@ def main() -> None:
     seed = random.randrange(1 << 31) if arguments.seed is None else arguments.seed
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
-        faults = run(Path(folder), seconds=arguments.seconds, rate=arguments.rate, every_s=arguments.every, seed=seed,
-                     settings=dict(setting.split("=", 1) for setting in arguments.set),
-                     workers=arguments.workers, tls=arguments.tls)
+        faults = run(
+            Path(folder),
+            seconds=arguments.seconds,
+            rate=arguments.rate,
+            every_s=arguments.every,
+            seed=seed,
+            settings=dict(setting.split("=", 1) for setting in arguments.set),
+            workers=arguments.workers,
+            tls=arguments.tls,
+        )
     print(f"make soak-kill: {arguments.seconds:g} s, seed {seed}: {'FAILED' if faults else 'held'}")
     sys.exit(1 if faults else 0)
 

@@ -15,14 +15,14 @@ from tests.support.client_session import ClientSession, WrongPacketError
 from tests.tools.soak.loads import Seen
 
 PACE_S = 0.02
-WINDOW = 100                        # messages of one publisher without their end
+WINDOW = 100  # messages of one publisher without their end
 TRY_AGAIN_S = 0.05
-ANSWER_S = 60.0                     # for what must come: a will, a SUBACK, a retained message
-TOPICS = 3                          # of one publisher
+ANSWER_S = 60.0  # for what must come: a will, a SUBACK, a retained message
+TOPICS = 3  # of one publisher
 RETAINED_TOPICS = 20
 RETAINED_PER_S = 10.0
 WILL_DELAY_S = 1
-FAULTS_MAX = 20                     # then it ends early
+FAULTS_MAX = 20  # then it ends early
 
 
 @dataclass
@@ -82,9 +82,9 @@ class Actor:
         self.scene = scene
         self.session = session
         self.wake = trio.Event()
-        self.changed = trio.Event()         # something came; replaced then
+        self.changed = trio.Event()  # something came; replaced then
         self.online = False
-        self.left_at_start = -1             # the scene's count of starts when a connection was last good
+        self.left_at_start = -1  # the scene's count of starts when a connection was last good
 
     def push(self) -> None:
         """Have what the session wants to send sent."""
@@ -108,6 +108,7 @@ class Actor:
         outcome = "gone"
         finishing = False
         async with trio.open_nursery() as nursery:
+
             async def write() -> None:
                 while True:
                     await self.wake.wait()
@@ -119,7 +120,7 @@ class Actor:
                         await stream.send_all(data)
                     if last:
                         with trio.move_on_after(ANSWER_S):
-                            await trio.sleep_forever()      # the broker ends the connection when it has read that
+                            await trio.sleep_forever()  # the broker ends the connection when it has read that
                         return
 
             async def read() -> None:
@@ -135,7 +136,7 @@ class Actor:
 
             async def guarded(what: Callable[[], object]) -> None:
                 try:
-                    await what()            # type: ignore[misc]
+                    await what()  # type: ignore[misc]
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass
                 except WrongPacketError as error:
@@ -192,6 +193,7 @@ class Actor:
 
 # Publishers and subscribers -----------------------------------------------------------------------------------------
 
+
 class Stream:
     """Numbers 1, 2, 3, ... of one publisher, topic and QoS."""
 
@@ -234,8 +236,9 @@ class Publisher(Actor):
                     stream = self.streams[topic, qos]
                     stream.sent += 1
                     made += 1
-                    self.session.publish(topic, b"%d %d %s" % (qos, stream.sent, padding), qos,
-                                         tag=(stream, stream.sent))
+                    self.session.publish(
+                        topic, b"%d %d %s" % (qos, stream.sent, padding), qos, tag=(stream, stream.sent)
+                    )
                 self.push()
                 await scene.rest(PACE_S, scene.over)
             scene.counts["messages sent"] += made
@@ -248,18 +251,29 @@ class Subscriber(Actor):
         habit: seconds that it stays on the average, and stays away; 0: it never leaves by itself.
     """
 
-    def __init__(self, scene: Scene, name: str, version: int, topic_filter: str, qos: int, publishers: list[Publisher],
-                 habit: tuple[float, float], receive_maximum: int = 65_535) -> None:
-        super().__init__(scene, ClientSession(name, version, on_message=self.on_message,
-                                              receive_maximum=receive_maximum))
+    def __init__(
+        self,
+        scene: Scene,
+        name: str,
+        version: int,
+        topic_filter: str,
+        qos: int,
+        publishers: list[Publisher],
+        habit: tuple[float, float],
+        receive_maximum: int = 65_535,
+    ) -> None:
+        super().__init__(
+            scene, ClientSession(name, version, on_message=self.on_message, receive_maximum=receive_maximum)
+        )
         self.topic_filter = topic_filter
         self.qos = qos
         self.habit = habit
-        self.streams = {(topic, qos): stream for publisher in publishers
-                        for (topic, qos), stream in publisher.streams.items()}
+        self.streams = {
+            (topic, qos): stream for publisher in publishers for (topic, qos), stream in publisher.streams.items()
+        }
         self.seen = {key: Seen() for key in self.streams}
         self.highest = dict.fromkeys(self.streams, 0)
-        self.shared: dict[tuple[bytes, int], Seen] | None = None    # of all members of a group
+        self.shared: dict[tuple[bytes, int], Seen] | None = None  # of all members of a group
         self.complaints = 0
 
     def on_message(self, topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool) -> None:
@@ -315,12 +329,16 @@ class Subscriber(Actor):
     def missing(self) -> list[str]:
         """Return what was acknowledged, or sent and to be acknowledged by now, and has not come, in words."""
         seen = self.shared if self.shared is not None else self.seen
-        return [f"{self.session.identifier}: {topic!r} QoS {qos}: {stream.acknowledged.low} were acknowledged of "
-                f"{stream.sent}, {seen[topic, qos].low + 1} never came"
-                for (topic, qos), stream in self.streams.items() if seen[topic, qos].low < stream.sent]
+        return [
+            f"{self.session.identifier}: {topic!r} QoS {qos}: {stream.acknowledged.low} were acknowledged of "
+            f"{stream.sent}, {seen[topic, qos].low + 1} never came"
+            for (topic, qos), stream in self.streams.items()
+            if seen[topic, qos].low < stream.sent
+        ]
 
 
 # Retained messages --------------------------------------------------------------------------------------------------
+
 
 class Retainer(Actor):
     """Sets and removes retained messages, and knows which may stand."""
@@ -329,9 +347,10 @@ class Retainer(Actor):
         super().__init__(scene, ClientSession(name, version, on_acknowledged=self.on_acknowledged))
         self.name = name
         self.history: dict[bytes, list[bytes]] = {
-            f"retained/{name}/{number}".encode(): [b""] for number in range(RETAINED_TOPICS)}
+            f"retained/{name}/{number}".encode(): [b""] for number in range(RETAINED_TOPICS)
+        }
         self.acknowledged = dict.fromkeys(self.history, 0)
-        self.sent_again: set[tuple[bytes, int]] = set()         # these may come behind later ones
+        self.sent_again: set[tuple[bytes, int]] = set()  # these may come behind later ones
 
     def on_connected(self) -> None:
         """What was in flight has been sent again."""
@@ -375,13 +394,17 @@ async def read_retained(scene: Scene, retainers: list[Retainer]) -> None:
         if retain and int(payload) < at_least[topic]:
             stale.append(f"{topic!r} has {payload!r} retained, {at_least[topic]} was acknowledged before")
 
-    actor = Actor(scene, ClientSession(f"retained-reader-{starts}", 4 + starts % 2, on_message=on_message,
-                                       session_expiry_s=0))
+    actor = Actor(
+        scene, ClientSession(f"retained-reader-{starts}", 4 + starts % 2, on_message=on_message, session_expiry_s=0)
+    )
     finished = trio.Event()
 
     def wrong() -> list[str]:
-        return [f"{topic!r} has {found.get(topic, b'')!r} retained, which is none of {history[topic][number:][:9]}"
-                for topic, number in at_least.items() if found.get(topic, b"") not in history[topic][number:]]
+        return [
+            f"{topic!r} has {found.get(topic, b'')!r} retained, which is none of {history[topic][number:][:9]}"
+            for topic, number in at_least.items()
+            if found.get(topic, b"") not in history[topic][number:]
+        ]
 
     async def look() -> None:
         while not actor.session.connected:
@@ -404,6 +427,7 @@ async def read_retained(scene: Scene, retainers: list[Retainer]) -> None:
 
 # Wills --------------------------------------------------------------------------------------------------------------
 
+
 class Wills:
     """Who breaks has its will published once, over crashes too; who comes back in time or says goodbye does not."""
 
@@ -411,7 +435,7 @@ class Wills:
         self.scene = scene
         self.came: Counter[bytes] = Counter()
         self.waited_for: set[bytes] = set()
-        self.renounced: set[bytes] = set()      # the broker has proved that it took note of a goodbye
+        self.renounced: set[bytes] = set()  # the broker has proved that it took note of a goodbye
         self.news = trio.Event()
         self.reader = Actor(scene, ClientSession("will-reader", 5, on_message=self.on_message))
 
@@ -491,6 +515,7 @@ class Wills:
 
 # All together -------------------------------------------------------------------------------------------------------
 
+
 class Cast:
     """All clients of a run, and the verdict on them."""
 
@@ -503,10 +528,14 @@ class Cast:
             habit = ((0.0, 0.0), (4.0, 1.0), (6.0, 10.0))[number % 3]
             self.subscribers.append(Subscriber(
                 scene, f"s{number}", 5 - number // 2 % 2, f"kill/{publisher.name}/#", (2, 2, 1)[number // 2 % 3],
-                [publisher], habit, (65_535, 20)[number % 5 == 4]))
+                [publisher], habit, (65_535, 20)[number % 5 == 4]))  # fmt: skip
         # A group over the first publisher, and one that is connected for moments only over the second.
-        members = [Subscriber(scene, f"m{number}", 4 + number % 2, "$share/group/kill/p0/#", 2, self.publishers[:1],
-                              (4.0, 3.0)) for number in range(3)]
+        members = [
+            Subscriber(
+                scene, f"m{number}", 4 + number % 2, "$share/group/kill/p0/#", 2, self.publishers[:1], (4.0, 3.0)
+            )
+            for number in range(3)
+        ]
         shared = {key: Seen() for key in members[0].streams}
         for member in members:
             member.shared = shared
@@ -527,8 +556,10 @@ class Cast:
             for version in (4, 5):
                 nursery.start_soon(self.wills.polite, f"polite{version}", version)
             with trio.move_on_after(ANSWER_S):
-                while not (all(actor.topic_filter in actor.session.subscribed for actor in self.subscribers)
-                           and self.wills.reader.session.subscribed):
+                while not (
+                    all(actor.topic_filter in actor.session.subscribed for actor in self.subscribers)
+                    and self.wills.reader.session.subscribed
+                ):
                     await self.scene.rest(0.01, self.scene.done)
                 self.scene.ready.set()
             if not self.scene.ready.is_set():
@@ -540,8 +571,10 @@ class Cast:
         scene = self.scene
         with trio.move_on_after(seconds):
             while not scene.done.is_set() and (
-                    any(actor.session.in_flight for actor in (*self.publishers, *self.retainers))
-                    or self.wills.waited_for or any(subscriber.missing() for subscriber in self.subscribers)):
+                any(actor.session.in_flight for actor in (*self.publishers, *self.retainers))
+                or self.wills.waited_for
+                or any(subscriber.missing() for subscriber in self.subscribers)
+            ):
                 await scene.rest(0.1, scene.done)
         if scene.done.is_set():
             return

@@ -13,12 +13,12 @@ from tests.inprocess.test_churn import one_client
 from tests.tools.fuzz import connection as fuzzed
 from tests.tools.soak.client import GoneError, Person, connected
 
-TRACKED_PER_S = 10.0                # messages of each tracked pair
+TRACKED_PER_S = 10.0  # messages of each tracked pair
 SLOW_BYTES = 16_384
-SLOW_S = 20.0                       # how long somebody does not read
+SLOW_S = 20.0  # how long somebody does not read
 IDLE_CLIENTS = 200
 TOPICS_RETAINED = 50
-CATCH_UP_S = 60.0                   # for what is owed when the loads have ended
+CATCH_UP_S = 60.0  # for what is owed when the loads have ended
 
 
 class Seen:
@@ -91,8 +91,7 @@ async def tracked(soak: Soak, name: str, version: int, qos: int, shares: int = 0
         published.set()
 
     async def come_and_go(member: int) -> None:
-        person = Person(f"{name}-subscriber-{member}", version, False,
-                        lambda message: seen.add(int(message.payload)))
+        person = Person(f"{name}-subscriber-{member}", version, False, lambda message: seen.add(int(message.payload)))
         while not published.is_set():
             try:
                 async with connected(soak.port, person, goodbye=soak.draw.random() < 0.5) as client:
@@ -117,10 +116,10 @@ async def tracked(soak: Soak, name: str, version: int, qos: int, shares: int = 0
                     await published.wait()
         async with connected(soak.port, person):
             with trio.move_on_after(CATCH_UP_S):
-                while seen.low < acknowledged:      # noqa: ASYNC110  (what comes is noted by a callback)
+                while seen.low < acknowledged:  # noqa: ASYNC110  (what comes is noted by a callback)
                     await trio.sleep(0.1)
         async with connected(soak.port, Person(person.identifier, version)):
-            pass                                    # a clean start ends the session
+            pass  # a clean start ends the session
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(publish)
@@ -152,7 +151,7 @@ async def retained(soak: Soak) -> None:
     async with connected(soak.port, Person("retained-reader", on_message=take)) as client:
         await client.subscribe("soak/retained/#", 1)
         with trio.move_on_after(CATCH_UP_S):
-            while len(found) < len(expected):       # noqa: ASYNC110  (what comes is noted by a callback)
+            while len(found) < len(expected):  # noqa: ASYNC110  (what comes is noted by a callback)
                 await trio.sleep(0.1)
     wrong = [topic for topic in expected if found.get(topic) != expected[topic]]
     async with connected(soak.port, Person("retained-publisher")) as client:
@@ -187,7 +186,7 @@ async def wills(soak: Soak) -> None:
             owed, seen_now = owed - seen, seen & owed
             seen -= seen_now
         with trio.move_on_after(CATCH_UP_S):
-            while owed - seen:                      # noqa: ASYNC110  (what comes is noted by a callback)
+            while owed - seen:  # noqa: ASYNC110  (what comes is noted by a callback)
                 await trio.sleep(0.1)
     if owed - seen:
         soak.faults.append(f"wills {owed - seen} never came")
@@ -195,6 +194,7 @@ async def wills(soak: Soak) -> None:
 
 async def slow_readers(soak: Soak) -> None:
     """Somebody subscribes and does not read, until the output is full; then it breaks, and the next one comes."""
+
     async def publish() -> None:
         async with connected(soak.port, Person("slow-publisher")) as client:
             number = 0
@@ -207,9 +207,10 @@ async def slow_readers(soak: Soak) -> None:
         nursery.start_soon(publish)
         while soak.goes_on:
             stream = await trio.open_tcp_stream("127.0.0.1", soak.port)
-            stream.setsockopt(1, 8, 4096)           # SOL_SOCKET, SO_RCVBUF: the kernel takes little
-            await stream.send_all(encode(Connect(4, b"slow-reader"), 4)
-                                  + encode(Subscribe(1, (subscription(b"soak/slow", 1),)), 4))
+            stream.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF: the kernel takes little
+            await stream.send_all(
+                encode(Connect(4, b"slow-reader"), 4) + encode(Subscribe(1, (subscription(b"soak/slow", 1),)), 4)
+            )
             soak.counts["slow readers"] += 1
             await soak.rest(SLOW_S)
             await trio.aclose_forcefully(stream)
@@ -241,7 +242,7 @@ async def wrong_bytes(soak: Soak) -> None:
                     with trio.move_on_after(0.5):
                         await streams[client].send_all(data)
                 except trio.BrokenResourceError:
-                    pass                            # thrown out
+                    pass  # thrown out
         soak.counts["connections with wrong bytes"] += len(streams)
         await soak.rest(0.3)
         for stream in streams.values():
@@ -270,6 +271,7 @@ async def tidy(soak: Soak) -> None:
 
 async def idle(soak: Soak) -> None:
     """Clients that are just there, and say so now and then."""
+
     async def one(number: int) -> None:
         while soak.goes_on:
             async with connected(soak.port, Person(f"idle-{number}", 4 + number % 2)) as client:

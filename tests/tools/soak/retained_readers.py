@@ -7,7 +7,7 @@ import trio
 from tests.support.client_session import ClientSession
 from tests.tools.soak.kill_loads import TRY_AGAIN_S, Actor, Retainer, Scene
 
-READERS = 9                         # by name, which says where they live: with three workers, mostly three on each
+READERS = 9  # by name, which says where they live: with three workers, mostly three on each
 STAYS_S = 3.0
 ASKS_AGAIN_S = 0.5
 
@@ -19,7 +19,7 @@ class RetainedReader(Actor):
         super().__init__(scene, ClientSession(name, version, on_message=self.on_message, session_expiry_s=0))
         self.retainers = retainers
         self.highest: dict[bytes, int] = {}
-        self.at_least: dict[bytes, int] = {}    # what was acknowledged before the first SUBSCRIBE of the connection
+        self.at_least: dict[bytes, int] = {}  # what was acknowledged before the first SUBSCRIBE of the connection
 
     def on_message(self, topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool) -> None:
         """A message: not behind one that was seen."""
@@ -29,19 +29,24 @@ class RetainedReader(Actor):
             return
         number = int(payload)
         if retain and number < self.at_least.get(topic, 0):
-            scene.fault(f"{self.session.identifier}: {topic!r} has {number} retained, {self.at_least[topic]} was"
-                        " acknowledged before")
+            scene.fault(
+                f"{self.session.identifier}: {topic!r} has {number} retained, {self.at_least[topic]} was"
+                " acknowledged before"
+            )
         sent_again = any((topic, number) in retainer.sent_again for retainer in self.retainers)
         if number < self.highest.get(topic, 0) and not sent_again:
-            scene.fault(f"{self.session.identifier}: {topic!r} went back from {self.highest[topic]} to {number}"
-                        f"{', which is retained' if retain else ''}")
+            scene.fault(
+                f"{self.session.identifier}: {topic!r} went back from {self.highest[topic]} to {number}"
+                f"{', which is retained' if retain else ''}"
+            )
         self.highest[topic] = max(self.highest.get(topic, 0), number)
 
     def on_connected(self) -> None:
         """Subscribe."""
         super().on_connected()
-        self.at_least = {topic: number for retainer in self.retainers
-                         for topic, number in retainer.acknowledged.items()}
+        self.at_least = {
+            topic: number for retainer in self.retainers for topic, number in retainer.acknowledged.items()
+        }
         self.session.subscribed.clear()
         self.session.subscribe("retained/#", 1)
 

@@ -22,11 +22,11 @@ from broker.wire.properties import PacketType
 from tests.support.raw_client import RawClient
 from tests.support.workers import Workers
 
-STOPPED = 2                             # the worker
-USUAL_S = 15.0                          # how long it is measured what is usual, before and again afterwards
-PAUSE_S = 0.002                         # between two messages
-SLOWER_MAX = 3                          # times p99 of what is usual
-P99_S = 0.02                            # or so much, on a machine that does other things as well
+STOPPED = 2  # the worker
+USUAL_S = 15.0  # how long it is measured what is usual, before and again afterwards
+PAUSE_S = 0.002  # between two messages
+SLOWER_MAX = 3  # times p99 of what is usual
+P99_S = 0.02  # or so much, on a machine that does other things as well
 
 
 class Subscriber(RawClient):
@@ -96,17 +96,21 @@ def once_each(subscriber: Subscriber, payloads: list[bytes], what: str) -> list[
     return faults + ([f"{what} got {twice[:10]} more than once at QoS 2"] if twice else [])
 
 
-def stall(folder: Path, seconds: float, *, usual_s: float = USUAL_S, messages: int = 200,
-          **settings: str) -> tuple[list[str], float, float]:
+def stall(
+    folder: Path, seconds: float, *, usual_s: float = USUAL_S, messages: int = 200, **settings: str
+) -> tuple[list[str], float, float]:
     """Stop a worker for so long. Returns what was wrong, in words, and p99 between the others: usually, and then, s."""
     faults: list[str] = []
     with Workers(folder, **settings) as broker:
         port = broker.port
         (near, near_too), (far,), (here, here_too) = broker.names(0, 2), broker.names(1), broker.names(STOPPED, 2)
-        with (Publisher(port, near, b"to/others") as bystander, Subscriber(port, far, b"to/others", keep=True) as other,
-              Publisher(port, near_too, b"to/all") as publisher,
-              Subscriber(port, here, b"to/all", keep=True) as durable,
-              Subscriber(port, here_too, b"to/all", keep=False) as ephemeral):
+        with (
+            Publisher(port, near, b"to/others") as bystander,
+            Subscriber(port, far, b"to/others", keep=True) as other,
+            Publisher(port, near_too, b"to/all") as publisher,
+            Subscriber(port, here, b"to/all", keep=True) as durable,
+            Subscriber(port, here_too, b"to/all", keep=False) as ephemeral,
+        ):
             before_s = list(latencies(bystander, other, usual_s))
             pid = broker.kill_worker(STOPPED, signal.SIGSTOP)
             try:
@@ -123,10 +127,13 @@ def stall(folder: Path, seconds: float, *, usual_s: float = USUAL_S, messages: i
         if broker.events("worker_ended") or broker.events("worker_killed"):
             faults.append("a worker ended")
     before_p99_s, slow_p99_s, after_p99_s = (
-        statistics.quantiles(values, n=100)[98] for values in (before_s, slow_s, after_s))
-    print(f"p99 between the others: {before_p99_s * 1000:.2f} ms before, {slow_p99_s * 1000:.2f} ms while one is "
-          f"stopped (longest {max(slow_s) * 1000:.1f} ms), {after_p99_s * 1000:.2f} ms afterwards; "
-          f"{messages} messages for it were acknowledged after {answered_s:.1f} s")
+        statistics.quantiles(values, n=100)[98] for values in (before_s, slow_s, after_s)
+    )
+    print(
+        f"p99 between the others: {before_p99_s * 1000:.2f} ms before, {slow_p99_s * 1000:.2f} ms while one is "
+        f"stopped (longest {max(slow_s) * 1000:.1f} ms), {after_p99_s * 1000:.2f} ms afterwards; "
+        f"{messages} messages for it were acknowledged after {answered_s:.1f} s"
+    )
     return faults, max(before_p99_s, after_p99_s), slow_p99_s
 
 

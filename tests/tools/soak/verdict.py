@@ -7,7 +7,7 @@ import statistics
 MEMORY = "resident KiB"
 SECOND = "second"
 FAULTS = "shoal/errors/unraisable"
-GROWTH_MAX = 1.05               # resident memory of the last third of the judged time, to that of its first third
+GROWTH_MAX = 1.05  # resident memory of the last third of the judged time, to that of its first third
 
 
 def what_grew(samples: list[dict[str, int]], warm_s: float) -> list[str]:
@@ -26,8 +26,10 @@ def what_grew(samples: list[dict[str, int]], warm_s: float) -> list[str]:
         last = [sample[name] for sample in judged[-third:]]
         if name == MEMORY:
             ratio = statistics.mean(last) / statistics.mean(first)
-            print(f"resident memory: {statistics.mean(first) / 1024:.1f} MiB in the first third after warm-up, "
-                  f"{statistics.mean(last) / 1024:.1f} MiB in the last: {ratio:.3f}, at most {GROWTH_MAX}")
+            print(
+                f"resident memory: {statistics.mean(first) / 1024:.1f} MiB in the first third after warm-up, "
+                f"{statistics.mean(last) / 1024:.1f} MiB in the last: {ratio:.3f}, at most {GROWTH_MAX}"
+            )
             if ratio > GROWTH_MAX:
                 found.append(f"resident memory grew by a factor of {ratio:.3f}")
         elif name == FAULTS:

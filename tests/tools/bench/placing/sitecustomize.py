@@ -26,7 +26,7 @@ if PLACES:
             self.asked = number
             return self.here
 
-        __hash__ = None     # type: ignore[assignment]
+        __hash__ = None  # type: ignore[assignment]
 
         def __index__(self) -> int:
             return self.asked if self.here else 1 - self.asked
@@ -37,9 +37,9 @@ if PLACES:
 
     def placed(homes: Homes, client_identifier: bytes) -> SupportsIndex:
         """Return the worker of an identifier such as ml1a2bs17: a run, a role and a number."""
-        hashed = home_of(homes, client_identifier)       # in any case, so that nothing costs less than it does
+        hashed = home_of(homes, client_identifier)  # in any case, so that nothing costs less than it does
         role = client_identifier.rstrip(b"0123456789")[-1:].decode()
         place: SupportsIndex | None = places.get(role) if client_identifier.startswith(b"ml") else None
         return hashed if place is None else place
 
-    Homes.home_of = placed      # type: ignore[method-assign]
+    Homes.home_of = placed  # type: ignore[method-assign]

@@ -96,8 +96,15 @@ def line(row: Row, found: dict[Side, list[dict[str, Any]]]) -> tuple[str, str, s
     elif not isinstance(ours, str):
         ratio = statistics.median(ours)
     met = "" if row.target is None else "met" if ratio is not None and ratio <= row.target else "**missed**"
-    return (row.text, row.load.cores, f"{middle(ours)} {row.unit}", reference, figure(ratio) if others else "",
-            "" if row.target is None else figure(row.target), met)
+    return (
+        row.text,
+        row.load.cores,
+        f"{middle(ours)} {row.unit}",
+        reference,
+        figure(ratio) if others else "",
+        "" if row.target is None else figure(row.target),
+        met,
+    )
 
 
 def write(table: Sequence[tuple[str, ...]], rounds: int, amounts: Amounts, run: Run, document: Path) -> None:

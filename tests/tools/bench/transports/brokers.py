@@ -64,8 +64,21 @@ class Tools:
         self.certificate, self.key = self._certificates.server
         wrapping = "-Wl," + ",".join(f"--wrap={name}" for name in WRAPPED)
         for name in ("yardstick", "mqload"):
-            subprocess.run(["cc", "-O2", "-pthread", wrapping, "-o", folder / name, sources / f"{name}.c",
-                            HERE / "ways.c", "-l:libssl.so.3", "-l:libcrypto.so.3"], check=True)
+            subprocess.run(
+                [
+                    "cc",
+                    "-O2",
+                    "-pthread",
+                    wrapping,
+                    "-o",
+                    folder / name,
+                    sources / f"{name}.c",
+                    HERE / "ways.c",
+                    "-l:libssl.so.3",
+                    "-l:libcrypto.so.3",
+                ],
+                check=True,
+            )
 
     def new_folder(self) -> Path:
         """Return an empty folder, of one broker."""
@@ -98,8 +111,14 @@ def free_ports(count: int) -> list[int]:
 def process(command: list[str], environment: Mapping[str, str], cores: tuple[int, ...]) -> Iterator[int]:
     """Run a program on some cores until the block ends."""
     with subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, cores)) as running:
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    ) as running:
         try:
             yield running.pid
         finally:
@@ -132,7 +151,7 @@ def floor(tools: Tools, releases: bool) -> Iterator[Broker]:
             environment = {"WAY": way_of(way, addresses[way]), "WAY_CERT": tools.certificate, "WAY_KEY": tools.key}
             if releases:
                 environment["WAY_RELEASE"] = "1"
-            port = addresses[way] if way != UNIX else "1"      # some number: the path counts
+            port = addresses[way] if way != UNIX else "1"  # some number: the path counts
             pids[way] = (running.enter_context(process([str(tools.folder / "yardstick"), port], environment, (0,))),)
         for address in addresses.values():
             wait_for(address)
@@ -144,8 +163,11 @@ def mosquitto(tools: Tools) -> Iterator[Broker]:
     """Run Debian's mosquitto with plain TCP and TLS."""
     tcp, tls = free_ports(2)
     file = tools.new_folder() / "mosquitto.conf"
-    file.write_text(f"listener {tcp} 127.0.0.1\nlistener {tls} 127.0.0.1\ncertfile {tools.certificate}\n"
-                    f"keyfile {tools.key}\n{MOSQUITTO_SETTINGS}", encoding="utf-8")
+    file.write_text(
+        f"listener {tcp} 127.0.0.1\nlistener {tls} 127.0.0.1\ncertfile {tools.certificate}\n"
+        f"keyfile {tools.key}\n{MOSQUITTO_SETTINGS}",
+        encoding="utf-8",
+    )
     with process([shutil.which("mosquitto") or "mosquitto", "-c", str(file)], {}, (0,)) as pid:
         addresses = {TCP: str(tcp), TLS: str(tls)}
         for address in addresses.values():
@@ -165,7 +187,8 @@ def shoal(tools: Tools, name: str) -> Iterator[Broker]:
     environment = {"PYTHONPATH": os.pathsep.join((str(PLACING), str(ROOT)))}
     if place:
         environment["BENCH_PLACES"] = json.dumps({"p": place, "s": place})
-    (folder / "shoal.toml").write_text(f"""
+    (folder / "shoal.toml").write_text(
+        f"""
 workers = {workers}
 listen = ["tcp://127.0.0.1:{ports[0]}", "ws://127.0.0.1:{ports[2]}", "unix://{addresses[UNIX]}"]
 data_dir = "{folder}/data"
@@ -175,7 +198,9 @@ connects_per_second_max = 0
 address = "tls://127.0.0.1:{ports[1]}"
 certfile = "{tools.certificate}"
 keyfile = "{tools.key}"
-""", encoding="utf-8")
+""",
+        encoding="utf-8",
+    )
     command = [sys.executable, "-m", "broker.cli.main", "serve", "--config", str(folder / "shoal.toml")]
     with process(command, environment, (0,) if workers == 1 else (0, 1)):
         for address in addresses.values():
@@ -189,8 +214,12 @@ def workers_of(data_dir: Path, count: int) -> list[dict[str, Any]]:
     end = time.monotonic() + READY_S
     while True:
         answer = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", "admin", "--data-dir", data_dir, "workers", "--json"], cwd=ROOT,
-            check=False, capture_output=True, text=True)
+            [sys.executable, "-m", "broker.cli.main", "admin", "--data-dir", data_dir, "workers", "--json"],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         rows: list[dict[str, Any]] = json.loads(answer.stdout)["rows"] if answer.returncode == 0 else []
         if len(rows) == count and all(row.get("ready") for row in rows):
             return rows
@@ -236,9 +265,22 @@ def put_load(tools: Tools, broker: Broker, load: Load, more: tuple[str, ...]) ->
         environment["WAY_RESUME"] = "1"
     cpu = () if load.cores == ANY_CORES else ("--cpu", "1" if load.cores == OWN_CORES else "0")
     done = subprocess.run(
-        [tools.folder / "mqload", *load.arguments, *more, *cpu, "-p", address if load.way != UNIX else "1",
-         "--cpu-pids", ",".join(map(str, broker.pids[load.way]))],
-        check=False, capture_output=True, text=True, env=environment, timeout=LOAD_S)
+        [
+            tools.folder / "mqload",
+            *load.arguments,
+            *more,
+            *cpu,
+            "-p",
+            address if load.way != UNIX else "1",
+            "--cpu-pids",
+            ",".join(map(str, broker.pids[load.way])),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=LOAD_S,
+    )
     try:
         said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):

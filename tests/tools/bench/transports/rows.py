@@ -9,7 +9,7 @@ CPU, MEMORY = "broker_cpu_us_per_msg", "rss_bytes_per_conn"
 FLOOR, MOSQUITTO, SHOAL = "floor", "mosquitto", "shoal"
 AT_HOME, ELSEWHERE = "at home", "elsewhere"  # of two workers: a client lives where it came to, or on the other
 PAIRS = ("pair", "-n", "50", "--credit", "100")
-CLIENTS = 100                        # of PAIRS
+CLIENTS = 100  # of PAIRS
 FAN_OUT = ("fanout", "-n", "100", "-s", "64", "--credit", "100")
 CONNECT = ("connect",)
 HOLD = ("connect", "--hold", "1")
@@ -70,22 +70,30 @@ def pairs(way: str, size: int, qos: int, coalesced: bool, cores: str) -> Load:
 def _tls_rows() -> list[Row]:
     rows = []
     for coalesced, name, cores, floor, mosquitto in (
-            (True, "coalesced", OWN_CORES, 1.4, 0.25), (False, "own writes", SAME_CORE, 1.3, 0.9)):
+        (True, "coalesced", OWN_CORES, 1.4, 0.25),
+        (False, "own writes", SAME_CORE, 1.3, 0.9),
+    ):
         for size in (64, 1024):
             for qos in (0, 1):
                 load = pairs(TLS, size, qos, coalesced, cores)
-                rows += [Row(f"TLS, pairs 50:50, {size} B, {name}, QoS {qos}", load, reference, target)
-                         for reference, target in ((FLOOR, floor), (MOSQUITTO, mosquitto))]
+                rows += [
+                    Row(f"TLS, pairs 50:50, {size} B, {name}, QoS {qos}", load, reference, target)
+                    for reference, target in ((FLOOR, floor), (MOSQUITTO, mosquitto))
+                ]
     rows.append(Row("TLS, fan-out 1 to 100, 64 B, QoS 0", Load(FAN_OUT, TLS, OWN_CORES), FLOOR, 1.3))
-    rows += [Row(f"TLS, {name} handshake, CONNECT, CONNACK, close", Load(CONNECT, TLS, OWN_CORES, resumed), FLOOR, 1.15)
-             for name, resumed in (("full", False), ("resumed", True))]
+    rows += [
+        Row(f"TLS, {name} handshake, CONNECT, CONNACK, close", Load(CONNECT, TLS, OWN_CORES, resumed), FLOOR, 1.15)
+        for name, resumed in (("full", False), ("resumed", True))
+    ]
     return rows
 
 
 def _memory_rows() -> list[Row]:
     text, load = "TLS, resident memory per idle connection", Load(HOLD, TLS, OWN_CORES)
-    return [Row(text, load, reference, target, figure=MEMORY, unit="bytes")
-            for reference, target in ((MOSQUITTO, 0.6), (FLOOR, None), ("", 8192))]
+    return [
+        Row(text, load, reference, target, figure=MEMORY, unit="bytes")
+        for reference, target in ((MOSQUITTO, 0.6), (FLOOR, None), ("", 8192))
+    ]
 
 
 def _other_rows() -> list[Row]:
@@ -99,8 +107,15 @@ def _other_rows() -> list[Row]:
             rows.append(Row(text, load, FLOOR, None))
     relayed = pairs(TLS, 64, 0, False, ANY_CORES)
     # Last: nothing else is measured beside these workers.
-    rows.append(Row("TLS, pairs, 64 B, own writes, QoS 0, the clients' home is the other worker", relayed, AT_HOME,
-                    1.5, broker=ELSEWHERE))
+    rows.append(
+        Row(
+            "TLS, pairs, 64 B, own writes, QoS 0, the clients' home is the other worker",
+            relayed,
+            AT_HOME,
+            1.5,
+            broker=ELSEWHERE,
+        )
+    )
     return rows
 
 
