@@ -272,6 +272,7 @@ admin-turns: test-ready
 lint: $(TEST_READY)
 	@echo '--- lint: ruff, mypy, import-linter'
 	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo 'not as ruff formats it: .venv/bin/ruff format' >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
 
