@@ -1,7 +1,7 @@
 """The few packets of MQTT 5.0 that the sink, `shoal replay` and the network source need, over a blocking socket.
 
 It takes a quarter of the CPU of `broker/cli/mqtt_client.py`, acknowledges when its caller says so, and sends again on
-the next connection what the last one left unfinished: docs/decisions/0026-analytics-has-an-mqtt-client-of-its-own.md.
+the next connection what the last one left unfinished: docs/decisions/0025-analytics-has-an-mqtt-client-of-its-own.md.
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ def screen(before: Row, now: Row, height: int | None = None) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    from broker.cli.admin_text import count, described, duration, size
+    from broker.cli.admin_text import described
+    from broker.cli.cells import count, duration, size
 
     status = now["status"]
 
@@ -181,7 +182,7 @@ def _made(*headings: tuple[str, bool]) -> Any:
 
 
 def _workers(before: Row, now: Row) -> Any:
-    from broker.cli.admin_text import count, size
+    from broker.cli.cells import count, size
 
     made = _made(
         ("worker", True),
@@ -225,7 +226,7 @@ def _dropped(look_: Row) -> dict[str, int]:
 def _drops(before: Row, now: Row) -> Any:
     from rich.text import Text
 
-    from broker.cli.admin_text import count
+    from broker.cli.cells import count
 
     dropped = _dropped(now)
     if not dropped:
@@ -240,7 +241,7 @@ def _drops(before: Row, now: Row) -> Any:
 def _slowest(rows: list[Row]) -> Any:
     from rich.text import Text
 
-    from broker.cli.admin_text import count, size
+    from broker.cli.cells import count, size
 
     made = _made(
         ("furthest behind", False),

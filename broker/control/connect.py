@@ -15,6 +15,13 @@ from broker.auth.outcome import Accepted, Outcome, Pending, Refused
 from broker.auth.principal import principal_of
 from broker.control.authentication_expiry import AuthenticationExpiry
 from broker.control.connack import ConnackProperties
+from broker.control.connect_terms import (
+    check_client_identifier,
+    check_connack_size,
+    check_will,
+    expiry_interval_in_force_s,
+    keep_alive_in_force_s,
+)
 from broker.control.listener_rules import ListenerRules, proves_itself
 from broker.control.openings import Opening, Openings
 from broker.control.rate_limit import Rate
@@ -25,7 +32,6 @@ from broker.reactor.peer_socket import watch_peer
 from broker.wire.packets import Auth, Connack, Connect, Disconnect, decode_connect, encode, encode_fitting, may_carry
 from broker.wire.properties import PacketType
 from broker.wire.reasons import ClientError, CloseReason, Reason, reason_to_close
-from broker.wire.topic_limits import check_topic_size
 
 if TYPE_CHECKING:
     from broker.auth.acl import FailClosed
@@ -376,23 +382,24 @@ class Handshake:
             refusal = self._full(connect, rules)
             if refusal is not None:
                 return self._refuse(connection, *refusal)
-        self._check_will(connection, connect)
-        identifier = self._identifier_of(connect)
+        check_will(connection, connect, self.config)
+        check_client_identifier(connect, self.config.mqtt)
+        identifier = connect.client_identifier or self._assigned_identifier()
         principal = connection.principal = principal_of(connection.peer, connection.facts, identifier, outcome)
-        expiry_s = self._expiry_interval(connect)
+        expiry_s = expiry_interval_in_force_s(connect, self.config.mqtt)
         if not self.router.accepting and (
                 expiry_s or connect.will is not None or identifier in self.router.sessions
                 or identifier in self.router.ending):  # fmt: skip
             # Nothing that it asks for could be kept.
             return self._refuse(connection, Refused(Reason.QUOTA_EXCEEDED, "the log of the server takes no more"))
-        keep_alive_s = self._keep_alive(connect)
+        keep_alive_s = keep_alive_in_force_s(connect, self.config.mqtt)
         properties = self._connack.of(connect, rules, identifier, expiry_s, keep_alive_s)
         if exchange.method is not None:
             properties = {**properties, "authentication_method": exchange.method}
             if outcome.authentication_data is not None:
                 properties["authentication_data"] = outcome.authentication_data
         if "maximum_packet_size" in connect.properties:
-            _check_size(connection, properties)
+            check_connack_size(connection, properties)
         # Its place is taken before it waits for its record, and the older connection's is given back only then: so no
         # other client, here or on another worker, comes between.
         if not self._take_place(rules, self._older(connect)):
@@ -446,26 +453,6 @@ class Handshake:
         except ClientError as error:
             self._fail(connection, error)
 
-    def _identifier_of(self, connect: Connect) -> bytes:
-        """Return the client identifier of a CONNECT, or one that the client is assigned. Raises ClientError."""
-        identifier = connect.client_identifier
-        characters_max = self.config.mqtt.client_identifier_3_1_max
-        if connect.version == 3 and len(identifier.decode()) > characters_max:
-            raise ClientError(
-                Reason.CLIENT_IDENTIFIER_NOT_VALID,
-                "section 3.1 of 3.1",
-                f"a client identifier of more than {characters_max} characters",
-            )
-        if identifier:
-            return identifier
-        if (
-            connect.version == 3
-            or (connect.version == 4 and not connect.clean_start)
-            or not self.config.mqtt.empty_client_identifier
-        ):
-            raise ClientError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "MQTT3-3.1.3-8", "an empty client identifier")
-        return self._assigned_identifier()
-
     def _settled(self, opening: Opening) -> None:
         """What a CONNACK waited for is durable."""
         connection = opening.connection
@@ -486,39 +473,6 @@ class Handshake:
             identifier = (self.config.mqtt.auto_id_prefix + os.urandom(10).hex()).encode()
             if self.handover is None or self.handover.is_at_home(identifier):
                 return identifier
-
-    def _check_will(self, connection: Connection, connect: Connect) -> None:
-        """Raise ClientError for a will that could not be published (3.2.2.3.4, 3.2.2.3.5)."""
-        will, mqtt, limits = connect.will, self.config.mqtt, self.config.limits
-        if will is None:
-            return
-        if will.qos > connection.maximum_qos:
-            raise ClientError(Reason.QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", f"a will of QoS {will.qos}")
-        if will.retain and not mqtt.retain_available:
-            raise ClientError(Reason.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "a will with RETAIN 1")
-        check_topic_size(will.topic, limits.topic_levels_max, limits.topic_bytes_max)
-        payload_max = mqtt.payload_bytes_max
-        if payload_max and len(will.payload) > payload_max:
-            raise ClientError(Reason.PACKET_TOO_LARGE, "section 4.13",
-                              f"a will of {len(will.payload)} bytes, {payload_max} are allowed")  # fmt: skip
-
-    def _keep_alive(self, connect: Connect) -> int:
-        """Return the keep alive in force, seconds; 0 for none. Raises ClientError for a 3.x client's that is too long.
-
-        A client without keep alive would be silent for longer than any that has one.
-        """
-        asked, maximum = connect.keep_alive_s, self.config.mqtt.keep_alive_max_s
-        if not maximum or 0 < asked <= maximum:
-            return asked
-        if connect.version < 5:
-            # Nothing tells it of another one, so it would be disconnected for a silence that it may keep.
-            raise ClientError(
-                Reason.CLIENT_IDENTIFIER_NOT_VALID,
-                "section 3.1.2.10",
-                f"a keep alive of {asked} s, {maximum} s are allowed",
-                CloseReason.KEEP_ALIVE_TOO_LONG,
-            )
-        return maximum
 
     def holder_of(self, session: Session) -> Connection | None:
         """Return the connection that a session belongs to, open or not yet; None if its client is away."""
@@ -571,22 +525,6 @@ class Handshake:
         """Tell a client that it is let in."""
         version, present = opening.connection.version, opening.present
         opening.connection.write_packet(self._connack.encoded(version, present, opening.properties))
-
-    def _expiry_interval(self, connect: Connect) -> int:
-        """Return the session expiry interval in force, seconds; a 3.x session that is not clean has the longest."""
-        maximum = self.config.mqtt.session_expiry_interval_max_s
-        if connect.version == 5:
-            asked: int = connect.properties.get("session_expiry_interval", 0)
-            return min(asked, maximum)
-        return 0 if connect.clean_start else maximum
-
-
-def _check_size(connection: Connection, properties: dict[str, Any]) -> None:
-    """Raise ClientError if a client takes no CONNACK. All acknowledgements are smaller, so others can be answered."""
-    size = len(encode(Connack(True, Reason.SUCCESS, properties), connection.version))
-    if size > connection.packet_bytes_max:
-        raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24",
-                          f"a CONNACK of {size} bytes, the client takes {connection.packet_bytes_max}")  # fmt: skip
 
 
 def _dismiss(connection: Connection) -> None:

@@ -319,7 +319,7 @@ class Supervisor:
         with theirs:
             # Not by trio, which starts processes from threads that end: see worker_process.die_with.
             slot.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "broker.processes.worker_main", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", "broker.processes.worker_process", str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), self.lock, *descriptors],
                 process_group=0,

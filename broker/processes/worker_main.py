@@ -1,6 +1,4 @@
-"""The process of one worker of several, started by the supervisor.
-
-`python -m broker.processes.worker_main DESCRIPTOR PARENT`.
+"""The process of one worker of several, started by the supervisor through broker/processes/worker_process.py.
 
 It reads its settings from the control channel, recovers, tells that it has joined, and listens when it is asked to.
 What the supervisor may ask of it are the handlers registered here, and what is told to the supervisor is:
@@ -167,7 +165,3 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
             worker.listen(sockets)
             await worker.serve(started)
         nursery.cancel_scope.cancel()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

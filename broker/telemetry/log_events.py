@@ -35,10 +35,8 @@ CLIENTS: Final = (
         "client, address, reason, clause, detail, paused_by, duration_s, messages_in, messages_out, bytes_in, "
         "bytes_out, messages_dropped",
         "A connection ended. `reason` is one of the close reasons, `clause` and `detail` say what the client did "
-        "wrong. "
-        "A client that was refused has an `address` and no counters. At debug: a connection that closed before its "
-        "first "
-        "byte.",
+        "wrong. A client that was refused has an `address` and no counters. At debug: a connection that closed before "
+        "its first byte.",
     ),
     Event("kicked", "warning", "admin", "client, session", "An operator has disconnected a client."),
     Event(

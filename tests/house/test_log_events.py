@@ -101,5 +101,5 @@ def test_the_page_is_that_of_the_table() -> None:
 
 
 def test_no_event_is_named_twice() -> None:
-    names = re.findall(r'^    Event\("(\w+)"', (ROOT / "broker/telemetry/log_events.py").read_text(), re.MULTILINE)
+    names = re.findall(r'^    Event\(\s*"(\w+)"', (ROOT / "broker/telemetry/log_events.py").read_text(), re.MULTILINE)
     assert len(names) == len(set(names)) == len(events())

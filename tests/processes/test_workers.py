@@ -326,6 +326,13 @@ def test_sighup_opens_the_log_file_anew_in_all_processes(tmp_path: Path) -> None
             assert str(tmp_path / "rotated") not in open_files(pid)
 
 
+def test_no_process_of_several_loads_the_openssl_that_it_does_not_use(tmp_path: Path) -> None:
+    with Workers(tmp_path) as broker:
+        assert broker.process is not None
+        for pid in (broker.process.pid, *broker.pids()):
+            assert "libcrypto" not in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+
 def test_process_1_reaps_whoever_has_no_parent_left(tmp_path: Path) -> None:
     if os.getuid() != 0 or not shutil.which("unshare") or not shutil.which("nsenter"):
         pytest.skip("a process namespace needs root, unshare and nsenter")
