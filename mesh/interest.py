@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from router.matching.topic_names import is_sys
+
 if TYPE_CHECKING:
     from router.core.receiver import Receiver
 
 LINGER_MS: Final = 5000  # how long peers go on sending what nobody wants any more
 TAKEN_MAX: Final = 1000  # filters that are told of at a time: some 1.5 ms
 SHARED: Final = b"$share/"
-OWN: Final = (b"$SYS", b"$replay/")  # each router answers for these itself
+REPLAY: Final = b"$replay/"
 QOS: Final = 0x03  # of subscription options
 NONE: Final = -1
 NOBODY: Final = [0] * 7  # what is counted of a filter that nobody wants
@@ -63,7 +65,7 @@ class Interest:
         before, after = (3, 0) if receiver.durable else (0, 3)
         for topic_filter, options, _ in subscriptions:
             counts = self._counts.get(topic_filter)
-            if counts is not None:  # else it is one of OWN
+            if counts is not None:  # else each router answers for it itself
                 qos = options & QOS
                 counts[before + qos] -= 1
                 counts[after + qos] += 1
@@ -105,8 +107,8 @@ class Interest:
                 self.changed[topic_filter] = None
 
     def _count(self, topic_filter: bytes, durable: bool, online: bool, before: int, after: int) -> None:
-        if topic_filter.startswith(OWN):
-            return
+        if topic_filter.startswith(REPLAY) or is_sys(topic_filter):
+            return  # each router answers for these itself
         counts = self._counts.get(topic_filter)
         if counts is None:
             counts = self._counts[topic_filter] = NOBODY.copy()

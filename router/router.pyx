@@ -329,7 +329,8 @@ cdef class Router(Exchanges):
 
     def retained_message(self, bytes topic_name not None) -> Message | None:
         """Return what a new subscriber to a topic name would be sent now, None if it is nothing."""
-        if self.sys_topics is not None and topic_name.startswith(b"$SYS"):
+        if self.sys_topics is not None and is_sys_topic(
+                <const uint8_t*>PyBytes_AS_STRING(topic_name), len(topic_name)):
             return self.sys_topics.message_of(topic_name)
         return self.retaining.message_of(topic_name)
 

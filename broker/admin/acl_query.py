@@ -6,10 +6,10 @@ import ipaddress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.admin.pagination import QueryError, Row
-from broker.auth.acl import Decision, Grant
+from broker.auth.acl import Decision, Grant, inner_filter
 from broker.auth.principal import Principal
 from broker.wire import application_message
-from router.matching.topic_names import check_topic_filter, parse_shared
+from router.matching.topic_names import check_topic_filter, is_own, is_state_filter, parse_shared
 from router.sessions.replay_subscription import parse_replay
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ACTIONS: Final = ("publish", "subscribe", "read")
 ASSUMED: Final = ("user", "address", "listener", "groups")
+OWN: Final = Decision(Grant.REFUSED, "the broker's own topics")
 
 
 async def describe_decision(queries: WorkerView, arguments: Row) -> Row:
@@ -74,8 +75,8 @@ def _decided(queries: WorkerView, principal: Principal, action: str, arguments: 
             application_message.check_topic_name("topic", name)
         except ValueError as error:
             raise QueryError(400, "bad_argument", f"{error}.") from None
-        if action == "publish" and name.partition("/")[0] in ("$SYS", "$replay"):
-            return Decision(Grant.REFUSED, "the broker's own topics")
+        if is_own(encoded) if action == "publish" else is_state_filter(encoded):
+            return OWN
         return cast(Decision, acl.explain(principal, action, encoded, qos, retain))
     try:
         wrong = check_topic_filter(encoded)
@@ -85,4 +86,6 @@ def _decided(queries: WorkerView, principal: Principal, action: str, arguments: 
             parse_replay(encoded, 0)
     except ValueError as error:
         raise QueryError(400, "bad_argument", f"topic: {error}.") from None
+    if is_state_filter(inner_filter(encoded)):
+        return OWN
     return cast(Decision, acl.explain(principal, "subscribe", encoded, qos, False))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from msgspec import ValidationError, convert, to_builtins
 
 from broker.admin.pagination import QueryError, Row, page
-from broker.auth.bans import Ban, ban_of
+from broker.auth.bans import Ban, Kind, ban_of
 
 if TYPE_CHECKING:
     from broker.admin.worker_view import WorkerView
 
-KINDS: Final = ("client", "user", "address")
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 REASON_CHARACTERS_MAX: Final = 1000
 FOR_S_MAX: Final = 10 * 366 * 86_400
 

@@ -17,6 +17,7 @@ from broker.wire import application_message
 from broker.wire.rendering import options_fields, text_of
 from router.core.message import message as make_message
 from router.core.receiver import QOS_BITS
+from router.matching.topic_names import is_own
 from router.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _publisher_verdict(queries: WorkerView, publisher: Session, asked: Asked) ->
     connection = publisher.connection
     if connection is None:
         return {"connected": False, "allowed": None, "decided_by": None}
-    if asked.topic.startswith((b"$SYS", b"$replay/")):
+    if is_own(asked.topic):
         return {"connected": True, "allowed": False, "decided_by": "the broker's own topics"}
     decision = queries.worker.controller.acl.explain(
         connection.principal, "publish", asked.topic, asked.message.quality_of_service, asked.message.retained

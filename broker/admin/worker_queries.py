@@ -26,6 +26,7 @@ from broker.reactor import introspection
 from broker.version import VERSION
 from broker.wire import application_message
 from broker.wire.rendering import options_fields, payload_fields, text_of
+from router.matching.topic_names import is_own
 from router.peers.peer import PEER_PREFIX
 from router.router import Router
 from router.sessions.session import Session
@@ -497,8 +498,8 @@ class Queries:
             topic, owned = application_message.check_message(arguments["topic"], payload, qos, None)
         except (TypeError, ValueError) as error:
             raise QueryError(400, "bad_argument", f"{error}.") from None
-        if topic.startswith((b"$SYS", b"$replay/")):
-            raise QueryError(400, "not_authorized", "Topics under $SYS and $replay are the broker's own.")
+        if is_own(topic):
+            raise QueryError(400, "not_authorized", "Topics under $SYS, $replay and $shoal are the broker's own.")
         router = self.router
         if (qos or retain) and not router.accepting:
             raise QueryError(409, "log_unavailable", "The disk takes no more, so nothing can be kept.")

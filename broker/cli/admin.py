@@ -290,12 +290,12 @@ def bans(context: click.Context, limit: int | None, as_json: bool) -> None:
 
 
 def _seconds(text: str) -> int:
-    """Return a time such as 90s or 7d in seconds."""
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-    number, unit = text[:-1], text[-1:]
-    if not number.isascii() or not number.isdecimal() or unit not in units:
-        raise click.BadParameter(f"{text!r}: expected a number and one of s, m, h, d, such as 10m", param_hint="--for")
-    return int(number) * units[unit]
+    from router.log.replay_position import parse_span
+
+    try:
+        return parse_span(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--for") from None
 
 
 # Subscriptions, routes, messages --------------------------------------------------------------------------------------

@@ -221,8 +221,8 @@ def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authentic
         yield problem("mqtt.auto_id_prefix", prefix, "printable characters")
     for text in config.archive.topic_filters:
         wrong = check_topic_filter(text.encode("utf-8", "surrogatepass"))
-        if wrong is None and text.split("/", 1)[0] in ("$share", "$replay", "$SYS"):
-            wrong = "what begins with $share, $replay or $SYS is not archived"
+        if wrong is None and text.split("/", 1)[0] in ("$share", "$replay", "$SYS", "$shoal"):
+            wrong = "what begins with $share, $replay, $SYS or $shoal is not archived"
         if wrong is not None:
             yield problem("archive.topic_filters", text, f"topic filters: {wrong}")
 

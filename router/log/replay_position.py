@@ -30,7 +30,8 @@ _FIRST_SECOND: Final = -719_528 * DAY_S
 _LAST_SECOND: Final = 2_932_897 * DAY_S - 1
 
 _AGO = re.compile(r"-([0-9]{1,15})([smhd]?)")
-_AGO_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": DAY_S}
+_SPAN = re.compile(r"([0-9]{1,15})([smhd])")
+TIME_UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": DAY_S}
 _RFC_3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
     r"(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))?"
@@ -53,7 +54,7 @@ def parse_time(text: str, now_us: int) -> int:
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:
-        return max(0, now_us - int(ago[1]) * _AGO_UNITS_S[ago[2]] * SECOND_US)
+        return max(0, now_us - int(ago[1]) * TIME_UNITS_S[ago[2] or "s"] * SECOND_US)
     found = _RFC_3339.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a time {_EXAMPLES}")
@@ -72,6 +73,14 @@ def parse_time(text: str, now_us: int) -> int:
         offset_s = (int(found[10]) * 60 + int(found[11])) * (60 if found[9] == "+" else -60)
     moment_s = _days_since_1970(year, month, day) * DAY_S + (hour * 60 + minute) * 60 + second - offset_s
     return moment_s * SECOND_US + int((found[7] or "")[:6].ljust(6, "0"))
+
+
+def parse_span(text: str) -> int:
+    """Return the seconds of a time such as 90s, 10m, 24h or 7d. Raises ValueError with one sentence."""
+    span = _SPAN.fullmatch(text)
+    if span is None:
+        raise ValueError(f"{text!r}: expected a number and one of {', '.join(TIME_UNITS_S)}, such as 10m")
+    return int(span[1]) * TIME_UNITS_S[span[2]]
 
 
 def format_time(time_us: int) -> str:

@@ -196,6 +196,16 @@ def matches(topic_filter: bytes, topic_name: bytes) -> bool:
     return len(filter_levels) == len(name_levels)
 
 
+def is_own(bytes topic_name not None) -> bool:
+    """Return whether a topic name is the broker's own, which no client publishes to: $SYS, $replay, $shoal, or below."""
+    return is_own_topic(<const uint8_t*>PyBytes_AS_STRING(topic_name), len(topic_name))
+
+
+def is_sys(bytes topic_filter not None) -> bool:
+    """Return whether a topic name or filter is $SYS or below it."""
+    return is_sys_topic(<const uint8_t*>PyBytes_AS_STRING(topic_filter), len(topic_filter))
+
+
 def is_state_filter(bytes topic_filter not None) -> bool:
     """Return whether a topic filter asks for what workers keep for one another, below $shoal."""
     return is_state_topic(<const uint8_t*>PyBytes_AS_STRING(topic_filter), len(topic_filter))
