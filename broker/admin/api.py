@@ -302,13 +302,7 @@ class Admin:
     async def _reload(self, request: Request) -> Row:
         """Have all workers read their files again; 422 if one cannot use them, and so stays as it is."""
         answers = await self._ask_all("reload", {})
-        for worker, answer in answers.items():
-            if isinstance(answer, QueryError):
-                raise answer
-            if answer["error_text"] is not None:
-                raise QueryError(
-                    422, "not_reloaded", f"{answer['error_text']} Worker {worker} goes on with what it had read before."
-                )
+        _raise_if_not_reloaded(answers)
         answered = [answer for answer in answers.values() if not isinstance(answer, QueryError)]
         rows = merged_listeners(answer["listeners"] for answer in answered)
         return {
@@ -318,6 +312,8 @@ class Admin:
             # All have read the same files; one that saw the change before the others has it behind it.
             "authorizers": answered[0]["authorizers"],
             "rules": max((answer["rules"] for answer in answered), key=_changes),
+            "users": max((answer["users"] for answer in answered), key=_changes),
+            "in_force": all(answer["in_force"] for answer in answered),
         }
 
     async def _acl(self, request: Request) -> Row:
@@ -573,6 +569,22 @@ def _cursor(cursor: str | None, workers: int) -> tuple[int, str]:
     return int(number), place
 
 
-def _changes(rules: Row | None) -> int:
-    """Return how many rules a reload has changed."""
-    return 0 if rules is None else rules["come"] + rules["gone"]
+def _raise_if_not_reloaded(answers: Mapping[int, Row | QueryError]) -> None:
+    """Raise QueryError if a worker has not answered, or could not use a file: which one, and who goes on as before."""
+    wrong: dict[int, str] = {}
+    for worker, answer in answers.items():
+        if isinstance(answer, QueryError):
+            raise answer
+        if answer["error_text"] is not None:
+            wrong[worker] = answer["error_text"]
+    if not wrong:
+        return
+    stays = "Nothing has changed: what was read before stays in use."
+    if len(wrong) < len(answers):  # the file was written between the looks of two workers
+        stays = f"What was read before stays in use at worker {', '.join(map(str, wrong))}, and not at the others."
+    raise QueryError(422, "not_reloaded", f"{next(iter(wrong.values()))} {stays}")
+
+
+def _changes(change: Row | None) -> int:
+    """Return how many rules or users a reload has changed."""
+    return -1 if change is None else change["come"] + change["gone"] + change.get("altered", 0)

@@ -43,6 +43,7 @@ PUBLISH_WAIT_S = 10.0
 EVENTS_MAX = 500  # of a look, in one answer
 LOOK_WAIT_MAX_S = 5.0
 LOOKS_MAX = 16
+IN_FORCE_S = 15.0  # that a reload waits for its rights: the log may take nothing now
 ROW_COST = 40  # of a client or session, as broker.admin.pagination counts
 
 log = logs.get("admin")
@@ -160,15 +161,20 @@ class Queries:
         return {"rows": listeners_of(self.worker)}
 
     async def _reload(self, arguments: Row) -> Row:
-        """Read the files of listeners, authenticators and authorizers again."""
+        """Read the files of listeners, authenticators and authorizers again; what they say is in force then."""
         reload = self.worker.reload
         await reload.reload()
+        with trio.move_on_after(IN_FORCE_S) as waited:
+            if reload.authorizers is not None:
+                await self.worker.rights_in_force()
         return {
             "error_text": reload.error,
+            "in_force": not waited.cancelled_caught,
             "listeners": listeners_of(self.worker),
             "authenticators": [one.describe() for one in reload.authenticators],
             "authorizers": [] if reload.authorizers is None else reload.authorizers.describe(),
             "rules": reload.rules_changed,
+            "users": reload.users_changed,
         }
 
     # Clients and sessions -------------------------------------------------------------------------------------------

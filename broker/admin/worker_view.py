@@ -48,6 +48,9 @@ class AskedWorker(Protocol):
     def ready(self) -> bool:
         """Whether clients are let in."""
 
+    async def rights_in_force(self) -> None:
+        """Wait until what the ACL says now holds for all that is subscribed and queued."""
+
     def metrics(self) -> Any:
         """Return broker.telemetry.metrics.Metrics."""
 

@@ -13,7 +13,7 @@ import trio
 
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
 from broker.auth.password_hash import PasswordHash
-from broker.auth.password_lines import PasswordLineError, PasswordLines
+from broker.auth.password_lines import PasswordLineError, PasswordLines, difference
 from broker.auth.verified_logins import VerifiedLogins
 from broker.config.start_error import StartError
 from broker.logs import get
@@ -94,6 +94,10 @@ class PasswordFile:
         self._hashes = lines.hashes
         self._stored = lines.stored
         self._scram_iterations = lines.scram_iterations
+
+    def users_changed(self, lines: PasswordLines) -> dict[str, Any]:
+        """Return in words which users would be others by these lines. From any thread."""
+        return difference(self._hashes, lines.hashes, Path(self.files[0]).name)
 
     async def run(self) -> None:
         """Nothing has to be done beside the answers."""

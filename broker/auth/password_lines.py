@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from broker.auth.password_hash import SCRAM, PasswordHash
 
 NAME_BYTES_MAX: Final = 65_535
 BLANK: Final = b" \t\r\n\v\f"
+SHOWN_MAX: Final = 20  # users of a difference that are told
 
 
 class PasswordLineError(ValueError):
@@ -89,6 +91,24 @@ class PasswordLines:
         """Return the file without a user, who is in it."""
         at = self._line_of[name] - 1
         return b"\n".join(self._lines[:at] + self._lines[at + 1 :])
+
+
+def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], file: str) -> dict[str, Any]:
+    """Return which users have come, have gone, or have another hash; SHOWN_MAX of them, and how many there are of each.
+
+    Args:
+        before, after: hashes of users, by name.
+        file: what stands before the name of a user.
+    """
+    gone = [name for name in before if name not in after]
+    come = [name for name in after if name not in before]
+    altered = [name for name, stored in after.items() if before.get(name, stored) != stored]
+    shown = [
+        *(f"- {file}: {name}" for name in gone),
+        *(f"+ {file}: {name}" for name in come),
+        *(f"~ {file}: {name}" for name in altered),
+    ]
+    return {"come": len(come), "gone": len(gone), "altered": len(altered), "shown": shown[:SHOWN_MAX]}
 
 
 def checked_name(name: bytes) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from broker.cli.access_text import asked_about, reloaded
 from broker.cli.cells import (
     Row,
     came_by,
@@ -432,41 +433,18 @@ def _why(value: Row) -> list[RenderableType]:
     return parts + [Text(f"In memory only: {fate(row)}, QoS {row['qos_granted']}") for row in value["unlogged"]]
 
 
-ALLOWED: Final = {"whole": "yes", "narrowed": "in part", "refused": "no"}
-
-
-def _asked_about(value: Row) -> str:
-    """Return whom a question about rights was about."""
-    user = "no user name" if value["user"] is None else f"user name {value['user']}"
-    address = "" if value["address"] is None else f", from {value['address']}"
-    there = "which is connected" if value["known_from"] == "connection" else "as it was described"
-    return f"{value['client']}, {there}: {user}{address}"
-
-
-def rules_changed(rules: Row | None) -> list[RenderableType]:
-    """Return the lines that say which rules of authorizers a reload has changed."""
-    if rules is None:
-        return []
-    if not rules["come"] + rules["gone"]:
-        return [Text("Rules: as before.")]
-    beyond = rules["come"] + rules["gone"] - len(rules["shown"])
-    when = f", {duration(rules['seconds_ago'])} ago" if rules["seconds_ago"] >= 1 else ""
-    return [Text("\n".join([f"Rules: {count(rules['come'])} new, {count(rules['gone'])} gone{when}.", *rules["shown"],
-                            *([f"... and {count(beyond)} more"] if beyond > 0 else [])]))]  # fmt: skip
-
-
 DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "status": _status,
     "client": _client,
     "routes": _routes,
     "why": _why,
-    "acl": lambda value: [Text(f"{ALLOWED[value['allowed']]}: {value['decided_by']}"), Text(_asked_about(value))],
+    "acl": asked_about,
     "drain": lambda value: [Text("The broker is ending.")],
     "log_level": lambda value: [Text(value["level"])],
     "reload": lambda value: [
         Text(f"Read again, by {count(value['workers'])} {'worker' if value['workers'] == 1 else 'workers'}."),
         *(table(name, value[name]) for name in ("listeners", "authenticators", "authorizers") if value[name]),
-        *rules_changed(value["rules"])],
+        *reloaded(value)],
     "forget": lambda value: [Text(f"{value['peer']}: forgotten, {count(value['messages_dropped'])} messages dropped")],
     "kick": lambda value: [Text(f"{value['client']}: " + " and ".join(
         (["disconnected"] if value["disconnected"] else []) + (["session ended"] if value["session_ended"] else [])))],

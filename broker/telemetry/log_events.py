@@ -165,7 +165,7 @@ IDENTITY: Final = (
         "reloaded",
         "info",
         "reload",
-        "certificates, authenticators, rules",
+        "certificates, authenticators, users, rules",
         "Certificates, keys, password files and the like were read again.",
     ),
     Event(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import trio
 
@@ -12,7 +12,7 @@ from broker.config.start_error import StartError
 from broker.logs import get
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from broker.auth.authorizers import Authorizers
     from broker.auth.chain import Member
@@ -23,6 +23,47 @@ if TYPE_CHECKING:
 log = get("reload")
 
 LOOK_S: Final = 2.0  # between two looks at the files: one to five system calls for each
+SHOWN_MAX: Final = 20  # lines of a difference that are told
+
+
+@runtime_checkable
+class HasUsers(Protocol):
+    """An authenticator whose file says who its users are: broker.auth.password_file.PasswordFile."""
+
+    def users_changed(self, found: Any) -> dict[str, Any]:
+        """Return which users would be others by what read() has returned: come, gone, altered, shown."""
+
+
+class LastChange:
+    """What the last change of one kind was that changed anything.
+
+    The broker looks at its files by itself: so a change may be behind it when an operator asks for one.
+    """
+
+    def __init__(self) -> None:
+        self._what: dict[str, Any] | None = None
+        self._noted_s = 0.0
+
+    def note(self, what: dict[str, Any] | None) -> None:
+        """Keep what a reload has changed, unless that is nothing and something was changed before."""
+        if what is not None and (self._what is None or any(what.get(name) for name in ("come", "gone", "altered"))):
+            self._what, self._noted_s = what, time.monotonic()
+
+    def told(self) -> dict[str, Any] | None:
+        """Return what it was, and how long ago; None: there is nothing of this kind."""
+        if self._what is None:
+            return None
+        return {**self._what, "seconds_ago": round(time.monotonic() - self._noted_s, 1)}
+
+
+class Found(NamedTuple):
+    """What all files say: those of entrances, of authenticators, of authorizers; and what is different in them."""
+
+    contexts: list[TlsContext]
+    authenticators: list[Any]
+    rule_sets: list[RuleSet]
+    rules: dict[str, Any] | None
+    users: dict[str, Any] | None
 
 
 class Reload:
@@ -54,8 +95,7 @@ class Reload:
         self._entrances = [entrance for entrance in entrances if entrance.context is not None]
         self.authenticators = tuple(authenticators)
         self.authorizers = authorizers
-        self._difference: dict[str, Any] | None = None  # what the last time changed that changed something
-        self._changed_s = 0.0
+        self._rules, self._users = LastChange(), LastChange()
         self._asked = trio.Event()
         self._reading = trio.Lock()
         self._seen = self._state()
@@ -67,9 +107,12 @@ class Reload:
     @property
     def rules_changed(self) -> dict[str, Any] | None:
         """What last changed in the rules of authorizers, and how long ago; None: there are none."""
-        if self._difference is None:
-            return None
-        return {**self._difference, "seconds_ago": round(time.monotonic() - self._changed_s, 1)}
+        return self._rules.told()
+
+    @property
+    def users_changed(self) -> dict[str, Any] | None:
+        """What last changed in the users of password files, and how long ago; None: there are none."""
+        return self._users.told()
 
     @property
     def reads_files(self) -> bool:
@@ -98,47 +141,54 @@ class Reload:
     async def _reload(self) -> None:
         seen = self._state()
         try:
-            contexts, found, rule_sets, difference = await trio.to_thread.run_sync(self._read)
+            found = await trio.to_thread.run_sync(self._read)
         except StartError as error:
             self.failed += 1
             self.error = str(error)
             log.error("reload_failed", what=f"{error} What was read before stays in use.")
         else:
-            for entrance, context in zip(self._entrances, contexts, strict=True):
-                entrance.context = context
-            for authenticator, one in zip(self.authenticators, found, strict=True):
-                authenticator.use(one)
-            if self.authorizers is not None:
-                self.authorizers.use(rule_sets)
-            if difference is not None and (self._difference is None or difference["come"] + difference["gone"]):
-                self._difference, self._changed_s = difference, time.monotonic()
-            self.done += 1
-            self.error = None
-            log.info(
-                "reloaded",
-                certificates=[
-                    {"subject": certificate.dn, "not_after_s": certificate.not_after_s}
-                    for context in contexts
-                    for certificate in context.certificates
-                ],
-                authenticators=[authenticator.describe() for authenticator in self.authenticators],
-                rules=difference,
-            )
+            self._use(found)
         self._seen = seen
 
-    def _read(self) -> tuple[list[TlsContext], list[Any], list[RuleSet], dict[str, Any] | None]:
-        """Return what all files say: those of entrances, of authenticators, and of authorizers, with the difference.
+    def _use(self, found: Found) -> None:
+        for entrance, context in zip(self._entrances, found.contexts, strict=True):
+            entrance.context = context
+        for authenticator, one in zip(self.authenticators, found.authenticators, strict=True):
+            authenticator.use(one)
+        if self.authorizers is not None:
+            self.authorizers.use(found.rule_sets)
+        self._rules.note(found.rules)
+        self._users.note(found.users)
+        self.done += 1
+        self.error = None
+        log.info(
+            "reloaded",
+            certificates=[
+                {"subject": certificate.dn, "not_after_s": certificate.not_after_s}
+                for context in found.contexts
+                for certificate in context.certificates
+            ],
+            authenticators=[authenticator.describe() for authenticator in self.authenticators],
+            users=found.users,
+            rules=found.rules,
+        )
 
-        From any thread. Raises StartError.
-        """
+    def _read(self) -> Found:
+        """Return what all files say. From any thread. Raises StartError."""
         contexts = [entrance.context_anew() for entrance in self._entrances]
         found = [authenticator.read() for authenticator in self.authenticators]
+        users = _joined(
+            member.users_changed(one)
+            for member, one in zip(self.authenticators, found, strict=True)
+            if isinstance(member, HasUsers)
+        )
         if self.authorizers is None:
-            return contexts, found, [], None
+            return Found(contexts, found, [], None, users)
         from broker.auth.authorizers import difference
 
         rule_sets = self.authorizers.read()
-        return contexts, found, rule_sets, difference(self.authorizers.chain.rule_sets, rule_sets)
+        rules = difference(self.authorizers.chain.rule_sets, rule_sets)
+        return Found(contexts, found, rule_sets, rules, users)
 
     def _state(self) -> list[tuple[str, int, int, int]]:
         """Return which files there are behind the names, and when they were written."""
@@ -146,6 +196,15 @@ class Reload:
         if self.authorizers is not None:
             lists.append(self.authorizers.files)
         return [_state_of(path) for files in lists for path in files]
+
+
+def _joined(changes: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the changes of several files as one; None of none."""
+    found = list(changes)
+    if not found:
+        return None
+    counts: dict[str, Any] = {name: sum(one[name] for one in found) for name in ("come", "gone", "altered")}
+    return {**counts, "shown": [line for one in found for line in one["shown"]][:SHOWN_MAX]}
 
 
 def _state_of(path: str) -> tuple[str, int, int, int]:

@@ -1,0 +1,50 @@
+"""What `shoal admin` prints of users and of rights, and of their changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from broker.cli.cells import count, duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Row = dict[str, Any]
+
+ALLOWED: Final = {"whole": "yes", "narrowed": "in part", "refused": "no"}
+
+
+def asked_about(value: Row) -> list[RenderableType]:
+    """Return the lines that say what a client may do, and who that is."""
+    user = "no user name" if value["user"] is None else f"user name {value['user']}"
+    address = "" if value["address"] is None else f", from {value['address']}"
+    there = "which is connected" if value["known_from"] == "connection" else "as it was described"
+    return [
+        Text(f"{ALLOWED[value['allowed']]}: {value['decided_by']}"),
+        Text(f"{value['client']}, {there}: {user}{address}"),
+    ]
+
+
+def reloaded(value: Row) -> list[RenderableType]:
+    """Return the lines that say what a reload has changed of users and of rules."""
+    lines = [*_changed("Users", value["users"]), *_changed("Rules", value["rules"])]
+    if not value["in_force"]:
+        lines.append(Text("What clients may do by it is not in force everywhere yet: the log is behind."))
+    return lines
+
+
+def _changed(of_what: str, change: Row | None) -> list[RenderableType]:
+    if change is None:
+        return []
+    altered = change.get("altered", 0)
+    in_all = change["come"] + change["gone"] + altered
+    if not in_all:
+        return [Text(f"{of_what}: as before.")]
+    beyond = in_all - len(change["shown"])
+    when = f", {duration(change['seconds_ago'])} ago" if change["seconds_ago"] >= 1 else ""
+    passwords = f", {count(altered)} with another password" if altered else ""
+    counts = f"{count(change['come'])} new, {count(change['gone'])} gone{passwords}"
+    more = [f"... and {count(beyond)} more"] if beyond > 0 else []
+    return [Text("\n".join([f"{of_what}: {counts}{when}.", *change["shown"], *more]))]
