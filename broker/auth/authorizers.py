@@ -8,15 +8,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.auth.acl import AllowAll
 from broker.auth.acl_lines import AclLineError, AclLines
 from broker.auth.rule import Holders
 from broker.auth.rule_chain import RuleChain
 from broker.auth.rule_set import RuleSet
 from broker.auth.rules_lines import RulesLineError, RulesLines
+from broker.config.authenticator import HttpTable, JwtTable
 from broker.config.start_error import StartError
 from broker.logs import get
 
 if TYPE_CHECKING:
+    from broker.auth.acl import Acl
     from broker.config.loader import Config
 
 log = get("acl_file")
@@ -184,13 +187,33 @@ def authorizers_of(config: Config) -> Authorizers:
         RulesOf(number, str(table.__struct_config__.tag), table.file, listeners)
         for number, table in enumerate(config.authorizer, 1)
     ]
-    # A password brings no rules, so publishers need not be asked about QoS by QoS.
-    brings_rules = any(table.__struct_config__.tag != "password_file" for table in config.authenticator)
     return Authorizers(
         members,
-        rules_of_clients=brings_rules,
+        # Where none brings rules, publishers need not be asked about QoS by QoS.
+        rules_of_clients=brings_rules(config),
         is_strict=any(table.subscribe == "strict" for table in config.authorizer),
     )
+
+
+def brings_rules(config: Config) -> bool:
+    """Return whether clients may bring rules of their own, by what says who they are."""
+    return any(isinstance(table, (JwtTable, HttpTable)) for table in config.authenticator)
+
+
+def acl_of(config: Config, given: Acl | None) -> tuple[Acl, Authorizers | None]:
+    """Return the ACL of the settings, and the authorizers if there are any. Raises StartError.
+
+    Where there are none, clients are held to the rules that they bring, and to no others.
+
+    Args:
+        given: an ACL of the program around us, beside which there may be no authorizers.
+    """
+    if not config.authorizer:
+        return (RuleChain((), is_open=True, decides_by_qos=True) if brings_rules(config) else AllowAll()), None
+    if given is not None:
+        raise StartError("There is an ACL, and [[authorizer]] tables: expected one or the other.")
+    authorizers = authorizers_of(config)
+    return authorizers.chain, authorizers
 
 
 def check_authorizers(config: Config) -> None:

@@ -218,6 +218,7 @@ class HttpAuthenticator:
             verdict.user_name or connect.user_name,
             groups=verdict.groups,
             superuser=verdict.superuser,
+            rules=verdict.rules,
             expires_at_s=verdict.expires_at_s,
         )
 

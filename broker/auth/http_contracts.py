@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from broker.auth.http_client import HttpAnswer, HttpError
+from broker.auth.token_rules import TokenRules, TokenRulesError
 
 ALLOW: Final = "allow"
 DENY: Final = "deny"
@@ -61,6 +62,7 @@ class Verdict:
     Attributes:
         result: ALLOW, DENY or IGNORE.
         user_name: of the client; None: that of its CONNECT.
+        rules: what the client may do; None: it says nothing of that.
         expires_at_s: when that ends, Unix seconds; None: never.
     """
 
@@ -68,6 +70,7 @@ class Verdict:
     user_name: str | None = None
     groups: tuple[str, ...] = ()
     superuser: bool = False
+    rules: TokenRules | None = None
     expires_at_s: float | None = None
 
 
@@ -77,12 +80,14 @@ class _Ours(msgspec.Struct):
     groups: tuple[str, ...] = ()
     superuser: bool = False
     expires_at: float | None = None
+    acl: Any = msgspec.UNSET
 
 
 class _Emqx(msgspec.Struct):
     result: str
     is_superuser: bool = False
     expire_at: float | None = None
+    acl: Any = msgspec.UNSET
 
 
 class _VerneMq(msgspec.Struct):
@@ -151,7 +156,8 @@ def _ask_rabbitmq(login: Login) -> Question:
 
 def _read_ours(answer: HttpAnswer) -> Verdict:
     said = _decoded(_expect(answer, 200), _Ours)
-    return Verdict(_one_of(said.result), said.user_name, said.groups, said.superuser, said.expires_at)
+    result = _one_of(said.result)
+    return Verdict(result, said.user_name, said.groups, said.superuser, _rules_of(result, said.acl), said.expires_at)
 
 
 def _read_emqx(answer: HttpAnswer) -> Verdict:
@@ -160,7 +166,8 @@ def _read_emqx(answer: HttpAnswer) -> Verdict:
     if answer.status != 200:
         return Verdict(IGNORE)  # as EMQX has it; what is down has not come here
     said = _decoded(answer, _Emqx)
-    return Verdict(_one_of(said.result), superuser=said.is_superuser, expires_at_s=said.expire_at)
+    result = _one_of(said.result)
+    return Verdict(result, superuser=said.is_superuser, rules=_rules_of(result, said.acl), expires_at_s=said.expire_at)
 
 
 def _read_vernemq(answer: HttpAnswer) -> Verdict:
@@ -226,6 +233,16 @@ def _decoded(answer: HttpAnswer, kind: type[Any]) -> Any:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         raise HttpError("an answer that is not what the contract says") from None
+
+
+def _rules_of(result: str, acl: Any) -> TokenRules | None:
+    """Return what a client that is let in may do; None: nothing is said of it."""
+    if result != ALLOW or acl is msgspec.UNSET:
+        return None
+    try:
+        return TokenRules(acl)
+    except TokenRulesError as error:
+        raise HttpError(f"rules that cannot be read: {error}") from None
 
 
 def _one_of(result: str) -> str:

@@ -5,6 +5,7 @@ from broker.auth.rule_set cimport Asker, RuleSet
 cdef class RuleChain:
     cdef readonly tuple rule_sets        # in their order
     cdef readonly bint is_strict         # a subscription is granted as a whole or not at all
+    cdef readonly bint is_open           # who brings no rules may do everything, where there are no rule sets
     cdef readonly bint decides_by_qos    # answers for publishing depend on QoS or RETAIN
     cdef public object changed           # is called when answers may be others now; None: there is no worker yet
     cdef dict unpacked                   # id of plain rules: those, and what was made of them; bounded

@@ -20,6 +20,8 @@ cdef enum:
 
 assert (PUBLISH, READ, SHARE, REPLAY) == (actions.PUBLISH, actions.READ, actions.SHARE, actions.REPLAY)
 
+NO_AUTHORIZERS = "there are no authorizers"
+
 cdef object REFUSED = Grant.REFUSED
 cdef object NARROWED = Grant.NARROWED
 cdef object WHOLE = Grant.WHOLE
@@ -34,12 +36,15 @@ cdef class RuleChain:
     Args:
         rule_sets: in their order.
         is_strict: who may not be sent all that a topic filter matches is not granted it.
+        is_open: without any rule set, who brings no rules may do everything.
         decides_by_qos: rules may ask for the QoS or RETAIN of a PUBLISH, now, after a reload or in a principal.
     """
 
-    def __init__(self, rule_sets: object, *, is_strict: bool = False, decides_by_qos: bool = False) -> None:
+    def __init__(self, rule_sets: object, *, is_strict: bool = False, is_open: bool = False,
+                 decides_by_qos: bool = False) -> None:
         self.rule_sets = tuple(rule_sets)
         self.is_strict = is_strict
+        self.is_open = is_open
         self.decides_by_qos = decides_by_qos
         self.changed = None
         self.unpacked = {}
@@ -92,6 +97,8 @@ cdef class RuleChain:
                 <uint8_t>qos_bits, <uint8_t>retain_bits)
             if entry != NULL:
                 return entry.flags & ALLOWS != 0
+        elif self.is_open and not self.rule_sets:
+            return 1
         for rule_set in self.rule_sets:
             entry = rule_set.find(
                 principal, &asker, action, <const uint8_t*>PyBytes_AS_STRING(topic_name), PyBytes_GET_SIZE(topic_name),
@@ -136,6 +143,8 @@ cdef class RuleChain:
         cdef list found
         cdef Py_ssize_t allowing = -1, refusing = -1
         cdef int answer
+        if self.is_open and not self.rule_sets and principal.rules is None:
+            return ALL
         ask_for(principal, &asker)
         found = self.gathered(principal, &asker, action, topic_filter, 1 << qos)
         answer = left_by(topic_filter, found, &allowing, &refusing)
@@ -188,13 +197,17 @@ cdef class RuleChain:
             return Decision(WHOLE if used else REFUSED, "" if used else f"no right to {name[1:].split(b'/')[0].decode()}")
         if action == "subscribe":
             answer = self.left(principal, READ, name, qos, deciding)
-            by = ", ".join(self.described(one) for one in deciding)
+            by = ", ".join(self.described(one, principal) for one in deciding)
+            if not deciding:
+                by = NO_AUTHORIZERS
             if answer == SOMETHING and self.is_strict:
                 by += ", and it is granted as a whole or not at all"
             return Decision(self.granted(answer), by)
+        if self.is_open and not self.rule_sets and principal.rules is None:
+            return Decision(WHOLE, NO_AUTHORIZERS)
         rule = self.deciding(principal, action, name, qos, retain)
         allowed = rule is not None and rule[0].allows(rule[1])
-        return Decision(WHOLE if allowed else REFUSED, self.described(rule))
+        return Decision(WHOLE if allowed else REFUSED, self.described(rule, principal))
 
     def deciding(self, principal not None, str action not None, bytes topic_name not None, int qos,
                  bint retain) -> tuple[RuleSet, int] | None:
@@ -218,12 +231,13 @@ cdef class RuleChain:
                 return rule_set, entry - rule_set.entries
         return None
 
-    def described(self, rule) -> str:
-        """Return a rule in words, (rule set, number) or what gathered() gave; None: none fits."""
+    def described(self, rule, principal) -> str:
+        """Return a rule about a client in words, (rule set, number) or what gathered() gave; None: none fits."""
+        cdef RuleSet own
         if rule is None:
-            if not self.rule_sets:
-                return "there are no rules"
-            return "no rule of " + ", ".join(str(rule_set.source) for rule_set in self.rule_sets)
+            own = self.rules_of(principal)
+            named = [str(rule_set.source) for rule_set in (self.rule_sets if own is None else (own, *self.rule_sets))]
+            return "no rule of " + ", ".join(named) if named else "there are no rules"
         *_, rule_set, number = rule
         return rule_set.described(number)
 

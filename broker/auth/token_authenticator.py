@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
 from broker.auth.token_keys import Key, Keys, UnusableKeyError, keys_in, secret_in
-from broker.auth.web_token import Believed, ClaimRules, NoTokenError, RefusedTokenError, UnknownKeyError, claims_of
+from broker.auth.token_rules import TokenRules, TokenRulesError
+from broker.auth.web_token import ClaimRules, NoTokenError, RefusedTokenError, UnknownKeyError, claims_of
 from broker.config.start_error import StartError
 from broker.logs import get
 from broker.wire.reasons import Reason
@@ -179,7 +180,8 @@ class TokenAuthenticator:
         user_name = connect.user_name if before is None else before.user_name
         try:
             believed = self._rules.check(claims, self._now_s(), user_name, connect.client_identifier.decode())
-        except RefusedTokenError as error:
+            rules = self._brought(claims)
+        except (RefusedTokenError, TokenRulesError) as error:
             log.info("token_refused", authenticator=self.number, address=exchange.peer, what=str(error))
             return Refused(Reason.NOT_AUTHORIZED, f"the token is refused: {error}")
         identity = user_name if believed.user_name is None else believed.user_name
@@ -187,10 +189,12 @@ class TokenAuthenticator:
             # One client does not become another on an open connection: its subscriptions are the first one's.
             log.info("token_refused", authenticator=self.number, address=exchange.peer, what=ANOTHER.text)
             return ANOTHER
-        return self._accepted(identity, believed)
+        return Accepted(identity, rules=rules, expires_at_s=believed.expires_at_s)
 
-    def _accepted(self, identity: str | None, believed: Believed) -> Accepted:
-        return Accepted(identity, expires_at_s=believed.expires_at_s)
+    def _brought(self, claims: dict[str, Any]) -> TokenRules | None:
+        """Return what a token says that its bearer may do; None: nothing. Raises TokenRulesError."""
+        claim = self._table.acl_claim
+        return TokenRules(claims[claim]) if claim and claim in claims else None
 
 
 def _files_in(folder: Path) -> list[Path]:

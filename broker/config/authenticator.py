@@ -114,6 +114,14 @@ class JwtTable(AuthenticatorTable, frozen=True, kw_only=True, tag="jwt"):
             examples=[{"client": "${clientid}"}],
         ),
     ] = {}
+    acl_claim: Annotated[
+        str,
+        Meta(
+            max_length=200,
+            description="Claim that says what the client may do, in the forms of EMQX, if a token has it. Empty: none "
+            "is looked at.",
+        ),
+    ] = "acl"
     exp_required: Annotated[
         bool, Meta(description="Whether a token must have an end, `exp`; it ends the connection, unless it is renewed.")
     ] = True

@@ -486,15 +486,12 @@ def terms(config: Config) -> dict[str, Any]:
 
 def _acl(config: Config, given: Acl | None) -> tuple[Acl, Authorizers | None]:
     """Return the ACL, and the authorizers of the settings if it is of them. Raises StartError."""
-    if not config.authorizer:
+    if not config.authorizer and (given is not None or not config.authenticator):
         return given or AllowAll(), None
     # Here, so that a broker without one loads none of it.
-    from broker.auth.authorizers import authorizers_of
+    from broker.auth.authorizers import acl_of
 
-    if given is not None:
-        raise StartError("There is an ACL, and [[authorizer]] tables: expected one or the other.")
-    authorizers = authorizers_of(config)
-    return authorizers.chain, authorizers
+    return acl_of(config, given)
 
 
 def _authenticator(

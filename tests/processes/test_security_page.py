@@ -122,6 +122,17 @@ def test_the_page_lets_in_who_has_a_token(tmp_path: Path) -> None:
         (refused,) = broker.events("token_refused")
         assert refused["what"] == "its claim client does not say what it has to"
         assert signed not in broker.log.read_text()
+        # What it may do, it may say itself.
+        rules = block("json", "${clientid}")
+        said = block("python", "jwt.encode").replace('"client":', f'"acl": {rules}, "client":')
+        signed = subprocess.run(
+            [sys.executable, "-c", said], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        publish = f"TOKEN={signed}\n" + block("sh", "$TOKEN").replace("-t hello", "-q 1 -t plant/pump")
+        done = run(tmp_path, publish, port)
+        assert done.returncode == 0, done.stderr
+        assert run(tmp_path, publish.replace("plant/pump", "plant/main/pump"), port).returncode != 0
+        assert run(tmp_path, publish.replace("plant/pump", "elsewhere"), port).returncode != 0
 
 
 def test_the_page_asks_a_server(tmp_path: Path) -> None:

@@ -22,6 +22,13 @@ MORE = {
     "groups": (["a"], "a", [5]),
     "expires_at": (5, 1e300, -1, "x", None),
     "expire_at": (5, 1e300, -1, "x"),
+    "acl": (
+        None,
+        [],
+        {"pub": ["a"], "all": "b"},
+        [{"permission": "allow", "action": "all", "topic": "a/${clientid}", "qos": [0, 2], "retain": "all"}],
+        [{"permission": "deny", "action": "pub", "topics": ["#", "eq a/#"], "ipaddr": "10.0.0.0/8"}, 5],
+    ),
 }
 BODIES = (b"allow", b"allow a b", b"deny", b"", b"ok", b"[" * 5000, b"\xff", b"refused")
 CONTROLS = (b"", b"max-age=5", b"no-store", b"max-age=5, stale-if-error=7", b"max-age=99999999999")
@@ -64,7 +71,9 @@ def check(data: bytes) -> Hashable:
             or answer.status == 204
             or (name == "mosquitto-go-auth" and answer.status == 200)
         )
-    return verdict.result, verdict.superuser, len(verdict.groups), verdict.user_name is None
+    assert verdict.rules is None or (verdict.result == ALLOW and b"acl" in body)
+    rules = None if verdict.rules is None else verdict.rules.rule_set.rule_count
+    return verdict.result, verdict.superuser, len(verdict.groups), verdict.user_name is None, rules
 
 
 TARGET = Target("http_answers", 3000, make, check)
