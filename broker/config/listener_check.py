@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.config.listener import Address, Listener, parse_address
@@ -57,13 +57,14 @@ def _suggestion(name: str) -> str:
 
 
 def listener_problems(
-    config: Config, problem: Callable[[str, Any, str], Problem], authenticator_given: bool
+    config: Config, problem: Callable[[str, Any, str], Problem], authenticator_given: bool, closing: Sequence[str] = ()
 ) -> Iterator[Problem]:
     """Yield what is wrong with the listeners of a configuration whose values are each in their range.
 
     Args:
         problem: makes one of a key, what was found and what was expected.
         authenticator_given: the embedding program looks after who its clients are.
+        closing: commands that close a broker without authentication.
     """
     seen: set[Address] = set()
     if not config.listeners:
@@ -100,14 +101,12 @@ def listener_problems(
             yield problem(
                 key if in_list else f"{key}.address",
                 listener.address,
-                "a loopback address, because there is no authentication. `shoal passwd FILE USER` makes a password "
-                'file, which a table [[authenticator]] with type = "password_file" and file = "FILE" asks for; what '
-                'clients may then do says a table [[authorizer]] with type = "acl_file" and file = "FILE"; or '
-                "allow_anonymous = true lets everybody in",
+                "a loopback address, because there is no authentication" + _instead_of_loopback(closing),
             )
         elif anonymous is False:
             yield problem(
                 "allow_anonymous" if listener.allow_anonymous is None else f"{key}.allow_anonymous",
+            closing = ()  # they close all addresses, and are told once
                 False,
                 "true or unset, because there is no authentication and nobody could connect",
             )
@@ -116,6 +115,17 @@ def listener_problems(
 def anonymous_allowed(config: Config, listener: Listener) -> bool | None:
     """Return whether clients that prove nothing may come in; None: no setting says so, and other machines reach it."""
     allowed = config.allow_anonymous if listener.allow_anonymous is None else listener.allow_anonymous
+def _instead_of_loopback(closing: Sequence[str]) -> str:
+    if not closing:
+        return ""
+    commands = "".join(f"\n    {command}" for command in closing)
+    return (
+        f". These commands have clients give a password:{commands}\n"
+        'What clients may do then says an [[authorizer]], such as type = "acl_file". Or allow_anonymous = true lets '
+        "everybody in"
+    )
+
+
     if allowed is None and config.authenticator:
         return False
     if allowed is None and listener.where.is_loopback:

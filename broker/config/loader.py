@@ -11,7 +11,8 @@ from msgspec import Struct
 from broker.config.authenticator import AUTHENTICATOR_TYPES, Authenticator
 from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS, authenticator_problems, authenticators_read
 from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer
-from broker.config.authorizer_check import AUTHORIZER_SETTINGS, authorizers_read
+from broker.config.authorizer_check import AUTHORIZER_SETTINGS, authorizer_problems, authorizers_read
+from broker.config.closing import closing_commands
 from broker.config.listener import Address, Listener, parse_address
 from broker.config.listener_check import LISTENER_SETTINGS, listener_problems, listeners_read
 from broker.config.schema import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
@@ -122,7 +123,7 @@ def load(
     origins = {key: where for key, (_, where) in values.items()}
     # An allow_anonymous that could not be read is one problem, not a second one at every address.
     someone_vouches = authenticator_given or any(problem.key == "allow_anonymous" for problem in problems)
-    problems.extend(_problems_of_the_whole(config, origins, someone_vouches))
+    problems.extend(_problems_of_the_whole(config, origins, someone_vouches, closing_commands(file, flags)))
     if problems:
         raise ConfigError(problems)
     return config
@@ -202,14 +203,16 @@ def _built(values: Mapping[str, Any]) -> Config:
     return Config(**top)
 
 
-def _problems_of_the_whole(config: Config, origins: Mapping[str, str], authenticator_given: bool) -> Iterator[Problem]:
+def _problems_of_the_whole(
+    config: Config, origins: Mapping[str, str], authenticator_given: bool, closing: Sequence[str]
+) -> Iterator[Problem]:
     """Yield what is wrong though each value alone is in its range."""
 
     def problem(key: str, found: Any, expected: str) -> Problem:
         # A table's is known by the name of all of its kind: "listener 2.address".
         return Problem(origins.get(key, origins.get(key.partition(" ")[0], "default")), key, shown(found), expected)
 
-    yield from listener_problems(config, problem, authenticator_given)
+    yield from listener_problems(config, problem, authenticator_given, closing)
     yield from authenticator_problems(config.authenticator, problem)
     for text in config.mqtt.queue_rules:
         try:

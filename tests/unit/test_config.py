@@ -426,7 +426,8 @@ def test_an_authorizer_is_read_and_written_again(tmp_path: Path) -> None:
 def test_an_open_address_is_answered_with_what_secures_it() -> None:
     (problem,) = problems_of(flags={"listen": ("tcp://0.0.0.0:1883",)})
     for named in (
-        "`shoal passwd FILE USER`",
+        "\n    shoal passwd users ann\n    printf ",
+        "\n    shoal serve --config shoal.toml --listen tcp://0.0.0.0:1883\n",
         "[[authenticator]]",
         'type = "password_file"',
         "allow_anonymous = true",
