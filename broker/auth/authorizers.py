@@ -88,6 +88,7 @@ class Authorizers:
         members: in the order of the settings.
         rules_of_clients: clients may bring rules of their own.
         is_strict: a topic filter is granted as a whole or not at all.
+        listeners: which members are asked about clients of a listener: as of RuleChain.
 
     Raises StartError: a file cannot be used.
 
@@ -96,7 +97,14 @@ class Authorizers:
         chain: the ACL.
     """
 
-    def __init__(self, members: Sequence[RulesOf], *, rules_of_clients: bool = False, is_strict: bool = False) -> None:
+    def __init__(
+        self,
+        members: Sequence[RulesOf],
+        *,
+        rules_of_clients: bool = False,
+        is_strict: bool = False,
+        listeners: Sequence[tuple[tuple[int, ...], bool] | None] = (),
+    ) -> None:
         self._members = tuple(members)
         self.files = [file for member in members for file in member.files]
         rule_sets = self.read()
@@ -105,6 +113,8 @@ class Authorizers:
         self.chain = RuleChain(
             rule_sets,
             is_strict=is_strict,
+            is_open=True,  # at listeners that name none
+            listeners=listeners,
             decides_by_qos=any(member.kind == "rules_file" for member in members) or rules_of_clients,
         )
 
@@ -192,7 +202,17 @@ def authorizers_of(config: Config) -> Authorizers:
         # Where none brings rules, publishers need not be asked about QoS by QoS.
         rules_of_clients=brings_rules(config),
         is_strict=any(table.subscribe == "strict" for table in config.authorizer),
+        listeners=[_asked_at(config, listener.authorizers) for listener in config.listeners],
     )
+
+
+def _asked_at(config: Config, names: tuple[str, ...] | None) -> tuple[tuple[int, ...], bool] | None:
+    """Return the numbers of the tables that a listener names, and whether one of them is strict; None: all."""
+    if names is None:
+        return None
+    numbers = {table.name: number for number, table in enumerate(config.authorizer)}
+    asked = tuple(numbers[name] for name in names)
+    return asked, any(config.authorizer[number].subscribe == "strict" for number in asked)
 
 
 def brings_rules(config: Config) -> bool:

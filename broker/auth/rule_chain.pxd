@@ -5,7 +5,9 @@ from broker.auth.rule_set cimport Asker, RuleSet
 cdef class RuleChain:
     cdef readonly tuple rule_sets        # in their order
     cdef readonly bint is_strict         # a subscription is granted as a whole or not at all
-    cdef readonly bint is_open           # who brings no rules may do everything, where there are no rule sets
+    cdef readonly bint is_open           # who brings no rules may do everything, where no rule sets are asked
+    cdef tuple listeners                 # by number: None, or numbers of rule sets and whether these are strict
+    cdef tuple by_listener               # by number: the rule sets that are asked; beyond its end all are
     cdef readonly bint decides_by_qos    # answers for publishing depend on QoS or RETAIN
     cdef public object changed           # is called when answers may be others now; None: there is no worker yet
     cdef dict unpacked                   # id of plain rules: those, and what was made of them; bounded
@@ -15,4 +17,7 @@ cdef class RuleChain:
     cdef bint looks_at_subscribe(self, object principal) except -1
     cdef bint may_besides(self, object principal, int action, bytes topic_filter) except -1
     cdef RuleSet rules_of(self, object principal)
-    cdef object granted(self, int answer)
+    cdef object granted(self, object principal, int answer)
+    cdef tuple asked(self, object principal)
+    cdef bint strict(self, object principal) except -1
+    cdef bint is_free(self, object principal) except -1

@@ -36,21 +36,21 @@ cdef class RuleChain:
     Args:
         rule_sets: in their order.
         is_strict: who may not be sent all that a topic filter matches is not granted it.
-        is_open: without any rule set, who brings no rules may do everything.
+        is_open: where no rule set is asked, who brings no rules may do everything.
+        listeners: by number of a listener, the numbers of the rule sets that are asked about its clients, and whether
+            these are strict; None, or a number beyond: all are asked.
         decides_by_qos: rules may ask for the QoS or RETAIN of a PUBLISH, now, after a reload or in a principal.
     """
 
     def __init__(self, rule_sets: object, *, is_strict: bool = False, is_open: bool = False,
-                 decides_by_qos: bool = False) -> None:
-        self.rule_sets = tuple(rule_sets)
+                 decides_by_qos: bool = False, listeners: object = ()) -> None:
         self.is_strict = is_strict
         self.is_open = is_open
         self.decides_by_qos = decides_by_qos
         self.changed = None
         self.unpacked = {}
-        for rule_set in self.rule_sets:
-            assert isinstance(rule_set, RuleSet), rule_set
-            assert decides_by_qos or not rule_set.looks_at_publish, rule_set.source
+        self.listeners = tuple(listeners)
+        self.use(rule_sets)
 
     def use(self, rule_sets: object) -> None:
         """From now on, decide by these; say that answers may be others."""
@@ -59,6 +59,8 @@ cdef class RuleChain:
             assert isinstance(rule_set, RuleSet), rule_set
             assert self.decides_by_qos or not rule_set.looks_at_publish, rule_set.source
         self.rule_sets = rule_sets
+        self.by_listener = tuple(
+            [rule_sets if one is None else tuple([rule_sets[number] for number in one[0]]) for one in self.listeners])
         if self.changed is not None:
             self.changed()
 
@@ -72,7 +74,7 @@ cdef class RuleChain:
 
     def may_subscribe(self, principal not None, bytes topic_filter not None, int qos) -> Grant:
         """Return what a client is granted of a topic filter, which is without $share and $replay."""
-        return self.granted(self.left(principal, READ, topic_filter, qos, None))
+        return self.granted(principal, self.left(principal, READ, topic_filter, qos, None))
 
     def may_use(self, principal not None, bytes topic_filter not None) -> bool:
         """Return whether a client may use a shared subscription or a replay at all, whose topic filter this is.
@@ -84,12 +86,30 @@ cdef class RuleChain:
             return True
         return self.may_besides(principal, SHARE if parts[0] == b"$share" else REPLAY, parts[2])
 
+    cdef tuple asked(self, object principal):
+        """Return the rule sets that are asked about a client: by which listener it came says which."""
+        cdef Py_ssize_t listener
+        if not self.by_listener:
+            return self.rule_sets
+        listener = principal.listener
+        return <tuple>self.by_listener[listener] if 0 <= listener < len(self.by_listener) else self.rule_sets
+
+    cdef bint strict(self, object principal) except -1:
+        """Return whether a client is granted a topic filter as a whole or not at all."""
+        cdef Py_ssize_t listener
+        if self.listeners:
+            listener = principal.listener
+            if 0 <= listener < len(self.listeners) and self.listeners[listener] is not None:
+                return self.listeners[listener][1]
+        return self.is_strict
+
     cdef int decided(self, object principal, int action, bytes topic_name, int qos_bits, int retain_bits) except -2:
         """Return 1 or 0 as a rule decides about a topic name, -1: none does."""
         cdef Asker asker
         cdef const Entry* entry
         cdef RuleSet rule_set
         cdef RuleSet own = self.rules_of(principal)
+        cdef tuple asked = self.asked(principal)
         ask_for(principal, &asker)
         if own is not None:
             entry = own.find(
@@ -97,15 +117,19 @@ cdef class RuleChain:
                 <uint8_t>qos_bits, <uint8_t>retain_bits)
             if entry != NULL:
                 return entry.flags & ALLOWS != 0
-        elif self.is_open and not self.rule_sets:
+        elif self.is_open and not asked:
             return 1
-        for rule_set in self.rule_sets:
+        for rule_set in asked:
             entry = rule_set.find(
                 principal, &asker, action, <const uint8_t*>PyBytes_AS_STRING(topic_name), PyBytes_GET_SIZE(topic_name),
                 <uint8_t>qos_bits, <uint8_t>retain_bits)
             if entry != NULL:
                 return entry.flags & ALLOWS != 0
         return -1
+
+    cdef bint is_free(self, object principal) except -1:
+        """Return whether a client may do everything, because no rule set is asked about it."""
+        return self.is_open and principal.rules is None and not self.asked(principal)
 
     cdef RuleSet rules_of(self, object principal):
         """Return the rules that a client has brought; None: it has none. Raises for what is no rules."""
@@ -129,7 +153,7 @@ cdef class RuleChain:
         cdef RuleSet own = self.rules_of(principal)
         if own is not None:
             own.gather(principal, asker, action, topic_filter, <uint8_t>qos_bits, found)
-        for rule_set in self.rule_sets:
+        for rule_set in self.asked(principal):
             rule_set.gather(principal, asker, action, topic_filter, <uint8_t>qos_bits, found)
         return found
 
@@ -143,7 +167,7 @@ cdef class RuleChain:
         cdef list found
         cdef Py_ssize_t allowing = -1, refusing = -1
         cdef int answer
-        if self.is_open and not self.rule_sets and principal.rules is None:
+        if self.is_free(principal):
             return ALL
         ask_for(principal, &asker)
         found = self.gathered(principal, &asker, action, topic_filter, 1 << qos)
@@ -164,7 +188,7 @@ cdef class RuleChain:
         cdef RuleSet own = self.rules_of(principal)
         if own is not None and own.looks_at_subscribe:
             return True
-        for rule_set in self.rule_sets:
+        for rule_set in self.asked(principal):
             if rule_set.looks_at_subscribe:
                 return True
         return False
@@ -200,10 +224,10 @@ cdef class RuleChain:
             by = ", ".join(self.described(one, principal) for one in deciding)
             if not deciding:
                 by = NO_AUTHORIZERS
-            if answer == SOMETHING and self.is_strict:
+            if answer == SOMETHING and self.strict(principal):
                 by += ", and it is granted as a whole or not at all"
-            return Decision(self.granted(answer), by)
-        if self.is_open and not self.rule_sets and principal.rules is None:
+            return Decision(self.granted(principal, answer), by)
+        if self.is_free(principal):
             return Decision(WHOLE, NO_AUTHORIZERS)
         rule = self.deciding(principal, action, name, qos, retain)
         allowed = rule is not None and rule[0].allows(rule[1])
@@ -216,7 +240,7 @@ cdef class RuleChain:
         cdef const Entry* entry
         cdef RuleSet rule_set
         cdef RuleSet own = self.rules_of(principal)
-        cdef tuple rule_sets = self.rule_sets if own is None else (own, *self.rule_sets)
+        cdef tuple rule_sets = self.asked(principal) if own is None else (own, *self.asked(principal))
         cdef int qos_bits = 1 << qos, retain_bits = 0x10 if retain else 0x08
         cdef int what = PUBLISH
         assert action in ("publish", "read"), action
@@ -236,15 +260,16 @@ cdef class RuleChain:
         cdef RuleSet own
         if rule is None:
             own = self.rules_of(principal)
-            named = [str(rule_set.source) for rule_set in (self.rule_sets if own is None else (own, *self.rule_sets))]
+            asked = self.asked(principal)
+            named = [str(rule_set.source) for rule_set in (asked if own is None else (own, *asked))]
             return "no rule of " + ", ".join(named) if named else "there are no rules"
         *_, rule_set, number = rule
         return rule_set.described(number)
 
-    cdef object granted(self, int answer):
+    cdef object granted(self, object principal, int answer):
         if answer == ALL:
             return WHOLE
-        return NARROWED if answer == SOMETHING and not self.is_strict else REFUSED
+        return NARROWED if answer == SOMETHING and not self.strict(principal) else REFUSED
 
 
 cdef int left_by(bytes topic_filter, list found, Py_ssize_t* allowing, Py_ssize_t* refusing) except -1:

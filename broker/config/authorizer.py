@@ -15,7 +15,16 @@ Subscribe = Annotated[
 ]
 
 
-class AclFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="acl_file"):
+class AuthorizerTable(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What all authorizers have."""
+
+    name: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="What `authorizers` of a listener call it.", examples=["plant"]),
+    ] = None
+
+
+class AclFileTable(AuthorizerTable, frozen=True, kw_only=True, tag="acl_file"):
     """One authorizer that asks an ACL file of mosquitto's."""
 
     file: Annotated[
@@ -29,7 +38,7 @@ class AclFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="acl
     subscribe: Subscribe = "narrow"
 
 
-class RulesFileTable(Struct, frozen=True, kw_only=True, tag_field="type", tag="rules_file"):
+class RulesFileTable(AuthorizerTable, frozen=True, kw_only=True, tag="rules_file"):
     """One authorizer that asks a file of rules about QoS, RETAIN, addresses, groups, certificates, hours."""
 
     file: Annotated[

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -44,6 +45,20 @@ def authorizers_read(tables: object, where: str, problems: list[Problem]) -> tup
         if values is not None:
             found.append(AUTHORIZER_TYPES[kind](**values))
     return tuple(found)
+
+
+def authorizer_problems(tables: Iterable[Authorizer], problem: Callable[[str, Any, str], Problem]) -> Iterator[Problem]:
+    """Yield what is wrong with authorizers whose values are each in their range.
+
+    Args:
+        problem: makes one of a key, what was found and what was expected.
+    """
+    names: set[str] = set()
+    for number, table in enumerate(tables, 1):
+        if table.name is not None:
+            if table.name in names:
+                yield problem(f"authorizer {number}.name", table.name, "each name once")
+            names.add(table.name)
 
 
 def _instead(kind: str, _name: str) -> str:

@@ -225,6 +225,14 @@ class Listener(Struct, frozen=True, kw_only=True):
             examples=[["devices"]],
         ),
     ] = None
+    authorizers: Annotated[
+        tuple[str, ...] | None,
+        Meta(
+            description="Names of the [[authorizer]] tables that say what clients here may do, in this order; unset: "
+            "all of them, in the order of the tables; an empty list: clients may do everything.",
+            examples=[["plant"]],
+        ),
+    ] = None
     websocket_paths: Annotated[
         tuple[str, ...], Meta(min_length=1, description="Paths at which a WebSocket is opened.")
     ] = ("/mqtt", "/ws", "/")

@@ -84,15 +84,18 @@ def listener_problems(
             problem(key if in_list else f"{key}.{name}", found, expected)
             for name, found, expected in _alone(listener, address, in_list)
         )
-        names = [table.name for table in config.authenticator]
-        for name in listener.authenticators or ():
-            if name not in names:
-                yield problem(
-                    f"{key}.authenticators",
-                    name,
-                    "names of [[authenticator]] tables: "
-                    + (", ".join(one for one in names if one is not None) or "none of them has a name"),
-                )
+        for kind, named, tables in (
+            ("authenticator", listener.authenticators, config.authenticator),
+            ("authorizer", listener.authorizers, config.authorizer),
+        ):
+            names = [table.name for table in tables if table.name is not None]
+            for name in named or ():
+                if name not in names:
+                    yield problem(
+                        f"{key}.{kind}s",
+                        name,
+                        f"names of [[{kind}]] tables: " + (", ".join(names) or "none of them has a name"),
+                    )
         asked = config.authenticator if listener.authenticators is None else listener.authenticators
         if authenticator_given or asked or proves_clients(listener):
             continue
@@ -103,18 +106,15 @@ def listener_problems(
                 listener.address,
                 "a loopback address, because there is no authentication" + _instead_of_loopback(closing),
             )
+            closing = ()  # they close all addresses, and are told once
         elif anonymous is False:
             yield problem(
                 "allow_anonymous" if listener.allow_anonymous is None else f"{key}.allow_anonymous",
-            closing = ()  # they close all addresses, and are told once
                 False,
                 "true or unset, because there is no authentication and nobody could connect",
             )
 
 
-def anonymous_allowed(config: Config, listener: Listener) -> bool | None:
-    """Return whether clients that prove nothing may come in; None: no setting says so, and other machines reach it."""
-    allowed = config.allow_anonymous if listener.allow_anonymous is None else listener.allow_anonymous
 def _instead_of_loopback(closing: Sequence[str]) -> str:
     if not closing:
         return ""
@@ -126,6 +126,9 @@ def _instead_of_loopback(closing: Sequence[str]) -> str:
     )
 
 
+def anonymous_allowed(config: Config, listener: Listener) -> bool | None:
+    """Return whether clients that prove nothing may come in; None: no setting says so, and other machines reach it."""
+    allowed = config.allow_anonymous if listener.allow_anonymous is None else listener.allow_anonymous
     if allowed is None and config.authenticator:
         return False
     if allowed is None and listener.where.is_loopback:

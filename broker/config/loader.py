@@ -214,6 +214,7 @@ def _problems_of_the_whole(
 
     yield from listener_problems(config, problem, authenticator_given, closing)
     yield from authenticator_problems(config.authenticator, problem)
+    yield from authorizer_problems(config.authorizer, problem)
     for text in config.mqtt.queue_rules:
         try:
             parse_queue_rule(text)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from broker.auth.rules_lines import RulesLines
+from broker.config.loader import load
 from tests.support.process import ROOT, BrokerProcess
 
 PAGE = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
@@ -54,3 +55,10 @@ def test_the_rules_file_of_the_page_is_one() -> None:
     assert lines.described(lines.rules[0]) == ("rules.toml:3 (no message is kept here) deny publish #")
     assert len(lines.rules) == 7
     assert len(lines.times) == 1
+
+
+def test_the_settings_of_the_page_can_be_loaded(tmp_path: Path) -> None:
+    for settings in blocks("toml"):
+        if "[[rule]]" not in settings:
+            (tmp_path / "shoal.toml").write_text(settings)
+            assert load(tmp_path / "shoal.toml", {}, {}).authorizer

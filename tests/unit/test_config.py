@@ -404,7 +404,11 @@ def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_
     ('[[authorizer]]\ntype = "acl_file"', "authorizer 1.file: found nothing, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = 3', "authorizer 1.file: found 3, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = "a"\npath = "c"', "authorizer 1.path: found an unknown setting, "
-     "expected those of acl_file: file, subscribe"),
+     "expected those of acl_file: name, file, subscribe"),
+    ('[[authorizer]]\ntype = "acl_file"\nname = "a"\nfile = "f"\n[[authorizer]]\ntype = "rules_file"\nname = "a"\n'
+     'file = "g"', 'authorizer 2.name: found "a", expected each name once'),
+    ('[[listener]]\naddress = "tcp://127.0.0.1:1"\nauthorizers = ["b"]\n[[authorizer]]\ntype = "acl_file"\nfile = "f"',
+     'listener 1.authorizers: found "b", expected names of [[authorizer]] tables: none of them has a name'),
     ("authorizer = 3", "authorizer: found 3, expected tables: [[authorizer]]"),
 ])  # fmt: skip
 def test_a_wrong_authorizer_is_one_problem_that_names_its_table(tmp_path: Path, text: str, said: str) -> None:
