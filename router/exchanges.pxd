@@ -105,6 +105,13 @@ cdef class Exchanges(Publishing):
         sink.acknowledge(PUBCOMP, packet_identifier, PACKET_IDENTIFIER_NOT_FOUND)
         return ANSWER_UNKNOWN
 
+    # A PUBLISH of QoS 1 or 2 that goes to no receiver, because it is for the broker itself. PUBLISH_ROUTED: it is a new one,
+    # to be acknowledged by end_request() when it has been dealt with.
+    cdef PublishVerdict begin_request(self, Session session, Sink sink, Message message, uint16_t packet_identifier,
+                                      bint dup) except? PUBLISH_UNLOGGED
+    cdef int end_request(self, Session session, Sink sink, uint8_t qos, uint16_t packet_identifier,
+                         uint8_t reason) except -1
+
     # A QoS 2 message of the client's is over: what comes under its packet identifier is a new one [MQTT-4.3.3-12].
     cdef inline int release(self, Session session, uint16_t packet_identifier) except -1:
         session.incoming_remove(packet_identifier)

@@ -59,6 +59,26 @@ cdef class Exchanges(Publishing):
             sink.acknowledge(PUBREC, publication.packet_identifier, reason)
         return PUBLISH_REFUSED
 
+    cdef PublishVerdict begin_request(self, Session session, Sink sink, Message message, uint16_t packet_identifier,
+                                      bint dup) except? PUBLISH_UNLOGGED:
+        cdef Publication publication
+        cdef PublishVerdict verdict = PUBLISH_ROUTED
+        publication.packet_identifier = packet_identifier
+        publication.dup = dup
+        if session.incoming_count and session.incoming_state(packet_identifier):
+            verdict = self.meet_known(session, sink, message, &publication)
+        if verdict == PUBLISH_ROUTED and session.incoming_count + session.waiting_answers >= session.incoming_max:
+            return PUBLISH_TOO_MANY
+        return verdict
+
+    cdef int end_request(self, Session session, Sink sink, uint8_t qos, uint16_t packet_identifier,
+                         uint8_t reason) except -1:
+        if qos == 2 and (reason < REFUSALS or not sink.tells_refusals):
+            session.incoming_add(packet_identifier, session.held_first == NULL)
+        if qos:
+            self.answer(session, sink, PUBACK if qos == 1 else PUBREC, packet_identifier, reason, False)
+        return 0
+
     cdef int answer(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason,
                     bint recorded) except -1:
         if self.effects.awaited_count or (session.held_first != NULL and packet_type != PUBREL):

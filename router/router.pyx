@@ -91,8 +91,11 @@ cdef class Router(Exchanges):
         self.effects.awaited_count = 0           # no client is acknowledged
         return reached, bool(publication.recorded)
 
-    def announce(self, Message message not None) -> int:
-        """Give a message of $SYS to receivers online now, at QoS 0; returns how many. For others nothing is counted."""
+    def announce(self, Message message not None, Receiver only=None) -> int:
+        """Give a message of the broker's to receivers online now, at QoS 0, or to one; returns how many.
+
+        For others nothing is counted.
+        """
         cdef Route route = self.tree.route(message.topic, message.topic_length)
         cdef Receiver receiver
         cdef Target* target
@@ -101,11 +104,12 @@ cdef class Router(Exchanges):
         for index in range(route.target_count):
             target = &route.targets[index]
             receiver = <Receiver>target.receiver
-            if receiver.online():
+            if receiver.online() and (only is None or receiver is only):
                 reached += receiver.deliver(message, 0, message.retain and target.retain_as_published,
                                             target.ids, target.ids_length, NULL) != DROPPED
-        for index in range(route.group_count):
-            reached += (<SharedGroup>route.groups[index]).publish(None, message)
+        if only is None:
+            for index in range(route.group_count):
+                reached += (<SharedGroup>route.groups[index]).publish(None, message)
         return reached
 
     def settle(self, durable: int, effects_max: int = 0) -> int:

@@ -77,6 +77,11 @@ class Queries:
             "why_passed": self._why_passed,
         }  # fmt: skip
 
+        if worker.dynamic_security is not None:
+            from broker.control.dynamic_security import QUERIES
+
+            self._answers |= {query: partial(worker.dynamic_security.answer, query) for query in QUERIES}
+
     async def answer(self, query: str, arguments: Row) -> Row:
         """Return the answer to a question; one that is refused has `error` with `status`, `reason` and `text`."""
         ask = self._answers.get(query)

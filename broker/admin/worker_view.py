@@ -24,6 +24,7 @@ class AskedWorker(Protocol):
         entrances: of the listeners, in the order of the settings.
         reload: broker.worker.reload.Reload.
         bans: broker.auth.bans.Bans.
+        dynamic_security: broker.control.dynamic_security.DynamicSecurity; None: the settings have none.
     """
 
     config: Config
@@ -36,6 +37,7 @@ class AskedWorker(Protocol):
     entrances: list[Entrance]
     reload: Any
     bans: Any
+    dynamic_security: Any
 
     @property
     def addresses(self) -> list[Address]:

@@ -48,6 +48,8 @@ class Acl(Protocol):
         may_use(principal, topic_filter): whether a client may use a shared subscription or a replay at all, asked about
             the topic filter as it is, `$share/NAME/FILTER` or `$replay/START/FILTER`, before may_subscribe() is about
             the FILTER in it; without it, it may.
+        may_unsubscribe(principal, topic_filter): whether a client may end a subscription of its own, asked as
+            may_subscribe() is; without it, it may.
         decides_by_qos: True if its answers for publishing depend on QoS or RETAIN, which are remembered with the topic
             name then.
         explain(principal, action, name, qos, retain): returns a Decision, for operators.
@@ -87,6 +89,7 @@ class FailClosed:
         self.allows_all = type(acl) is AllowAll
         self._may_read = getattr(acl, "may_read", None)
         self._may_use = getattr(acl, "may_use", None)
+        self._may_unsubscribe = getattr(acl, "may_unsubscribe", None)
 
     @property
     def decides_by_qos(self) -> bool:
@@ -124,6 +127,16 @@ class FailClosed:
         if isinstance(granted, Grant):
             return granted
         return Grant.WHOLE if granted else Grant.REFUSED
+
+    def may_unsubscribe(self, principal: Principal, topic_filter: bytes) -> bool:
+        """Return the other's answer, about the filter in a shared subscription or a replay too; if it has none, yes."""
+        if self._may_unsubscribe is None or principal.superuser:
+            return True
+        try:
+            return bool(_answered(self._may_unsubscribe(principal, inner_filter(topic_filter))))
+        except Exception:
+            log.exception("acl_failed")
+            return False
 
     def may_read(self, principal: Principal, topic_name: bytes) -> bool:
         """Return the other's answer; if it has none, whether it grants the topic name as a filter."""

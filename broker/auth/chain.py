@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
-from broker.config.authenticator import HttpTable, PasswordFileTable
+from broker.config.authenticator import DynamicSecurityTable, HttpTable, PasswordFileTable
 from broker.config.host_resources import cores_available
 from broker.config.listener_check import anonymous_allowed
 from broker.wire.reasons import Reason
@@ -34,6 +34,10 @@ class Member(Protocol):
     @property
     def files(self) -> list[str]:
         """What it rests on, now."""
+
+    @property
+    def kind(self) -> str:
+        """Its type in the settings."""
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Answer | Awaitable[Answer]:
         """Decide on a CONNECT, or ignore it. What it raises refuses the client."""
@@ -154,6 +158,10 @@ def _member_of(number: int, table: Table, hashing: trio.CapacityLimiter, salts: 
         from broker.auth.http_authenticator import HttpAuthenticator
 
         return HttpAuthenticator(number, table)
+    if isinstance(table, DynamicSecurityTable):
+        from broker.auth.dynamic_security.authenticator import DynamicLogins
+
+        return DynamicLogins(number, table.file, hashing)
     from broker.auth.token_authenticator import TokenAuthenticator
 
     return TokenAuthenticator(number, table)

@@ -1,4 +1,4 @@
-"""The command `shoal`: serve, check-config, passwd, acl, sub, pub, log, backup, restore, admin, top, analytics."""
+"""The command `shoal`: serve, check-config, passwd, dynsec, acl, sub, pub, log, backup, restore, admin, top, ..."""
 
 import importlib
 import os
@@ -33,6 +33,7 @@ ELSEWHERE = {
     "backup": "broker.cli.backup",
     "restore": "broker.cli.backup",
     "passwd": "broker.cli.passwd",
+    "dynsec": "broker.cli.dynsec",
     "acl": "broker.cli.acl",
     "admin": "broker.cli.admin",
     "top": "broker.cli.top",

@@ -7,10 +7,8 @@ import fcntl
 import os
 import secrets
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -19,8 +17,8 @@ from broker.auth.password_lines import PasswordLineError, PasswordLines, checked
 from broker.auth.scram_cost import ITERATIONS as SCRAM_ITERATIONS
 from broker.auth.scram_cost import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
 from broker.auth.scram_cost import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
+from broker.cli.password_prompt import fail, password_of
 
-PASSWORD_BYTES_MAX = 65_535  # what a CONNECT can carry (1.5.6)
 NEW_MODE = 0o600
 
 
@@ -73,28 +71,28 @@ def passwd(
         try:
             name = checked_name(os.fsencode(user))
         except ValueError as error:
-            _fail(f"USER: found {error}")
+            fail(f"USER: found {error}")
         if delete:
             with _locked(file) as place:
                 lines = _lines(file, place.read_bytes())
                 if name not in lines.hashes:
-                    _fail(f"{file}: there is no user {name}")
+                    fail(f"{file}: there is no user {name}")
                 _replace(place, lines.without_user(name))
             click.echo(f"{name}: deleted from {file}.")
             return
         if file.exists():
             _lines(file, file.read_bytes())  # before anybody types anything
         try:
-            stored = new_hash(_password(name, stdin), kind, iterations)
+            stored = new_hash(password_of(name, stdin), kind, iterations)
         except HashError as error:
-            _fail(f"Found {error}: nothing is changed.")
+            fail(f"Found {error}: nothing is changed.")
         with _locked(file) as place:
             is_new = not place.exists()
             lines = _lines(file, b"" if is_new else place.read_bytes())
             known = name in lines.hashes
             _replace(place, lines.with_user(name, stored))
     except OSError as error:
-        _fail(f"{file}: {error.strerror}")
+        fail(f"{file}: {error.strerror}")
     click.echo(f"{name}: {'changed in' if known else 'added to'} {file}.")
     if is_new:
         click.echo(
@@ -107,30 +105,7 @@ def _lines(file: Path, data: bytes) -> PasswordLines:
     try:
         return PasswordLines(data)
     except PasswordLineError as error:
-        _fail(f"{file}: {error}")
-
-
-def _password(user: str, stdin: bool) -> bytes:
-    """Return the password that is typed twice, or comes by standard input."""
-    if stdin:
-        password = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 3).removesuffix(b"\n").removesuffix(b"\r")
-        if b"\n" in password:
-            _fail("standard input: found several lines, expected the password alone")
-    else:
-        if not sys.stdin.isatty():
-            _fail("standard input is no terminal: --stdin reads the password from it")
-        password = os.fsencode(
-            click.prompt(f"Password of {user}", hide_input=True, default="", show_default=False, err=True)
-        )
-        if password and password != os.fsencode(
-            click.prompt("The same again", hide_input=True, default="", show_default=False, err=True)
-        ):
-            _fail("The two are not the same: nothing is changed.")
-    if not password:
-        _fail("An empty password: nothing is changed.")
-    if len(password) > PASSWORD_BYTES_MAX:
-        _fail(f"A password of more than {PASSWORD_BYTES_MAX} bytes, which no CONNECT can carry: nothing is changed.")
-    return password
+        fail(f"{file}: {error}")
 
 
 @contextlib.contextmanager
@@ -166,8 +141,3 @@ def _replace(place: Path, data: bytes) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-
-
-def _fail(text: str) -> NoReturn:
-    click.echo(text, err=True)
-    sys.exit(1)

@@ -192,11 +192,25 @@ class HttpTable(AuthenticatorTable, frozen=True, kw_only=True, tag="http"):
     ] = None
 
 
-Authenticator = PasswordFileTable | JwtTable | HttpTable
+class DynamicSecurityTable(AuthenticatorTable, frozen=True, kw_only=True, tag="dynamic_security"):
+    """Clients, groups and roles that `mosquitto_ctrl dynsec` changes; they say as well who may do what."""
+
+    file: Annotated[
+        str,
+        Meta(
+            description="What the broker begins with that has no clients yet: a dynamic-security.json of mosquitto's, "
+            "or what `shoal dynsec init` has made. Later it is not read.",
+            examples=["dynamic-security.json"],
+        ),
+    ] = ""
+
+
+Authenticator = PasswordFileTable | JwtTable | HttpTable | DynamicSecurityTable
 """One [[authenticator]] table; `type` tells which."""
 
-AUTHENTICATOR_TYPES: Final[dict[str, type[PasswordFileTable] | type[JwtTable] | type[HttpTable]]] = {
+AUTHENTICATOR_TYPES: Final[dict[str, type[Authenticator]]] = {
     "password_file": PasswordFileTable,
     "jwt": JwtTable,
     "http": HttpTable,
+    "dynamic_security": DynamicSecurityTable,
 }

@@ -141,6 +141,8 @@ class Handshake:
             connection.put_under(rules.mount_point)
             if connect.will is not None:
                 connect = replace(connect, will=mounted_will(connect.will, rules.mount_point))
+        if rules.requests:
+            connection.take_requests(rules.requests)
         if identifier is not None:
             connect = replace(connect, client_identifier=identifier)
         user_name = rules.user_name(connection.facts)

@@ -10,6 +10,7 @@ from broker.control.connect import Handshake
 from broker.control.connection_lines import ConnectionLines, client_of
 from broker.control.pending_answers import PendingAnswers
 from broker.control.presence import Presence
+from broker.control.requests import Requests
 from broker.control.retained_backlog import Backlog, HeldBacklogs
 from broker.control.rights_review import RightsReview
 from broker.control.slow_turns import SlowTurns
@@ -115,6 +116,7 @@ class Controller:
         self.answers = PendingAnswers(router)  # SUBACK and UNSUBACK that wait for the log and for the peers
         self.awaiting_links: Counter[Connection] = Counter()  # how many SUBSCRIBE of it wait for links
         self.held = HeldBacklogs()
+        self.requests = Requests(self.handshake.rules)
         self._errors: dict[Connection, ClientError] = {}  # of connections whose end is under way
 
     def join_mesh(self, mesh: Any) -> None:
@@ -151,6 +153,9 @@ class Controller:
                 return self.handshake.on_connect(connection, body)
             if first == SUBSCRIBE:
                 return self._begin(connection, Subscribing(self, connection, body))
+            if first >> 4 == PacketType.PUBLISH:
+                self.requests.begin(connection, first, body)
+                return False
             if first == UNSUBSCRIBE:
                 return self._begin(connection, Unsubscribing(self, connection, body))
             if first == PacketType.DISCONNECT << 4:

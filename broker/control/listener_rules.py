@@ -34,6 +34,8 @@ class ListenerRules:
         limits_more: it allows less than the broker does.
         connack: what a CONNACK says here otherwise than elsewhere.
         mount_point: under which its clients live; None: in the broker's whole tree.
+        requests: topic names that its clients ask the broker itself by (broker.control.requests): whether the ACL says
+            who may.
     """
 
     def __init__(self, config: Config, listener: Listener) -> None:
@@ -53,6 +55,7 @@ class ListenerRules:
             if self.maximum_qos < 2:
                 self.connack["maximum_qos"] = self.maximum_qos
         self.mount_point = MountPoint(listener.mount_point.encode()) if listener.mount_point else None
+        self.requests: dict[bytes, bool] = {}
         self._user_name_from = listener.username_from
         self._client_identifier_from = listener.client_id_from
 

@@ -16,6 +16,7 @@ from router.sessions.replay_subscription import REPLAY_PREFIX, ReplaySubscriptio
 if TYPE_CHECKING:
     from collections import Counter
 
+    from broker.auth.acl import FailClosed
     from broker.config.loader import Mqtt
     from broker.control.pending_answers import PendingAnswers
     from broker.reactor.connection import Connection
@@ -38,6 +39,7 @@ class Subscriptions(Protocol):
     """What these packets need of the worker's broker.control.controller.Controller, which says it of each."""
 
     mqtt: Mqtt
+    acl: FailClosed
     router: Router
     replays: ReplaySeam | None
     answers: PendingAnswers
@@ -326,6 +328,8 @@ class Unsubscribing:
             if connection.version < 5:
                 raise ClientError(Reason.TOPIC_FILTER_INVALID, "section 4.7", problem)
             return int(Reason.TOPIC_FILTER_INVALID)
+        if not controller.acl.may_unsubscribe(connection.principal, topic_filter):
+            return int(Reason.NOT_AUTHORIZED)  # before 5.0 nothing tells the client
         removed = controller.router.unsubscribe(session, topic_filter)
         controller.forget_asked(connection, topic_filter)
         return int(Reason.SUCCESS if removed else Reason.NO_SUBSCRIPTION_EXISTED)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ENTRIES_MAX = 20_000  # that wait to be taken
 BYTES_MAX = 8_388_608
 FRAMES_PER_STEP = 100  # taken apart between two checkpoints: some 3 ms
+SECRET_TOPICS = ("$CONTROL/", "$auth/")  # passwords and tokens are published there
 UNUSED_S = 15.0  # a look that nobody takes anything from ends
 
 
@@ -110,15 +111,19 @@ class Look:
         return [self._rest.popleft() for _ in range(min(limit, len(self._rest)))]
 
     def _resolve(self, event: dict[str, Any]) -> None:
-        """Put the topic into a PUBLISH that only has a topic alias."""
-        alias = event.get("properties", {}).get("topic_alias")
-        if event["packet"] != "PUBLISH" or alias is None:
+        """Put the topic into a PUBLISH that only has a topic alias; take the payload out of one that has secrets."""
+        if event["packet"] != "PUBLISH":
             return
-        known = self._aliases[event["direction"]]
-        if event["topic"]:
-            known[alias] = event["topic"]
-        else:
-            event["topic"] = known.get(alias, "")
+        alias = event.get("properties", {}).get("topic_alias")
+        if alias is not None:
+            known = self._aliases[event["direction"]]
+            if event["topic"]:
+                known[alias] = event["topic"]
+            else:
+                event["topic"] = known.get(alias, "")
+        if event["topic"].startswith(SECRET_TOPICS) or not event["topic"]:
+            event.pop("payload_base64", None)
+            event["payload"] = "(not shown)"
 
     def _concerns(self, event: dict[str, Any]) -> bool:
         """Return whether a packet is a message on the topic to the client, or belongs to the exchange of one."""

@@ -16,13 +16,15 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
 from broker import logs
+from broker.admin.pagination import QueryError
 from broker.admin.unix_socket import Window
+from broker.config.authenticator import DynamicSecurityTable
 from broker.config.host_resources import memory_available_bytes
 from broker.config.loader import Address, Config
 from broker.logs import get
@@ -35,6 +37,9 @@ from broker.storage.run_folder import copies_in_use
 from broker.transport.tickets import ROTATE_S, TicketKeys
 from broker.worker.placement import Start
 from mesh.node_identity import Node
+
+if TYPE_CHECKING:
+    from broker.control.dynamic_security import CommandOrder
 
 log = get("supervisor")
 
@@ -115,7 +120,18 @@ class Supervisor:
         self._failure: WorkersError | None = None
         self._stopping = trio.Event()
         self._by_pid: dict[int, Slot] = {}
+        self._requests = (
+            self._order_of_requests()
+            if any(isinstance(table, DynamicSecurityTable) for table in config.authenticator)
+            else None
+        )
         self._window = Window(lambda: ManyWorkers(self), folder)
+
+    def _order_of_requests(self) -> CommandOrder:
+        from broker.control.dynamic_security import CommandOrder
+
+        backend = ManyWorkers(self)
+        return CommandOrder(backend.workers, backend.ask, QueryError)
 
     @property
     def stopping(self) -> bool:
@@ -345,6 +361,8 @@ class Supervisor:
         def on_not_booted(reason: str) -> None:
             slot.reason = reason
 
+        if self._requests is not None:
+            channel.handle("dynamic_security", self._requests.execute)
         channel.handle("joined", on_joined)
         channel.handle("not_booted", on_not_booted)
         channel.handle("ended", slot.totals.update)

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -152,6 +153,8 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
     channel.handle("reopen_logs", lambda _payload: logs.reopen())
     channel.handle("reload", lambda _payload: worker.reload.ask())
     channel.handle("admin", lambda asked: queries.answer(asked["query"], asked["arguments"]))
+    if worker.dynamic_security is not None:
+        worker.dynamic_security.order_by(partial(channel.ask, "dynamic_security"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(queries.keep_house)
         nursery.start_soon(follow)

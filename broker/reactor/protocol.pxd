@@ -2,6 +2,7 @@
 
 from broker.wire.output_buffer cimport Output, PointerList
 from broker.reactor.mount_point cimport MountPoint
+from broker.reactor.topic_aliases cimport TopicAliases
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.core.message cimport Message
 from router.exchanges cimport PublishVerdict
@@ -110,7 +111,7 @@ cdef struct Turn:
 cdef int call_for_turn(Turn* turn) except -1     # something was listed: if no turn is under way, have one
 
 
-cdef class Protocol(Sink):
+cdef class Protocol(TopicAliases):
     cdef Output out
     cdef Turn* turn
     cdef Router router
@@ -119,15 +120,12 @@ cdef class Protocol(Sink):
     cdef Route route                      # of the topic published last; None before the first
     cdef readonly MountPoint mount_point  # its listener's; None: names are the broker's
     cdef object acl                       # None: everything is allowed
+    cdef dict requests                    # topic name that its client asks the broker by -> whether the ACL says if; None: none
     cdef public object principal          # whom the ACL is asked about (broker.auth.principal.Principal); None before CONNACK
-    cdef list aliases_in                  # topic name by alias; None until the first
-    cdef dict aliases_out                 # alias by topic name; None until the first
     cdef readonly bytes parked_body       # of the control packet that waits for Python
     cdef public object backlog            # retained messages still to be sent (broker.control.retained_backlog.Backlog), or None
     cdef public object slices             # of a control packet that takes several turns (broker.control.subscribe), or None
     cdef public bint replays_wait         # replays that go on when it takes more
-    cdef uint32_t alias_bytes_in          # of the topic names in aliases_in
-    cdef uint32_t alias_bytes_out
     cdef uint64_t salt                    # of this connection's verdicts
     cdef uint64_t messages_in, messages_out, bytes_in, bytes_out
     cdef readonly uint32_t packet_bytes_max   # the client's Maximum Packet Size
@@ -137,8 +135,6 @@ cdef class Protocol(Sink):
     # Of PUBLISH's first byte: RETAIN, QoS 1 or QoS 2 if they are not available; MOUNTED_IN, which is in every one's, and there if names are
     # mounted or the ACL decides by QoS.
     cdef uint8_t publish_bits_refused
-    cdef uint16_t alias_max_in            # what the CONNACK granted the client
-    cdef uint16_t alias_max_out           # what we use of the client's Topic Alias Maximum
     cdef uint16_t made_anew               # that, and 1 for who has a mount point; 0: a PUBLISH may go out as it came
     cdef readonly uint8_t parked_first    # first byte of the parked packet's fixed header
     cdef readonly uint8_t version         # 0 before CONNECT; 3, 4 or 5
@@ -160,7 +156,6 @@ cdef class Protocol(Sink):
     cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1
     cdef int on_publish(self, Session session, Message message, const uint8_t* frame, uint32_t header_length,
                         uint32_t body_length) except -1
-    cdef int resolve_alias(self, Message message, uint16_t alias) except -1
     cdef int find_route(self, Message message) except -1
     cdef int explain(self, Message message, uint16_t packet_identifier) except -1
     cdef int acknowledge_explained(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1
@@ -172,6 +167,9 @@ cdef class Protocol(Sink):
     cdef int on_acknowledgement(self, Session session, uint8_t first, const uint8_t* body, uint32_t length) except -1
     cdef int cut_off(self) except -1
     cdef int park(self, uint8_t first, const uint8_t* body, uint32_t length) except -1
+    cdef int keep_parked(self, uint8_t first, bytes body) except -1
+    cdef bint is_request(self, Message message) except -1
+    cdef int begin_request(self, Message message, uint8_t first, uint16_t packet_identifier) except -1
     cdef int touch(self) except -1                    # there is output
     cdef int flush(self) except -1                    # send what is pending if that is possible here
     cdef int flush_full(self) except -1
@@ -179,7 +177,6 @@ cdef class Protocol(Sink):
     cdef int write(self, bytes data) except -1        # whole packets, counted
     cdef uint32_t put_together(self, Message message, uint16_t packet_identifier, uint8_t qos, bint retain, bint dup,
                                const uint8_t* ids, uint32_t ids_length) except? 0
-    cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0
     cdef int take_up(self) except -1
     cdef int wait_for_room(self, Outgoing full) except -1
     cdef bint still_waits(self) noexcept

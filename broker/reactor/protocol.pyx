@@ -13,6 +13,7 @@ from libc.string cimport memcpy, memset
 from broker.wire.output_buffer cimport LARGE_CHUNK, list_push, output_clear, output_room
 from broker.reactor.before_open cimport CONNECT_FIRST, check_before_open, check_first_bytes
 from broker.reactor.mount_point cimport MOUNTED_IN, MountPoint
+from broker.reactor.topic_aliases cimport TopicAliases
 from broker.wire.codec cimport (
     AUTH, CONNECT, CONNACK, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
     copy_publish, goes_as_it_came, parse_acknowledgement, parse_publish,
@@ -47,7 +48,7 @@ cdef extern from *:
 
 cdef enum:
     EXPLANATION_MAX = 300        # characters of why a PUBLISH was refused
-    ALIAS_BYTES_FULL = 4096      # of topic names behind one client's aliases, while there is no memory
+    DOLLAR = 0x24
 
 
 PAUSES = ("parked", "unsettled", "pushed_back", "cut", "throttled", "output_full", "input_ended", "unread", "blocked")
@@ -95,7 +96,7 @@ cdef inline int list_output(Protocol self, PointerList* listed) except -1:
 
 
 @cython.no_gc
-cdef class Protocol(Sink):
+cdef class Protocol(TopicAliases):
     """What a client and we have agreed on, and where in the conversation we are."""
 
     def __dealloc__(self):
@@ -191,12 +192,14 @@ cdef class Protocol(Sink):
             raise ClientError(Reason.PROTOCOL_ERROR, "section 2.1.2",
                               f"packet type {packet_type} is not a client's to send")
         self.turn.packets_in[packet_type] += 1
+        return self.keep_parked(first, PyBytes_FromStringAndSize(<const char*>body, length))
+
+    cdef int keep_parked(self, uint8_t first, bytes body) except -1:
         self.pauses |= PAUSE_PARKED
         self.parked_first = first
-        self.parked_body = PyBytes_FromStringAndSize(<const char*>body, length)
+        self.parked_body = body
         list_push(&self.turn.parked, <void*>self)
-        call_for_turn(self.turn)
-        return 0
+        return call_for_turn(self.turn)
 
     @property
     def paused_by(self) -> list[str]:
@@ -223,12 +226,14 @@ cdef class Protocol(Sink):
         identifier = <uint16_t>parse_publish(message, frame, header_length, body_length, self.version,
                                              turn.now_ms, &alias)
         if alias:
-            self.resolve_alias(message, alias)
+            self.resolve_alias(message, alias, self.turn.alias_bytes_max, self.router.ledger.memory_full)
         if frame[0] & self.publish_bits_refused:
             self.before_route(message)
             route = self.route
         if not self.router.tree.leads(route, message.topic, message.topic_length):
             self.find_route(message)
+            if message.topic[0] == DOLLAR and self.requests is not None and self.is_request(message):
+                return self.begin_request(message, frame[0], identifier)
             route = self.route
         self.messages_in += 1
         turn.publishes_in[message.qos] += 1
@@ -264,6 +269,43 @@ cdef class Protocol(Sink):
         elif verdict > PUBLISH_REFUSED:
             self.not_acknowledged(verdict, identifier)
         return 0
+
+    cdef bint is_request(self, Message message) except -1:
+        """Return whether a message is for the broker itself, from a client that may ask it for that."""
+        asks_acl = self.requests.get(PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length))
+        return asks_acl is not None and (self.route_allowed or not asks_acl)
+
+    cdef int begin_request(self, Message message, uint8_t first, uint16_t packet_identifier) except -1:
+        """Park a PUBLISH that the broker itself deals with; it is acknowledged then. One that is repeated is, now."""
+        cdef PublishVerdict verdict
+        cdef bytes topic = PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)
+        self.route = None                # nothing that is remembered here is for others
+        if message.payload_length > self.turn.control_bytes_max:
+            raise ClientError(Reason.PACKET_TOO_LARGE, "section 4.13",
+                              f"a request of {message.payload_length} bytes, {self.turn.control_bytes_max} are allowed")
+        self.messages_in += 1
+        self.turn.publishes_in[message.qos] += 1
+        self.turn.payload_bytes_in += message.payload_length
+        if message.qos:
+            self.turn.in_router = True
+            verdict = self.router.begin_request(self.session, self, message, packet_identifier, first & 0x08 != 0)
+            self.turn.in_router = False
+            if verdict != PUBLISH_ROUTED:
+                return self.not_acknowledged(verdict, packet_identifier) if verdict > PUBLISH_REFUSED else 0
+        return self.keep_parked(first, (<object>packet_identifier).to_bytes(2) + len(topic).to_bytes(2) + topic +
+                                PyBytes_FromStringAndSize(<const char*>message.payload, message.payload_length))
+
+    def take_requests(self, dict requests) -> None:
+        """From here on what its client publishes to one of these topic names is for the broker itself.
+
+        Args:
+            requests: whether the ACL is asked, by the broker's topic name.
+        """
+        self.requests = requests
+
+    def end_request(self, qos: int, packet_identifier: int, reason: int) -> None:
+        """What begin_request() has parked is done: acknowledge it, if it is to be; unpark() may follow."""
+        self.router.end_request(self.session, self, qos, packet_identifier, reason)
 
     cdef int not_acknowledged(self, PublishVerdict verdict, uint16_t packet_identifier) except -1:
         """The router has not acknowledged a PUBLISH: that ends the connection, where its version has no answer to it."""
@@ -302,34 +344,6 @@ cdef class Protocol(Sink):
         if self.pauses & PAUSE_PUSHED_BACK and self.waits_for is None:
             self.pauses &= ~PAUSE_PUSHED_BACK
         return not self.pauses & NOT_PARSED
-
-    cdef int resolve_alias(self, Message message, uint16_t alias) except -1:
-        """Set or use a Topic Alias of the client's (3.3.2.3.4)."""
-        cdef bytes topic
-        cdef uint32_t held
-        if alias > self.alias_max_in:
-            raise ClientError(Reason.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-9",
-                              f"Topic Alias {alias}, {self.alias_max_in} are allowed")
-        if self.aliases_in is None:
-            self.aliases_in = [None] * (self.alias_max_in + 1)
-        if message.topic_length:
-            if not valid_topic_name(message.topic, message.topic_length):
-                raise ClientError(Reason.TOPIC_NAME_INVALID, "MQTT-3.3.2-2", "not a topic name")
-            older = self.aliases_in[alias]
-            held = self.alias_bytes_in + message.topic_length - (len(<bytes>older) if older is not None else 0)
-            if held > self.turn.alias_bytes_max or (held > ALIAS_BYTES_FULL and self.router.ledger.memory_full):
-                raise ClientError(
-                    Reason.QUOTA_EXCEEDED, "section 4.13", f"{held} bytes of topic names behind topic aliases")
-            topic = PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)
-            self.aliases_in[alias] = topic
-            self.alias_bytes_in = held
-        else:
-            topic = self.aliases_in[alias]
-            if topic is None:
-                raise ClientError(Reason.PROTOCOL_ERROR, "section 3.3.2.3.4", f"Topic Alias {alias} was never set")
-            message.topic = <const uint8_t*>PyBytes_AS_STRING(topic)     # held by the list
-            message.topic_length = <uint16_t>len(topic)
-        return 0
 
     cdef int find_route(self, Message message) except -1:
         """Set `route` and `route_allowed` for a message's topic, unless `route` is its and fresh."""
@@ -535,7 +549,7 @@ cdef class Protocol(Sink):
             if self.is_outside:
                 return 0
         if self.alias_max_out:
-            alias = self.pick_alias(message, &with_topic)
+            alias = self.pick_alias(message, &with_topic, self.turn.alias_bytes_max, self.router.ledger.memory_full)
         size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids, ids_length,
                              alias, with_topic, self.packet_bytes_max, self.turn.now_ms)
         if size == 0 and alias:
@@ -543,22 +557,8 @@ cdef class Protocol(Sink):
             size = write_publish(&self.out, message, self.version, packet_identifier, qos, retain, dup, ids,
                                  ids_length, 0, True, self.packet_bytes_max, self.turn.now_ms)
         if size and alias and with_topic:
-            self.aliases_out[PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)] = alias
-            self.alias_bytes_out += message.topic_length
+            self.keep_alias(message, alias)
         return size
-
-    cdef uint16_t pick_alias(self, Message message, bint* with_topic) except? 0:
-        """Return the alias of a topic name: the known one, the next free one (the topic goes along), or 0."""
-        if self.aliases_out is None:
-            self.aliases_out = {}
-        known = self.aliases_out.get(PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length))
-        if known is not None:
-            with_topic[0] = False
-            return known
-        if len(self.aliases_out) < self.alias_max_out and not self.router.ledger.memory_full and (
-                self.alias_bytes_out + message.topic_length <= self.turn.alias_bytes_max):
-            return <uint16_t>(len(self.aliases_out) + 1)
-        return 0
 
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1:
         if self.state >= CLOSING:

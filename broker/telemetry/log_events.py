@@ -152,6 +152,36 @@ IDENTITY: Final = (
         "authenticator, address, what",
         "What a client gave is no token of this authenticator's. The next one is asked.",
     ),
+    Event(
+        "dynamic_security_begun",
+        "info",
+        "dynamic_security",
+        "clients, groups, roles",
+        "The log has what the file of dynamic security said. From now on the file is not read.",
+    ),
+    Event(
+        "dynamic_security_command",
+        "info",
+        "dynamic_security",
+        "client, user, command, username, groupname, rolename, error",
+        "An administrator's command was executed, or not: then `error` says why.",
+    ),
+    Event(
+        "dynamic_security_failed",
+        "error",
+        "dynamic_security",
+        "client",
+        "A request was answered with an internal error, by a fault of the broker's or because its log takes no more.",
+        "The traceback says which.",
+    ),
+    Event(
+        "worker_not_asked",
+        "warning",
+        "dynamic_security",
+        "worker, query, what",
+        "A worker gave no answer about a request of an administrator's: it is away, or busy. It hears of what was "
+        "changed when it is back.",
+    ),
     Event("token_keys_found", "info", "tokens", "authenticator, keys", "The keys of an issuer were read."),
     Event(
         "token_keys_not_found",

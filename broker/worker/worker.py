@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from _blake2 import blake2b  # hashlib would load OpenSSL
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from broker.auth.acl import AllowAll
 from broker.auth.authenticator import Admissions, Anonymous
 from broker.auth.bans import Bans
 from broker.config.loader import parse_queue_rule
@@ -34,10 +32,10 @@ from broker.telemetry.metrics import Metrics, collect, flat
 from broker.telemetry.sys_topics import SysTopics
 from broker.transport.listener import Entrance
 from broker.transport.tickets import ROTATE_S, TicketKeys
+from broker.worker.access import acl_of, authenticator_of, logins_of
 from broker.worker.handover import Handover
 from broker.worker.memory_guard import MemoryGuard
 from broker.worker.reload import Reload
-from mesh.node_identity import NodeError, read_node
 from mesh.placement import Homes
 from router.matching.archive_filters import ArchiveFilters
 from router.router import Router
@@ -49,10 +47,10 @@ if TYPE_CHECKING:
 
     from broker.auth.acl import Acl
     from broker.auth.authenticator import Admission, Authenticator
-    from broker.auth.authorizers import Authorizers
     from broker.auth.chain import Member
     from broker.config.listener import Address
     from broker.config.loader import Config
+    from broker.control.dynamic_security import DynamicSecurity
     from broker.reactor.listeners import ListeningSocket
     from broker.worker.placement import Links, Place
     from router.retained.lmdb_index import RetainedIndex
@@ -101,8 +99,8 @@ class Worker:
         self.store: CommitLog | None = None
         self._stop = trio.Event()
         mqtt, limits = config.mqtt, config.limits
-        authenticator, members = _authenticator(config, authenticator, folder)
-        acl, authorizers = _acl(config, acl)
+        authenticator, members = authenticator_of(config, authenticator, folder)
+        acl, authorizers = acl_of(config, acl, members)
         self.router = Router(
             ledger(config), seed=SystemRandom().getrandbits(64), strategy=mqtt.shared_subscription_strategy,
             routes_max=limits.route_cache_max, routes_bytes_max=limits.route_cache_bytes_max,
@@ -132,7 +130,7 @@ class Worker:
             self.reactor, self.router, self.controller.acl, self.controller.presence, self._router_failed
         )
         self.state = SharedState(self.in_process, self.router)
-        self.bans.keep_in(self.state)
+        self.dynamic_security = self._share_state(members)
         self._judge_rights()
         self._join(links, folder)
         if place is not None:
@@ -165,6 +163,24 @@ class Worker:
         if admission is not None:
             asked.append(admission)
         return asked[0] if len(asked) == 1 else Admissions(asked)
+
+    def _share_state(self, members: list[Member]) -> DynamicSecurity | None:
+        """Have bans, clients, groups and roles as the log has them, before anything is judged by them."""
+        self.bans.keep_in(self.state)
+        logins = logins_of(members)
+        if logins is None:
+            return None
+        from broker.control.dynamic_security import DynamicSecurity
+
+        self.reactor.look_at_clock()
+        is_first = self.place is None or self.place.number == 0
+        try:
+            return DynamicSecurity(logins, self.state, self.controller, is_first)
+        except StartError:
+            self.reactor.close()
+            if self.store is not None:
+                self.store.close()
+            raise
 
     # A start, step by step: recover, join, publish the wills that are due, listen -----------------------------------
 
@@ -320,6 +336,8 @@ class Worker:
             if self.sys_topics is not None:
                 nursery.start_soon(self.sys_topics.run)
             nursery.start_soon(self.state.run)
+            if self.dynamic_security is not None:
+                nursery.start_soon(self.dynamic_security.run)
             nursery.start_soon(
                 self.bans.send_away, self.controller.holders, lambda session: self.controller.send_away(session, False)
             )
@@ -482,40 +500,6 @@ def terms(config: Config) -> dict[str, Any]:
         "messages_per_second_max": limits.messages_per_second_max,
         "bytes_per_second_max": limits.bytes_per_second_max,
     }
-
-
-def _acl(config: Config, given: Acl | None) -> tuple[Acl, Authorizers | None]:
-    """Return the ACL, and the authorizers of the settings if it is of them. Raises StartError."""
-    if not config.authorizer and (given is not None or not config.authenticator):
-        return given or AllowAll(), None
-    # Here, so that a broker without one loads none of it.
-    from broker.auth.authorizers import acl_of
-
-    return acl_of(config, given)
-
-
-def _authenticator(
-    config: Config, given: Authenticator | None, folder: Path | None
-) -> tuple[Authenticator | None, list[Member]]:
-    """Return what says who a client is, given or as the settings have it, and what that is put together of."""
-    if not config.authenticator:
-        return given, []
-    # Here, so that a broker without one loads none of it.
-    from broker.auth.chain import Chain, members_of
-
-    if given is not None:
-        raise StartError("There is an authenticator, and [[authenticator]] tables: expected one or the other.")
-    members = members_of(config, None if folder is None else _salts(folder))
-    return Chain(config, members), members
-
-
-def _salts(folder: Path) -> bytes | None:
-    """Return what makes salts for users who do not exist: the same in all workers, and after a restart."""
-    try:
-        node = read_node(folder)
-    except NodeError:
-        return None  # said at every start
-    return None if node is None else blake2b(node.key, person=b"shoal salts").digest()
 
 
 async def _rotate_ticket_keys() -> None:

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from broker.wire.packets import (
     Connack,
     Connect,
     Packet,
+    Pingreq,
     Publish,
     Suback,
     Subscribe,
@@ -30,6 +32,7 @@ from broker.wire.packets import (
     encode,
 )
 from broker.wire.reasons import Reason
+from tests.processes.test_dynamic_security import broker_of
 from tests.support.dynamic_security import (
     DIFFERENT,
     GROUPS,
@@ -261,6 +264,54 @@ def test_generated_roles_let_the_same_messages_through_as_at_mosquitto(tmp_path:
                     assert [topic.decode() for topic in arrived[:-1]] == [
                         topic for topic in TOPICS if decisions.may_receive(user, b"c1", topic.encode()).allowed
                     ]
+
+
+UNSUBSCRIBING = (
+    {"command": "createRole", "rolename": "all", "acls": [
+        {"acltype": kind, "topic": topic, "allow": True} for topic in ("#", "$x/#")
+        for kind in ("publishClientSend", "publishClientReceive", "subscribePattern")]},
+    {"command": "createRole", "rolename": "some", "acls": [
+        {"acltype": "unsubscribeLiteral", "topic": "a/+", "allow": True, "priority": 2},
+        {"acltype": "unsubscribePattern", "topic": "a/#", "allow": False, "priority": 1},
+        {"acltype": "unsubscribeLiteral", "topic": "b", "allow": False},
+        {"acltype": "unsubscribePattern", "topic": "$x/+", "allow": False}]},
+    {"command": "createClient", "username": "ann", "password": PASSWORD,
+     "roles": [{"rolename": "some", "priority": 2}, {"rolename": "all"}]},
+)  # fmt: skip
+UNSUBSCRIBED = (b"a/+", b"a/#", b"a/b", b"b", b"b/#", b"$x/y", b"$x/#", b"#")
+
+
+@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_same_subscriptions_end_at_both(tmp_path: Path, version: int, default: bool) -> None:
+    """One that may not be ended stays; before 5.0 nothing tells its client, at mosquitto and here."""
+    defaults = {"command": "setDefaultACLAccess", "acls": [{"acltype": "unsubscribe", "allow": default}]}
+    with Mosquitto(tmp_path, start_file()) as mosquitto, broker_of(tmp_path, 1) as broker:
+        theirs, ours = (
+            {topic_filter: _unsubscribed(port, version, topic_filter) for topic_filter in UNSUBSCRIBED}
+            for port in (mosquitto.port, broker.port)
+            if _prepared(port, *UNSUBSCRIBING, defaults)
+        )
+    assert ours == theirs
+    assert {arrives for _, arrives in ours.values()} == {True, False}
+
+
+def _prepared(port: int, *commands: Command) -> bool:
+    with Administrator(port) as administrator:
+        return not [answer for answer in administrator.ask(*commands) if "error" in answer]
+
+
+def _unsubscribed(port: int, version: int, topic_filter: bytes) -> tuple[Any, bool]:
+    """Return what an UNSUBSCRIBE is answered, and whether messages come still."""
+    with RawClient(port, version) as client:
+        client.send(Connect(version, b"c1", user_name="ann", password=PASSWORD.encode()))
+        read(client, Connack)
+        client.send(Subscribe(1, (Subscription(topic_filter, 0),)), Unsubscribe(2, (topic_filter,)))
+        answer = read(client, Unsuback)
+        assert isinstance(answer, Unsuback)
+        topic = topic_filter.replace(b"+", b"z").replace(b"#", b"z")
+        client.send(Publish(topic, b"", 0), Pingreq())
+        return answer.reasons, isinstance(client.read(), Publish)
 
 
 def test_the_same_logins_get_in_at_both(tmp_path: Path) -> None:

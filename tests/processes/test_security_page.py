@@ -11,6 +11,7 @@ from pathlib import Path
 
 from broker.auth.password_hash import PasswordHash
 from broker.auth.password_lines import PasswordLines
+from tests.support.front_ends import program
 from tests.support.http_backend import Answer, Asked, Backend, running
 from tests.support.process import ROOT, BrokerProcess
 from tests.support.raw_client import wait_until
@@ -173,3 +174,21 @@ def test_the_page_makes_a_user_who_can_prove_its_password(tmp_path: Path) -> Non
     with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
         done = run(tmp_path, publish, broker.ports["tls"])
         assert done.returncode == 0, done.stderr
+
+
+def test_the_page_has_roles_that_mosquitto_ctrl_changes(tmp_path: Path) -> None:
+    program("mosquitto_ctrl")
+    done = run(tmp_path, block("sh", "shoal dynsec init"))
+    assert done.returncode == 0, done.stderr
+    settings = block("toml", "dynamic_security").replace('file = "', f'file = "{tmp_path}/')
+    (tmp_path / "shoal.toml").write_text(settings)
+    with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
+        commands = block("sh", "mosquitto_ctrl")
+        done = run(tmp_path, commands.replace("-p 1883", f"-h 127.0.0.1 -p {broker.port}"))
+        assert done.returncode == 0, done.stderr
+        publish = (
+            f"MQTT_PASSWORD='a password of ann' shoal pub --url mqtt://127.0.0.1:{broker.port} --user ann -q 1 -m hi"
+        )
+        assert run(tmp_path, f"{publish} -i c1 -t plant/c1/a").returncode == 0
+        done = run(tmp_path, f"{publish} -i c1 -t plant/c2/a")
+        assert "not authorized" in done.stderr + done.stdout

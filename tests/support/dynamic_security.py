@@ -28,9 +28,18 @@ Command = dict[str, Any]
 class Administrator(RawClient):
     """A client that may send requests, and reads the answers."""
 
-    def __init__(self, port: int, user: str = ADMIN, password: str = ADMIN_PASSWORD, version: int = 5) -> None:
+    def __init__(
+        self,
+        port: int,
+        user: str = ADMIN,
+        password: str = ADMIN_PASSWORD,
+        version: int = 5,
+        client_identifier: str = "",
+    ) -> None:
         super().__init__(port, version)
-        self.socket.sendall(encode(Connect(version, b"", user_name=user, password=password.encode()), version))
+        self.socket.sendall(
+            encode(Connect(version, client_identifier.encode(), user_name=user, password=password.encode()), version)
+        )
         answer = self.read()
         assert isinstance(answer, Connack), answer
         assert answer.reason == 0, answer

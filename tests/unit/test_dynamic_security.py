@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from broker.auth.acl import Grant
+from broker.auth.acl_lines import AclLines
+from broker.auth.dynamic_security.authenticator import DynamicRights
 from broker.auth.dynamic_security.commands import Commands, commands_of, plain_passwords
 from broker.auth.dynamic_security.decisions import Decisions
 from broker.auth.dynamic_security.entities import Client, entity_of, value_of
@@ -15,6 +18,9 @@ from broker.auth.dynamic_security.logins import REFUSED, UNKNOWN, hash_wanted
 from broker.auth.dynamic_security.start_file import StartFileError, first_file, state_of
 from broker.auth.dynamic_security.state import Draft, State
 from broker.auth.password_hash import new_hash
+from broker.auth.principal import Principal
+from broker.auth.rule_chain import RuleChain
+from broker.auth.rule_set import RuleSet
 
 MARKS = itertools.count(1)
 
@@ -220,3 +226,32 @@ def test_a_file_that_cannot_be_used_says_why(file: bytes, error: str) -> None:
     with pytest.raises(StartFileError) as raised:
         state_of(file)
     assert error in str(raised.value)
+
+
+def test_what_is_left_open_is_for_the_authorizers() -> None:
+    state = with_role(rule("publishClientSend", "a"), rule("publishClientSend", "b", allow=False))
+    rights = DynamicRights(state)
+    known, stranger = (Principal(name, b"c", None, 0) for name in ("u", "stranger"))
+    for principal, topic, allowed in (
+        (known, b"a", True),
+        (known, b"b", False),
+        (known, b"c", False),
+        (stranger, b"a", False),
+    ):
+        assert rights.may_publish(principal, topic, 0, False) is allowed
+    rights.leave_open_to(RuleChain([RuleSet(AclLines(b"pattern readwrite +\n", "acl").rules, AclLines(b"", "acl"))]))
+    for principal, topic, allowed in (
+        (known, b"a", True),
+        (known, b"b", False),
+        (known, b"c", True),
+        (stranger, b"a", True),
+        (stranger, b"a/b", False),
+    ):
+        assert rights.may_publish(principal, topic, 0, False) is allowed
+    assert rights.may_subscribe(stranger, b"a", 0) == Grant.WHOLE
+    assert rights.may_subscribe(stranger, b"a/b", 0) == Grant.REFUSED
+    assert rights.may_read(known, b"a/b"), "by default"
+    assert not rights.may_read(stranger, b"a/b")
+    assert rights.explain(known, "publish", b"b", 0, False).by == (
+        "dynamic_security: role 'r' publishClientSend deny b"
+    )

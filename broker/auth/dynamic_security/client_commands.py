@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from broker.auth.dynamic_security.common_commands import chosen_of, given, listing, role_in, texts_of, with_texts
 from broker.auth.dynamic_security.entities import Client, Group, Reference, Role, has
 from broker.auth.dynamic_security.fields import (
     Fields,
     WrongFieldError,
     array,
     boolean,
-    integer,
     is_valid_text,
     name_of,
     text,
@@ -54,12 +54,6 @@ class ClientCommands:
             raise WrongFieldError("Client not found")
         return client
 
-    def _role(self, name: str) -> Role:
-        role = self._draft.roles.get(name)
-        if role is None:
-            raise WrongFieldError("Role not found")
-        return role
-
     def _put(self, client: Client, *, kick: bool = True) -> None:
         self._draft.put("client", client.name, client)
         if kick:
@@ -71,8 +65,7 @@ class ClientCommands:
         identifier = text_or_none(command, "clientid", "Invalid/missing client id")
         if identifier is not None and not is_valid_text(identifier):
             raise WrongFieldError("Client ID not valid UTF-8")
-        text_name = text_or_none(command, "textname", "Invalid/missing textname")
-        text_description = text_or_none(command, "textdescription", "Invalid/missing textdescription")
+        texts = texts_of(command)
         if name in self._draft.clients:
             raise WrongFieldError("Client already exists")
         roles = roles_given(self._draft, command) or ()
@@ -85,14 +78,7 @@ class ClientCommands:
                 if group.name in groups:
                     raise WrongFieldError(INTERNAL)  # so mosquitto says of a group that is named twice
                 groups[group.name] = reference_to(group, priority_of(one))
-        client = Client(
-            name=name,
-            client_identifier=identifier or None,
-            text_name=text_name,
-            text_description=text_description,
-            hashed=hashed,
-            roles=roles,
-        )
+        client = Client(name=name, client_identifier=identifier or None, **texts, hashed=hashed, roles=roles)
         self._put(with_groups(client, groups.values()), kick=False)
 
     def _delete(self, command: Fields) -> None:
@@ -127,10 +113,7 @@ class ClientCommands:
             client = replace(client, client_identifier=command["clientid"] or None)
         if isinstance(command.get("password"), str) and command["password"]:
             client = replace(client, hashed=command["password"])
-        if isinstance(command.get("textname"), str):
-            client = replace(client, text_name=command["textname"])
-        if isinstance(command.get("textdescription"), str):
-            client = replace(client, text_description=command["textdescription"])
+        client = with_texts(client, command)
         roles = roles_given(self._draft, command)
         if roles is not None:
             client = replace(client, roles=roles)
@@ -151,7 +134,7 @@ class ClientCommands:
     def _add_role(self, command: Fields) -> None:
         name = name_of(command, "username", "Username")
         role_name = name_of(command, "rolename", "Role name")
-        client, role = self._found(name), self._role(role_name)
+        client, role = self._found(name), role_in(self._draft, role_name)
         if has(client.roles, role):
             raise WrongFieldError(INTERNAL)
         self._put(replace(client, roles=added(self._draft, client.roles, role, priority_of(command))))
@@ -159,21 +142,19 @@ class ClientCommands:
     def _remove_role(self, command: Fields) -> None:
         name = name_of(command, "username", "Username")
         role_name = name_of(command, "rolename", "Role name")
-        client, role = self._found(name), self._role(role_name)
+        client, role = self._found(name), role_in(self._draft, role_name)
         self._put(replace(client, roles=removed(self._draft, client.roles, role)))
 
     def _get(self, command: Fields) -> dict[str, Any]:
         return {"client": self._described(self._named(command))}
 
     def _list(self, command: Fields) -> dict[str, Any]:
-        names = sorted(self._draft.clients)
-        chosen = chosen_of(names, command)
-        if boolean(command, "verbose", default=False):
-            return {
-                "totalCount": len(names),
-                "clients": [self._described(self._draft.clients[name]) for name in chosen],
-            }
-        return {"totalCount": len(names), "clients": chosen}
+        return listing(
+            "clients",
+            self._draft.clients,
+            command,
+            lambda chosen: [self._described(self._draft.clients[name]) for name in chosen],
+        )
 
     def _described(self, client: Client) -> dict[str, Any]:
         described: dict[str, Any] = {"username": client.name}
@@ -192,17 +173,6 @@ class ClientCommands:
 def with_groups(client: Client, groups: Iterable[Reference]) -> Client:
     """Return a client that is in these groups alone."""
     return replace(client, groups=tuple(sorted(groups, key=lambda one: (-one.priority, one.name))))
-
-
-def given(**fields: str | bool | None) -> dict[str, Any]:
-    """Return those fields of an answer that are not None."""
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def chosen_of(names: list[str], command: Fields) -> list[str]:
-    """Return that part of a listing that a command asks for; a count of 0 is taken for 1, as mosquitto does."""
-    count, offset = integer(command, "count", -1), max(0, integer(command, "offset", 0))
-    return names[offset:] if count < 0 else names[offset : offset + max(1, count)]
 
 
 def asks_for_connections(command: Fields) -> bool:

@@ -19,7 +19,7 @@ class WrongFieldError(Exception):
 def parsed(payload: bytes) -> Any:
     """Return what JSON says. Raises ValueError for what is none."""
     try:
-        return json.loads(payload.decode(), object_pairs_hook=_fields, parse_constant=_refuse)
+        return json.loads(payload.decode(), object_pairs_hook=_fields, parse_constant=_refuse, parse_int=_cut)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -31,6 +31,13 @@ def _fields(pairs: list[tuple[str, Any]]) -> Fields:
             value.encode()  # half a surrogate pair is no text: UnicodeEncodeError is a ValueError
         fields.setdefault(name.lower(), value)
     return fields
+
+
+def _cut(digits: str) -> int:
+    """Return a number, cut to an int of C, as integer() does: there may be millions of digits."""
+    if len(digits) > 15:
+        return -INT_MAX - 1 if digits.startswith("-") else INT_MAX
+    return max(-INT_MAX - 1, min(INT_MAX, int(digits)))
 
 
 def _refuse(constant: str) -> Any:

@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from broker.auth.dynamic_security.client_commands import INTERNAL, chosen_of, given, with_groups
+from broker.auth.dynamic_security.client_commands import INTERNAL, with_groups
+from broker.auth.dynamic_security.common_commands import given, listing, role_in, texts_of, with_texts
 from broker.auth.dynamic_security.entities import Client, Group, Role, has
-from broker.auth.dynamic_security.fields import Fields, WrongFieldError, array, boolean, name_of, text, text_or_none
+from broker.auth.dynamic_security.fields import Fields, WrongFieldError, array, name_of, text
 from broker.auth.dynamic_security.references import (
     added,
     listed,
@@ -43,30 +44,13 @@ class GroupCommands:
             raise WrongFieldError("Group not found")
         return group
 
-    def _role(self, name: str) -> Role:
-        role = self._draft.roles.get(name)
-        if role is None:
-            raise WrongFieldError("Role not found")
-        return role
-
     def _create(self, command: Fields) -> None:
         name = name_of(command, "groupname", "Group name", new=True)
-        text_name = text_or_none(command, "textname", "Invalid/missing textname")
-        text_description = text_or_none(command, "textdescription", "Invalid/missing textdescription")
+        texts = texts_of(command)
         if name in self._draft.groups:
             raise WrongFieldError("Group already exists")
         roles = roles_given(self._draft, command, INTERNAL) or ()
-        self._draft.put(
-            "group",
-            name,
-            Group(
-                name=name,
-                mark=self._draft.new_mark(),
-                text_name=text_name,
-                text_description=text_description,
-                roles=roles,
-            ),
-        )
+        self._draft.put("group", name, Group(name=name, mark=self._draft.new_mark(), **texts, roles=roles))
 
     def _delete(self, command: Fields) -> None:
         group = self._named(command)
@@ -77,18 +61,15 @@ class GroupCommands:
         self._draft.put("group", group.name, None)
 
     def _modify(self, command: Fields) -> None:
-        before = group = self._named(command)
-        if isinstance(command.get("textname"), str):
-            group = replace(group, text_name=command["textname"])
-        if isinstance(command.get("textdescription"), str):
-            group = replace(group, text_description=command["textdescription"])
+        before = self._named(command)
+        group = with_texts(before, command)
         roles = roles_given(self._draft, command)
         if roles is not None:
             group = replace(group, roles=roles)
         members = array(command, "clients")
         if members is not None:
             self._set_members(group, members)
-        if group is not before:
+        if group != before:
             self._draft.put("group", group.name, group)
         self._draft.kick_members(group)
 
@@ -138,7 +119,7 @@ class GroupCommands:
     def _add_role(self, command: Fields) -> None:
         name = name_of(command, "groupname", "Group name")
         role_name = name_of(command, "rolename", "Role name")
-        group, role = self._found(name), self._role(role_name)
+        group, role = self._found(name), role_in(self._draft, role_name)
         if has(group.roles, role):
             raise WrongFieldError("Group is already in this role")
         group = replace(group, roles=added(self._draft, group.roles, role, priority_of(command)))
@@ -148,7 +129,7 @@ class GroupCommands:
     def _remove_role(self, command: Fields) -> None:
         name = name_of(command, "groupname", "Group name")
         role_name = name_of(command, "rolename", "Role name")
-        group, role = self._found(name), self._role(role_name)
+        group, role = self._found(name), role_in(self._draft, role_name)
         group = replace(group, roles=removed(self._draft, group.roles, role))
         self._draft.put("group", group.name, group)
         self._draft.kick_members(group)
@@ -166,19 +147,16 @@ class GroupCommands:
         return {"group": self._described(self._named(command))}
 
     def _list(self, command: Fields) -> dict[str, Any]:
-        names = sorted(self._draft.groups)
-        chosen = chosen_of(names, command)
-        if not boolean(command, "verbose", default=False):
-            return {"totalCount": len(names), "groups": chosen}
+        return listing("groups", self._draft.groups, command, self._all_described)
+
+    def _all_described(self, chosen: list[str]) -> list[dict[str, Any]]:
+        """Return what a listing says of groups, after one look at all clients."""
         members: dict[str, list[Client]] = {}
         for client in sorted(self._draft.clients.values(), key=lambda client: client.name):
             for reference in client.groups:
                 if self._draft.group(reference) is not None:
                     members.setdefault(reference.name, []).append(client)
-        return {
-            "totalCount": len(names),
-            "groups": [self._described(self._draft.groups[name], members.get(name, [])) for name in chosen],
-        }
+        return [self._described(self._draft.groups[name], members.get(name, [])) for name in chosen]
 
     def _described(self, group: Group, members: list[Client] | None = None) -> dict[str, Any]:
         described: dict[str, Any] = {"groupname": group.name}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from broker.auth.dynamic_security.client_commands import chosen_of, given
+from broker.auth.dynamic_security.common_commands import given, listing, texts_of, with_texts
 from broker.auth.dynamic_security.entities import ACL_TYPES, Role, Rule, by_kind
 from broker.auth.dynamic_security.fields import (
     Fields,
@@ -18,7 +18,6 @@ from broker.auth.dynamic_security.fields import (
     is_valid_text,
     name_of,
     text,
-    text_or_none,
 )
 from broker.auth.dynamic_security.state import Draft
 from router.matching.topic_names import check_topic_filter
@@ -44,8 +43,7 @@ class RoleCommands:
 
     def _create(self, command: Fields) -> None:
         name = name_of(command, "rolename", "Role name", new=True)
-        text_name = text_or_none(command, "textname", "Invalid/missing textname")
-        text_description = text_or_none(command, "textdescription", "Invalid/missing textdescription")
+        texts = texts_of(command)
         if not isinstance(command.get("allowwildcardsubs", True), bool):
             raise WrongFieldError("Invalid allowwildcardsubs")
         if name in self._draft.roles:
@@ -56,8 +54,7 @@ class RoleCommands:
             Role(
                 name=name,
                 mark=self._draft.new_mark(),
-                text_name=text_name,
-                text_description=text_description,
+                **texts,
                 wildcards=boolean(command, "allowwildcardsubs", default=True),
                 rules=rules_given(array(command, "acls") or []),
             ),
@@ -70,10 +67,7 @@ class RoleCommands:
 
     def _modify(self, command: Fields) -> None:
         before = role = self._named(command, "Role does not exist")
-        if isinstance(command.get("textname"), str):
-            role = replace(role, text_name=command["textname"])
-        if isinstance(command.get("textdescription"), str):
-            role = replace(role, text_description=command["textdescription"])
+        role = with_texts(role, command)
         role = replace(role, wildcards=boolean(command, "allowwildcardsubs", default=role.wildcards))
         given_rules = array(command, "acls")
         if given_rules is not None:
@@ -108,11 +102,8 @@ class RoleCommands:
         return {"role": described(self._named(command))}
 
     def _list(self, command: Fields) -> dict[str, Any]:
-        names = sorted(self._draft.roles)
-        chosen: list[Any] = list(chosen_of(names, command))
-        if boolean(command, "verbose", default=False):
-            chosen = [described(self._draft.roles[name]) for name in chosen]
-        return {"totalCount": len(names), "roles": chosen}
+        roles = self._draft.roles
+        return listing("roles", roles, command, lambda chosen: [described(roles[name]) for name in chosen])
 
 
 def described(role: Role) -> dict[str, Any]:

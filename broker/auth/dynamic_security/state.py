@@ -39,6 +39,13 @@ class State:
         else:
             entities[name] = entity
 
+    def get(self, kind: Kind, name: str) -> Entity | None:
+        """Return an entity, None if it is not there."""
+        if kind == "settings":
+            return self.settings if self.begun else None
+        entities: dict[str, Entity] = getattr(self, f"{kind}s")
+        return entities.get(name)
+
     def role(self, reference: Reference) -> Role | None:
         """Return the role that is referred to, None if it was deleted."""
         role = self.roles.get(reference.name)

@@ -1,0 +1,77 @@
+"""Who says who a client is and what it may do, as the settings and the program around a worker have it."""
+
+from __future__ import annotations
+
+from _blake2 import blake2b  # hashlib would load OpenSSL
+from typing import TYPE_CHECKING, Any
+
+from broker.auth.acl import AllowAll
+from broker.config.start_error import StartError
+from mesh.node_identity import NodeError, read_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from broker.auth.acl import Acl
+    from broker.auth.authenticator import Authenticator
+    from broker.auth.authorizers import Authorizers
+    from broker.auth.chain import Member
+    from broker.auth.dynamic_security.authenticator import DynamicLogins
+    from broker.config.loader import Config
+
+
+def acl_of(config: Config, given: Acl | None, members: list[Member]) -> tuple[Acl, Authorizers | None]:
+    """Return the ACL, and the authorizers of the settings if there are any. Raises StartError.
+
+    Where clients have roles these are asked first, and about what they leave open the authorizers, and the rules that
+    clients bring.
+    """
+    logins = logins_of(members)
+    if logins is None and not config.authorizer and (given is not None or not config.authenticator):
+        return given or AllowAll(), None
+    # Here, so that a broker without one loads none of it.
+    from broker.auth import authorizers
+    from broker.auth.rule_chain import RuleChain
+
+    if logins is None:
+        return authorizers.acl_of(config, given)
+    if given is not None:
+        raise StartError("There is an ACL, and clients with roles (dynamic_security): expected one or the other.")
+    asked = authorizers.authorizers_of(config) if config.authorizer else None
+    if asked is not None:
+        logins.rights.leave_open_to(asked.chain)
+    elif authorizers.brings_rules(config):
+        logins.rights.leave_open_to(RuleChain((), decides_by_qos=True))
+    return logins.rights, asked
+
+
+def authenticator_of(
+    config: Config, given: Authenticator | None, folder: Path | None
+) -> tuple[Authenticator | None, list[Member]]:
+    """Return what says who a client is, given or as the settings have it, and what that is put together of."""
+    if not config.authenticator:
+        return given, []
+    # Here, so that a broker without one loads none of it.
+    from broker.auth.chain import Chain, members_of
+
+    if given is not None:
+        raise StartError("There is an authenticator, and [[authenticator]] tables: expected one or the other.")
+    members = members_of(config, None if folder is None else _salts(folder))
+    return Chain(config, members), members
+
+
+def _salts(folder: Path) -> bytes | None:
+    """Return what makes salts for users who do not exist: the same in all workers, and after a restart."""
+    try:
+        node = read_node(folder)
+    except NodeError:
+        return None  # said at every start
+    return None if node is None else blake2b(node.key, person=b"shoal salts").digest()
+
+
+def logins_of(members: list[Member]) -> DynamicLogins | None:
+    """Return the authenticator of dynamic security, None: the settings have none. Raises StartError for several."""
+    found: list[Any] = [member for member in members if member.kind == "dynamic_security"]
+    if len(found) > 1:
+        raise StartError("There are two [[authenticator]] tables of dynamic_security: expected one.")
+    return found[0] if found else None
