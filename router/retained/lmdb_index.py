@@ -268,20 +268,23 @@ class RetainedIndex(PendingChanges):
 
     def change(self, key: bytes) -> bytes | None:
         """Return the value of a key that is not in LMDB yet, or is just being written."""
-        # In this order: the thread makes the front table the back one.
-        change = self._front.changes.get(key) or self._back.changes.get(key)
+        change = self._own_change(key)
         return newest_of(change, self._forwarded.get(key)) if self.is_shared else change
+
+    def _own_change(self, key: bytes) -> bytes | None:
+        # In this order: the thread makes the front table the back one.
+        return self._front.changes.get(key) or self._back.changes.get(key)
 
     def newest(self, key: bytes) -> bytes | None:
         """Return the value of a key, which may be a tombstone."""
-        return self._newest(key, self.change(key))
+        return self._newest(key, self._forwarded.get)
 
     def newest_written(self, key: bytes) -> bytes | None:
         """Return the same, but for what other workers have forwarded ahead of its record."""
-        own = self._front.changes.get(key) or self._back.changes.get(key)
-        return self._newest(key, newest_of(own, self._forwarded.sure(key)))
+        return self._newest(key, self._forwarded.sure)
 
-    def _newest(self, key: bytes, change: bytes | None) -> bytes | None:
+    def _newest(self, key: bytes, forwarded: Callable[[bytes], bytes | None]) -> bytes | None:
+        change = self._own_change(key)
         if change is not None and not self.is_shared:
             return change
         environment = self._environment
@@ -289,6 +292,9 @@ class RetainedIndex(PendingChanges):
         with environment.lock:
             transaction = environment.read()
             try:
+                if self.is_shared:
+                    # What another worker has written is judged by the stamp that it has there, not by when it came.
+                    self._look(transaction)
                 found = environment.value_of(transaction, key)
                 environment.touched(1)
             except DAMAGE:
@@ -297,7 +303,7 @@ class RetainedIndex(PendingChanges):
             finally:
                 transaction.abort()
         newest: bytes | None = newest_of(found, change)
-        return newest
+        return newest_of(newest, forwarded(key)) if self.is_shared else newest
 
     @property
     def topics(self) -> Any:

@@ -143,13 +143,25 @@ class Forwarded:
         }
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the newest value of a key that is remembered."""
+        """Return the newest value of a key that is remembered, unless LMDB has it, or what follows it there.
+
+        Its stamp is of when it came, and another worker may have published meanwhile: with the stamp that it has in
+        LMDB it may be the older one.
+        """
         if not self._began:
-            return self._front.changes.get(key) or self._back.changes.get(key)
-        return next(
-            (value for table in (self._front, self._back) for values in (table.changes, table.before)
-             if (value := values.get(key)) is not None and not self._is_lost(value)), None
-        )  # fmt: skip
+            value = self._front.changes.get(key) or self._back.changes.get(key)
+        else:
+            value = next(
+                (value for table in (self._front, self._back) for values in (table.changes, table.before)
+                 if (value := values.get(key)) is not None and not self._is_lost(value)), None
+            )  # fmt: skip
+        return None if value is None or self._is_applied(value) else value
+
+    def _is_applied(self, value: bytes) -> bool:
+        origin, found = origin_of(value), id_of(value)
+        if origin in self._starts:
+            found = lowered(found, *self._starts[origin])
+        return covers(self.applied.get(origin, NOWHERE), found)
 
     def sure(self, key: bytes) -> bytes | None:
         """Return the value that a key had before the one that may be lost, if it is remembered."""

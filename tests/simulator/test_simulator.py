@@ -56,6 +56,7 @@ FOUND_OF_SEVERAL = (
     71020,
     71559,
     7016,
+    6986,
 )
 START, SEEDS = "1", "100"
 SEEDS_OF_SEVERAL = "60"

@@ -43,6 +43,8 @@ class SharedIndexMachine(RuleBasedStateMachine):
         self.incarnations = [1, 1]
         self.began = [0, 0]  # the number behind which each process began
         self.heard = [0, 0]  # the process of each worker that the other one has heard of
+        # By topic name what came later than another worker's message that has a higher stamp: its version and record.
+        self.late: list[dict[bytes, tuple[tuple[int, int], int]]] = [{}, {}]
         self.clock_us = 100
         for worker in (0, 1):
             assert self.call[worker]("open", f"{self.folder}/retained", worker) is None
@@ -84,8 +86,16 @@ class SharedIndexMachine(RuleBasedStateMachine):
         assert self.applied[worker] <= self.durable[worker]
 
     @rule(worker=workers)
-    def forward(self, worker: int) -> None:
-        """A link brings the other worker what is durable, in order; of a new process it says where that one began."""
+    def sync(self, worker: int) -> None:
+        """The log is durable, and the index is yet to be written."""
+        self.durable[worker] = len(self.logs[worker])
+
+    @rule(worker=workers, late=st.sampled_from([0, 0, 20]))
+    def forward(self, worker: int, late: int) -> None:
+        """A link brings the other worker what is durable, in order; of a new process it says where that one began.
+
+        Its stamp is as of when it comes, and that may be higher than that of what was published after it.
+        """
         if self.sent[worker] == self.durable[worker]:
             return
         if self.heard[worker] < self.incarnations[worker]:
@@ -93,8 +103,12 @@ class SharedIndexMachine(RuleBasedStateMachine):
             self.call[1 - worker]("began", worker, self.incarnations[worker], self.began[worker])
         record, topic_name, payload, stamp_us = self.logs[worker][self.sent[worker]]
         self.sent[worker] += 1
-        self.call[1 - worker]("forwarded", topic_name, payload, stamp_us, worker, self.incarnations[worker], record)
-        self.know(1 - worker, topic_name, (stamp_us, worker))
+        came_us = max(stamp_us, self.clock_us + late) if late else stamp_us
+        self.call[1 - worker]("forwarded", topic_name, payload, came_us, worker, self.incarnations[worker], record)
+        if late:
+            self.late[1 - worker][topic_name] = (stamp_us, worker), record
+        else:
+            self.know(1 - worker, topic_name, (stamp_us, worker))
 
     @rule(worker=workers)
     def crash(self, worker: int) -> None:
@@ -111,6 +125,7 @@ class SharedIndexMachine(RuleBasedStateMachine):
         for entry in self.logs[worker]:
             call("apply", *entry)
         self.got[worker] = {}
+        self.late[worker].clear()
         for topic_name, (stamp_us, origin, _, _) in self.winners(self.applied).items():
             self.know(worker, topic_name, (stamp_us, origin))
         assert lost is not None
@@ -137,6 +152,9 @@ class SharedIndexMachine(RuleBasedStateMachine):
                 self.know(worker, topic_name, (stamp_us, origin))
             for topic_name, version in self.got[worker].items():
                 found = self.call[worker]("get", topic_name)
+                late, record = self.late[worker].get(topic_name, (version, 0))
+                if record > self.applied[1 - worker]:
+                    version = min(late, version)  # until its stamp is known by the index
                 newer = [
                     (payload, record) for origin in (0, 1) for record, topic, payload, stamp_us in self.logs[origin]
                     if topic == topic_name and (stamp_us, origin) >= version
@@ -312,6 +330,20 @@ def test_what_came_over_a_link_late_gives_way_to_what_its_worker_has_written_sin
     other.call("commit_all", 2)
     assert own.get(b"t") == (b"t", b"2", 2)
     assert own.match(b"#") == [(b"t", b"2", 2)]
+
+
+def test_what_came_late_of_one_worker_gives_way_to_what_another_has_published_since_when_both_have_written_it(
+    own: IndexCalls, other: IndexProcess
+) -> None:
+    other.call("publish", b"t", b"first", 10, 1)
+    own.publish(b"t", b"second", 20, 1)
+    own.forwarded(b"t", b"first", 30, 1, 1, 1)  # it has the time of when it came
+    own.forwarded(b"u", b"is yet to be written there", 31, 1, 1, 9)
+    other.call("commit_all", 1)
+    own.commit_all(1)
+    assert own.get(b"t") == other.call("get", b"t") == (b"t", b"second", 1)
+    assert (b"t", b"second", 1) in own.match(b"#")
+    assert own.match(b"t") == [(b"t", b"second", 1)]
 
 
 def test_what_is_forwarded_and_never_written_is_bounded(own: IndexCalls, monkeypatch: pytest.MonkeyPatch) -> None:
