@@ -14,7 +14,7 @@ from broker.auth.rule import Holders
 from broker.auth.rule_chain import RuleChain
 from broker.auth.rule_set import RuleSet
 from broker.auth.rules_lines import RulesLineError, RulesLines
-from broker.config.authenticator import HttpTable, JwtTable
+from broker.config.authenticator import DynamicSecurityTable, HttpTable, JwtTable
 from broker.config.start_error import StartError
 from broker.logs import get
 
@@ -88,6 +88,7 @@ class Authorizers:
         members: in the order of the settings.
         rules_of_clients: clients may bring rules of their own.
         is_strict: a topic filter is granted as a whole or not at all.
+        is_open: at a listener that names none, clients may do everything.
         listeners: which members are asked about clients of a listener: as of RuleChain.
 
     Raises StartError: a file cannot be used.
@@ -103,6 +104,7 @@ class Authorizers:
         *,
         rules_of_clients: bool = False,
         is_strict: bool = False,
+        is_open: bool = True,
         listeners: Sequence[tuple[tuple[int, ...], bool] | None] = (),
     ) -> None:
         self._members = tuple(members)
@@ -113,7 +115,7 @@ class Authorizers:
         self.chain = RuleChain(
             rule_sets,
             is_strict=is_strict,
-            is_open=True,  # at listeners that name none
+            is_open=is_open,
             listeners=listeners,
             decides_by_qos=any(member.kind == "rules_file" for member in members) or rules_of_clients,
         )
@@ -202,6 +204,8 @@ def authorizers_of(config: Config) -> Authorizers:
         # Where none brings rules, publishers need not be asked about QoS by QoS.
         rules_of_clients=brings_rules(config),
         is_strict=any(table.subscribe == "strict" for table in config.authorizer),
+        # Where roles come first, these are asked about what is left open, and that is not everything.
+        is_open=not any(isinstance(table, DynamicSecurityTable) for table in config.authenticator),
         listeners=[_asked_at(config, listener.authorizers) for listener in config.listeners],
     )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from broker.auth.acl import Grant
+from broker.auth.acl import FailClosed, Grant
 from broker.auth.acl_lines import AclLines
+from broker.auth.chain import members_of
 from broker.auth.dynamic_security.authenticator import DynamicRights
 from broker.auth.dynamic_security.commands import Commands, commands_of, plain_passwords
 from broker.auth.dynamic_security.decisions import Decisions
@@ -21,6 +24,11 @@ from broker.auth.password_hash import new_hash
 from broker.auth.principal import Principal
 from broker.auth.rule_chain import RuleChain
 from broker.auth.rule_set import RuleSet
+from broker.config.authenticator import DynamicSecurityTable
+from broker.config.authorizer import RulesFileTable
+from broker.config.listener import Listener
+from broker.worker.access import acl_of, logins_of
+from tests.support.embedded import CONFIG
 
 MARKS = itertools.count(1)
 
@@ -255,3 +263,34 @@ def test_what_is_left_open_is_for_the_authorizers() -> None:
     assert rights.explain(known, "publish", b"b", 0, False).by == (
         "dynamic_security: role 'r' publishClientSend deny b"
     )
+
+
+def test_a_listener_that_names_no_authorizers_leaves_nothing_open_to_everybody(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nallow = ["publish", "subscribe"]\ntopics = ["#"]\n')
+    config = msgspec.structs.replace(
+        CONFIG,
+        listen=(),
+        listener=tuple(Listener(address="tcp://127.0.0.1:0", authorizers=names) for names in ((), ("rules",))),
+        authenticator=(DynamicSecurityTable(),),
+        authorizer=(RulesFileTable(file=str(rules), name="rules"),),
+    )
+    members = members_of(config)
+    acl, _ = acl_of(config, None, members)
+    logins = logins_of(members)
+    assert logins is not None
+    do(
+        logins.state,
+        {"command": "createRole", "rolename": "r", "acls": [rule("subscribePattern", "a")]},
+        {"command": "createClient", "username": "u", "roles": [{"rolename": "r"}]},
+    )
+    rights = FailClosed(acl)
+    for name in ("u", "stranger"):
+        free, asked = (Principal(name, b"c", None, listener) for listener in (0, 1))
+        assert not rights.may_publish(free, b"x", 0, False)
+        assert rights.may_subscribe(free, b"x", 0) == Grant.REFUSED
+        assert rights.may_publish(asked, b"x", 0, False)
+        assert rights.may_subscribe(asked, b"x", 0) == Grant.WHOLE
+        # A rules file gives shared subscriptions and replays a right of their own; mosquitto's roles know none.
+        assert rights.may_subscribe(asked, b"$share/g/x", 0) == Grant.REFUSED
+        assert rights.may_subscribe(asked, b"$share/g/a", 0) == (Grant.WHOLE if name == "u" else Grant.REFUSED)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from broker.auth.acl import Action, Decision, Grant
+from broker.auth.acl import Action, Decision, Grant, inner_filter
 from broker.auth.dynamic_security.decisions import Decisions, Verdict
 from broker.auth.dynamic_security.logins import REFUSED, UNKNOWN, hash_wanted
 from broker.auth.dynamic_security.start_file import StartFileError, state_of
@@ -190,6 +190,12 @@ class DynamicRights:
             return Grant.REFUSED
         whole = self._decisions.receives_all_of(user, client_identifier, topic_filter)
         return Grant.WHOLE if whole else Grant.NARROWED
+
+    def may_use(self, principal: Principal, topic_filter: bytes) -> bool:
+        """Return whether a client may use a shared subscription or a replay; roles have no rules about that."""
+        user, client_identifier = principal.user_name, principal.client_identifier
+        allowed = self._decisions.may_subscribe(user, client_identifier, inner_filter(topic_filter)).allowed
+        return allowed is not None or self._otherwise is None or self._otherwise.may_use(principal, topic_filter)
 
     def may_unsubscribe(self, principal: Principal, topic_filter: bytes) -> bool:
         """Return whether a client may unsubscribe; others, if there are any, have no rules about that."""
