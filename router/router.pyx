@@ -112,6 +112,10 @@ cdef class Router(Exchanges):
                 reached += (<SharedGroup>route.groups[index]).publish(None, message)
         return reached
 
+    def tell(self, Message message not None, Receiver receiver not None) -> bool:
+        """Give a message of the broker's, at QoS 0, to one receiver that is online, whatever it subscribes to."""
+        return receiver.online() and receiver.deliver(message, 0, False, NULL, 0, NULL) != DROPPED
+
     def settle(self, durable: int, effects_max: int = 0) -> int:
         """Let leave what rests on records up to number `durable`, so many at most; 0: all. Returns how many left."""
         cdef Session session

@@ -159,7 +159,8 @@ class TokenAuthenticator:
                 if self._source.error is not None:
                     return Ignored(refusal=UNAVAILABLE)
             # A password has no reason to look like a token.
-            return Ignored(refusal=None if method is None and isinstance(error, NoTokenError) else NOT_BELIEVED)
+            is_password = method is None and not exchange.again and isinstance(error, NoTokenError)
+            return Ignored(refusal=None if is_password else NOT_BELIEVED)
         return self._decide(claims, connect, exchange)
 
     async def _decide_later(

@@ -214,15 +214,20 @@ class Handshake:
             log.exception("admission_failed")
             return FAILED
 
-    def _authenticate(self, connection: Connection, connect: Connect, exchange: Exchange, decide: Decide) -> bool:
-        """Ask the authenticator. Returns decide()'s answer, or False if that is called later."""
+    def ask(self, connect: Connect, exchange: Exchange) -> Outcome | Awaitable[Outcome]:
+        """Return what the authenticator decides, now or later."""
         try:
             outcome = self.authenticator.authenticate(connect, exchange)
             if not isinstance(outcome, (Accepted, Refused, Awaitable)):
                 outcome = checked(outcome)
         except Exception:
             log.exception("authenticator_failed")
-            outcome = FAILED
+            return FAILED
+        return outcome
+
+    def _authenticate(self, connection: Connection, connect: Connect, exchange: Exchange, decide: Decide) -> bool:
+        """Ask the authenticator. Returns decide()'s answer, or False if that is called later."""
+        outcome = self.ask(connect, exchange)
         if exchange.method is not None or not isinstance(outcome, (Accepted, Refused)):
             self.exchanges[id(connection)] = exchange  # its method is that of every later AUTH
         if isinstance(outcome, (Accepted, Refused)):
@@ -267,11 +272,17 @@ class Handshake:
         success = encode_fitting(Auth(Reason.SUCCESS, properties), 5, connection.packet_bytes_max)
         if not success:
             raise ClientError(Reason.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "no AUTH fits the Maximum Packet Size")
-        principal = principal_of(connection.peer, connection.facts, connect.client_identifier, outcome)
+        self.take_on(connection, outcome)
+        connection.write_packet(success)
+        return False
+
+    def take_on(self, connection: Connection, outcome: Accepted) -> None:
+        """From now on an open connection's client is whom it was accepted as last, for as long as that says."""
+        session = connection.session
+        principal = principal_of(connection.peer, connection.facts, session.client_identifier, outcome)
         connection.principal = principal
         connection.renew_salt(self._new_salt())
         self.expiry.begin(connection, outcome.expires_at_s)
-        session = connection.session
         was = session.principal
         if was != principal:
             self.router.change_principal(session, principal)
@@ -280,8 +291,6 @@ class Handshake:
                 session.will.principal = principal
             if not self.acl.allows_all:
                 self._review.judge(session, was)
-        connection.write_packet(success)
-        return False
 
     def forget(self, connection: Connection) -> None:
         """The connection ended: an authenticator that decides on it is told, and the session of an opening is detached.

@@ -6,6 +6,7 @@ from _blake2 import blake2b  # hashlib would load OpenSSL
 from typing import TYPE_CHECKING, Any
 
 from broker.auth.acl import AllowAll
+from broker.config.authenticator import JwtTable
 from broker.config.start_error import StartError
 from mesh.node_identity import NodeError, read_node
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from broker.auth.chain import Member
     from broker.auth.dynamic_security.authenticator import DynamicLogins
     from broker.config.loader import Config
+    from broker.control.controller import Controller
 
 
 def acl_of(config: Config, given: Acl | None, members: list[Member]) -> tuple[Acl, Authorizers | None]:
@@ -58,6 +60,21 @@ def authenticator_of(
         raise StartError("There is an authenticator, and [[authenticator]] tables: expected one or the other.")
     members = members_of(config, None if folder is None else _salts(folder))
     return Chain(config, members), members
+
+
+def renew_tokens(config: Config, controller: Controller) -> None:
+    """Have clients renew their tokens by publishing them, where an authenticator of their listener takes any."""
+    tokens = {table.name for table in config.authenticator if isinstance(table, JwtTable)}
+    taking = {
+        number
+        for number, listener in enumerate(config.listeners)
+        if (tokens if listener.authenticators is None else tokens.intersection(listener.authenticators))
+    }
+    if taking:
+        # Here, so that a broker without tokens loads none of it.
+        from broker.control.token_renewal import TokenRenewal
+
+        TokenRenewal(controller.handshake, controller.router).serve(controller.requests, taking.__contains__)
 
 
 def _salts(folder: Path) -> bytes | None:

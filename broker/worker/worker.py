@@ -32,7 +32,7 @@ from broker.telemetry.metrics import Metrics, collect, flat
 from broker.telemetry.sys_topics import SysTopics
 from broker.transport.listener import Entrance
 from broker.transport.tickets import ROTATE_S, TicketKeys
-from broker.worker.access import acl_of, authenticator_of, logins_of
+from broker.worker.access import acl_of, authenticator_of, logins_of, renew_tokens
 from broker.worker.handover import Handover
 from broker.worker.memory_guard import MemoryGuard
 from broker.worker.reload import Reload
@@ -167,6 +167,7 @@ class Worker:
     def _share_state(self, members: list[Member]) -> DynamicSecurity | None:
         """Have bans, clients, groups and roles as the log has them, before anything is judged by them."""
         self.bans.keep_in(self.state)
+        renew_tokens(self.config, self.controller)
         logins = logins_of(members)
         if logins is None:
             return None

@@ -7,7 +7,10 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from broker.auth.password_hash import PasswordHash
 from broker.auth.password_lines import PasswordLines
@@ -134,6 +137,47 @@ def test_the_page_lets_in_who_has_a_token(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert run(tmp_path, publish.replace("plant/pump", "plant/main/pump"), port).returncode != 0
         assert run(tmp_path, publish.replace("plant/pump", "elsewhere"), port).returncode != 0
+
+
+def signed_for(folder: Path, replaced: str, by: str) -> str:
+    """Return what the page's issuer signs, with something else in it."""
+    said = block("python", "jwt.encode").replace(replaced, by)
+    return subprocess.run(
+        [sys.executable, "-c", said], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_the_page_renews_a_token(tmp_path: Path, workers: str) -> None:
+    for command in (block("sh", "openssl req"), block("sh", "openssl ecparam")):
+        done = run(tmp_path, command)
+        assert done.returncode == 0, done.stderr
+    listener = block("toml", 'file = "users"').partition("[[authenticator]]")[0]
+    (tmp_path / "shoal.toml").write_text(here(tmp_path, listener + block("toml", 'keys = ["issuer.pem"]')))
+    first, longer, other = (
+        signed_for(tmp_path, *change)
+        for change in (("3600", "600"), ("3600", "7200"), ('"sub": "ann"', '"sub": "bob"'))
+    )
+    with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml"), "--workers", workers) as broker:
+        said = []
+        for following in (longer, other):
+            done = subprocess.run(
+                [sys.executable, "-c", block("python", "$auth/renew").replace("8883", str(broker.ports["tls"]))],
+                cwd=tmp_path,
+                env={**os.environ, "TOKEN": first, "NEXT_TOKEN": following},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            topic, _, answer = done.stdout.strip().partition(" ")
+            assert topic == "$auth/result"
+            said.append(json.loads(answer))
+        assert said[0]["ok"] is True
+        assert said[0]["expires_at"] > time.time() + 3600
+        assert said[1] == {"ok": False, "error": "the token is another client's"}
+        for signed in (first, longer, other):
+            for part in signed.split(".")[1:]:
+                assert part not in broker.log.read_text()
 
 
 def test_the_page_asks_a_server(tmp_path: Path) -> None:
