@@ -110,7 +110,7 @@ class Authorizers:
         self._members = tuple(members)
         self.files = [file for member in members for file in member.files]
         rule_sets = self.read()
-        _tell_time(rule_sets, time.time())
+        tell_time(rule_sets, time.time())
         # Their answers for publishing may depend on QoS and RETAIN, after a reload if not now.
         self.chain = RuleChain(
             rule_sets,
@@ -126,12 +126,12 @@ class Authorizers:
 
     def use(self, rule_sets: list[RuleSet]) -> None:
         """From now on, decide by what read() has returned; all of it at once."""
-        _tell_time(rule_sets, time.time())
+        tell_time(rule_sets, time.time())
         self.chain.use(rule_sets)
 
     def look_at_clock(self, now_s: float) -> None:
         """Be told the time, in Unix seconds, from time to time: rules may hold for some hours only."""
-        if _tell_time(self.chain.rule_sets, now_s) and self.chain.changed is not None:
+        if tell_time(self.chain.rule_sets, now_s) and self.chain.changed is not None:
             log.info("rules_by_time", what="hours that rules ask for have begun or ended")
             self.chain.changed()
 
@@ -169,26 +169,30 @@ def _words(rule_sets: Sequence[RuleSet]) -> Iterator[str]:
                 yield f"{rule_set.source}: {holder}{rule_set.source.words(rule)}"
 
 
-def _tell_time(rule_sets: Sequence[RuleSet], now_s: float) -> bool:
+def tell_time(rule_sets: Sequence[RuleSet], now_s: float) -> bool:
     """Tell all rules the time; return whether that changes anything."""
     changed = [times.look_at(now_s) for rule_set in rule_sets for times in getattr(rule_set.source, "times", ())]
     return any(changed)
 
 
-def read_rules(file: Path, now_s: float = 0.0) -> tuple[RuleSet, list[str]]:
+def read_rules(file: Path, now_s: float = 0.0, listeners: Sequence[str] = ()) -> tuple[RuleSet, list[str]]:
     """Return the rules of a file by itself, and what a person may not expect of it. Raises StartError.
 
     What ends with .toml is a rules file, anything else an ACL file.
+
+    Args:
+        now_s: Unix seconds, for rules that ask for hours.
+        listeners: addresses of the listeners, which rules may name.
     """
     kind = "rules_file" if file.suffix == ".toml" else "acl_file"
     try:
-        found = _taken_apart(kind, file.read_bytes(), str(file), ())
+        found = _taken_apart(kind, file.read_bytes(), str(file), listeners)
     except OSError as error:
         raise StartError(f"{file}: {error.strerror}.") from error
     except (AclLineError, RulesLineError) as error:
         raise StartError(f"{file}: {error}") from None
     rule_set = RuleSet(found.rules, found)
-    _tell_time([rule_set], now_s)
+    tell_time([rule_set], now_s)
     return rule_set, notes_on(found)
 
 

@@ -255,6 +255,17 @@ cdef class RuleChain:
                 return rule_set, entry - rule_set.entries
         return None
 
+    def about(self, principal not None, int action, bytes topic_filter not None) -> list:
+        """Return (topic filter or None: all, allows, is exact, rule set, number) of each rule about a client, in their order.
+
+        Args:
+            action: one of broker.auth.rule, or some.
+            topic_filter: of a SUBSCRIBE, without $share and $replay.
+        """
+        cdef Asker asker
+        ask_for(principal, &asker)
+        return self.gathered(principal, &asker, action, topic_filter, ANY_QOS)
+
     def described(self, rule, principal) -> str:
         """Return a rule about a client in words, (rule set, number) or what gathered() gave; None: none fits."""
         cdef RuleSet own

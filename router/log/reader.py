@@ -9,15 +9,17 @@ from typing import Any, Final, NamedTuple
 
 from router.log.disk import Storage
 from router.log.record_cursor import Cursor
-from router.log.record_kinds import RecordError
+from router.log.record_kinds import FORMAT_VERSION, RecordError
 from router.log.record_scan import TIME_MAX, TIME_MIN, Scan
 from router.log.segments import (
     BAD,
     END,
+    HEADER,
     RECORDS_AT,
     SEALED,
     SHORT,
     WINDOW_BYTES,
+    ForeignFileError,
     Header,
     Segments,
     read_header,
@@ -158,6 +160,29 @@ def row_of(cursor: Cursor, header: Header, problems: list[str]) -> Row | None:
     except RecordError as error:
         problems.append(f"{header.name}: {error} (at byte {cursor.base + cursor.start})")
         return None
+
+
+def snapshot_cursors(disk: Storage, name: str) -> Iterator[Cursor]:
+    """Yield a cursor for each stretch of a snapshot; run each to its end before the next.
+
+    Raises OSError, and SegmentError where it cannot be read. Memory: one window, or one record if it is larger.
+    """
+    file = disk.open(name)
+    try:
+        header = Header.decode(disk.read(file, 0, HEADER.size))
+        if header is None or header.version > FORMAT_VERSION:
+            raise ForeignFileError(name, 0, "is not a snapshot that this version of Shoal can read")
+        offset, number, window, size = RECORDS_AT, 0, WINDOW_BYTES, disk.size(file)
+        while offset < size:
+            data, checked = disk.read_records(file, offset, min(window, size - offset), header.mark)
+            cursor = Cursor(data, offset, header.mark, number, checked=checked)
+            yield cursor
+            if cursor.status not in (END, SHORT) or (cursor.offset == 0 and offset + window >= size):
+                raise ForeignFileError(name, offset + cursor.offset, "is damaged: it has bytes that are no record")
+            offset, number = offset + cursor.offset, cursor.number
+            window = max(WINDOW_BYTES, cursor.needed()) if cursor.offset == 0 else WINDOW_BYTES
+    finally:
+        disk.close(file)
 
 
 class Follower:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from broker.cli.acl import acl
-from broker.wire.packets import Connect, encode
+from broker.wire.packets import Ack, Connect, Publish, Subscribe, encode, subscription
 from tests.processes.test_admin import asked, shoal
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient
@@ -18,6 +19,7 @@ topic readwrite plant/#
 topic deny plant/secret/#
 pattern read dev-%c/#
 """
+CLIENTS = 4
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -100,3 +102,32 @@ def test_a_running_broker_says_what_a_client_may_do_and_why(tmp_path: Path, work
             status, answer = asked(broker, f"/acl?client=c&{query}")
             assert status == 400
             assert said in answer["error"]["text"]
+        try_other_rules(broker, tmp_path)
+
+
+def try_other_rules(broker: BrokerProcess, folder: Path) -> None:
+    """Have the log of a broker that runs judged by another file: of kept sessions on all workers."""
+    for number in range(CLIENTS):
+        with RawClient(broker.port) as client:
+            client.connect(f"kept-{number}", keep=True, user_name="ann")
+            client.send(Subscribe(1, (subscription(b"plant/%d" % number, 1),)))
+            client.read()
+            client.send(Publish(b"plant/%d" % number, b"x", 1, packet_identifier=2))
+            while not isinstance(client.read(), Ack):  # it gets the message itself, too
+                pass
+    with RawClient(broker.port) as passing, RawClient(broker.port) as other:
+        passing.connect("passing", user_name="ann")
+        passing.send(Publish(b"plant/0", b"x", 1, packet_identifier=2))
+        passing.read()
+        other.connect("other", user_name="ann")
+    file = folder / "new.conf"
+    file.write_text("user ann\ntopic read plant/#\ntopic write plant/1\ntopic write plant/never\n")
+    said = shoal(broker, "acl", "test", str(file), "--since", "1h", "--json", exit_code=1, output=True)
+    found = json.loads(said)
+    assert {(row["client"], row["user"], row["topic"]) for row in found["rows"]} == {
+        (f"kept-{number}", "ann", f"plant/{number}") for number in range(CLIENTS) if number != 1
+    }
+    assert (found["messages"], found["subscriptions"]) == (CLIENTS, CLIENTS)
+    assert found["not_judged"]["clients"] == {"passing": 1}
+    assert found["unused"] == ["new.conf:4 topic write plant/never"]
+    assert found["problems"] == []

@@ -63,7 +63,8 @@ def asked(broker: BrokerProcess, path: str, method: str = "GET", body: str | Non
         return response.status, json.loads(response.read() or b"null")
 
 
-def shoal(broker: BrokerProcess, *arguments: str, exit_code: int = 0, **environment: str) -> str:
+def shoal(broker: BrokerProcess, *arguments: str, exit_code: int = 0, output: bool = False, **environment: str) -> str:
+    """Return what a command prints; of one that fails, what it says of that, unless its output is wanted."""
     command, *rest = arguments
     options = ["--data-dir", str(broker.folder / "data")]
     done = subprocess.run(
@@ -76,7 +77,7 @@ def shoal(broker: BrokerProcess, *arguments: str, exit_code: int = 0, **environm
         env={**ENVIRONMENT, **environment},
     )
     assert done.returncode == exit_code, (done.stdout, done.stderr)
-    return done.stdout if exit_code == 0 else done.stderr
+    return done.stdout if exit_code == 0 or output else done.stderr
 
 
 @contextlib.contextmanager
