@@ -15,10 +15,12 @@ import msgspec
 import trio
 
 from broker.admin.ban_query import asked_for
-from broker.admin.listener_query import merged_authenticators, merged_listeners
+from broker.admin.listener_query import merged_listeners
 from broker.admin.pagination import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
+from broker.admin.reload_query import merged_reload
 from broker.admin.requests import Handler, Request, Route, Streamed, arguments_of, fits
 from broker.admin.route_merge import merged_heads
+from broker.admin.shadow_query import merged_shadows
 from broker.admin.why_merge import LAST_DEFAULT, merged_why
 from broker.version import VERSION
 
@@ -96,6 +98,7 @@ class Admin:
         route("GET", "/acl", self._acl, {
             "client": str, "action": str, "topic": str, "qos": int, "retain": bool, "user": str, "address": str,
             "listener": int, "groups": str}, "client", "action", "topic")  # fmt: skip
+        route("GET", "/shadow", self._shadow)
         route("GET", "/retained", self._retained, {**PAGED, "filter": str})
         route(
             "POST",
@@ -302,19 +305,10 @@ class Admin:
     async def _reload(self, request: Request) -> Row:
         """Have all workers read their files again; 422 if one cannot use them, and so stays as it is."""
         answers = await self._ask_all("reload", {})
-        _raise_if_not_reloaded(answers)
-        answered = [answer for answer in answers.values() if not isinstance(answer, QueryError)]
-        rows = merged_listeners(answer["listeners"] for answer in answered)
-        return {
-            "workers": len(answers),
-            "listeners": [row for row in rows if row["handshakes"] is not None],
-            "authenticators": merged_authenticators(answer["authenticators"] for answer in answered),
-            # All have read the same files; one that saw the change before the others has it behind it.
-            "authorizers": answered[0]["authorizers"],
-            "rules": max((answer["rules"] for answer in answered), key=_changes),
-            "users": max((answer["users"] for answer in answered), key=_changes),
-            "in_force": all(answer["in_force"] for answer in answered),
-        }
+        return merged_reload(answers)
+
+    async def _shadow(self, request: Request) -> Row:
+        return merged_shadows(await self._ask_all("shadow", {}))
 
     async def _acl(self, request: Request) -> Row:
         """Ask where the client lives, if it is there: it knows what the client has shown of itself."""
@@ -567,24 +561,3 @@ def _cursor(cursor: str | None, workers: int) -> tuple[int, str]:
     if not colon or not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) >= workers:
         raise QueryError(400, "bad_cursor", f"{cursor!r} is no cursor that this listing gave.")
     return int(number), place
-
-
-def _raise_if_not_reloaded(answers: Mapping[int, Row | QueryError]) -> None:
-    """Raise QueryError if a worker has not answered, or could not use a file: which one, and who goes on as before."""
-    wrong: dict[int, str] = {}
-    for worker, answer in answers.items():
-        if isinstance(answer, QueryError):
-            raise answer
-        if answer["error_text"] is not None:
-            wrong[worker] = answer["error_text"]
-    if not wrong:
-        return
-    stays = "Nothing has changed: what was read before stays in use."
-    if len(wrong) < len(answers):  # the file was written between the looks of two workers
-        stays = f"What was read before stays in use at worker {', '.join(map(str, wrong))}, and not at the others."
-    raise QueryError(422, "not_reloaded", f"{next(iter(wrong.values()))} {stays}")
-
-
-def _changes(change: Row | None) -> int:
-    """Return how many rules or users a reload has changed."""
-    return -1 if change is None else change["come"] + change["gone"] + change.get("altered", 0)

@@ -18,7 +18,9 @@ from broker.admin.acl_query import describe_decision
 from broker.admin.ban_query import ban, describe_bans, unban
 from broker.admin.listener_query import facts_row, listeners_of
 from broker.admin.pagination import Listings, QueryError, Row, limit_of, page
+from broker.admin.reload_query import reload_files
 from broker.admin.route_query import describe_head, describe_route, subscribers, topic_of
+from broker.admin.shadow_query import describe_shadow
 from broker.admin.why_forwarder import explain_passing
 from broker.admin.why_receiver import explain
 from broker.control.tracing import Look
@@ -43,7 +45,6 @@ PUBLISH_WAIT_S = 10.0
 EVENTS_MAX = 500  # of a look, in one answer
 LOOK_WAIT_MAX_S = 5.0
 LOOKS_MAX = 16
-IN_FORCE_S = 15.0  # that a reload waits for its rights: the log may take nothing now
 ROW_COST = 40  # of a client or session, as broker.admin.pagination counts
 
 log = logs.get("admin")
@@ -72,7 +73,8 @@ class Queries:
             "route_head": self._route_head, "acl": partial(describe_decision, self),
             "bans": partial(describe_bans, self), "ban": partial(ban, self), "unban": partial(unban, self),
             "kick": self._kick, "publish": self._publish, "receivers": self._receivers,
-            "drain": self._drain, "log_level": self._log_level, "listeners": self._listeners, "reload": self._reload,
+            "drain": self._drain, "log_level": self._log_level, "listeners": self._listeners,
+            "reload": partial(reload_files, self), "shadow": partial(describe_shadow, self),
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,
             "why_passed": self._why_passed,
         }  # fmt: skip
@@ -164,23 +166,6 @@ class Queries:
 
     async def _listeners(self, arguments: Row) -> Row:
         return {"rows": listeners_of(self.worker)}
-
-    async def _reload(self, arguments: Row) -> Row:
-        """Read the files of listeners, authenticators and authorizers again; what they say is in force then."""
-        reload = self.worker.reload
-        await reload.reload()
-        with trio.move_on_after(IN_FORCE_S) as waited:
-            if reload.authorizers is not None:
-                await self.worker.rights_in_force()
-        return {
-            "error_text": reload.error,
-            "in_force": not waited.cancelled_caught,
-            "listeners": listeners_of(self.worker),
-            "authenticators": [one.describe() for one in reload.authenticators],
-            "authorizers": [] if reload.authorizers is None else reload.authorizers.describe(),
-            "rules": reload.rules_changed,
-            "users": reload.users_changed,
-        }
 
     # Clients and sessions -------------------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.auth.acl import AllowAll
 from broker.auth.acl_lines import AclLineError, AclLines
@@ -14,12 +15,14 @@ from broker.auth.rule import Holders
 from broker.auth.rule_chain import RuleChain
 from broker.auth.rule_set import RuleSet
 from broker.auth.rules_lines import RulesLineError, RulesLines
+from broker.auth.shadow import Shadow
 from broker.config.authenticator import DynamicSecurityTable, HttpTable, JwtTable
 from broker.config.start_error import StartError
 from broker.logs import get
 
 if TYPE_CHECKING:
     from broker.auth.acl import Acl
+    from broker.config.authorizer import Authorizer
     from broker.config.loader import Config
 
 log = get("acl_file")
@@ -81,11 +84,24 @@ def notes_on(lines: AclLines | RulesLines) -> list[str]:
     return [f"%c and %u are replaced where they are a whole level; they stand for themselves in line {shown}"]
 
 
+class ReadRules(NamedTuple):
+    """What the files of authorizers say.
+
+    Attributes:
+        rule_sets: of each authorizer.
+        on_trial: what each would ask if its file on trial counted; empty: there is none on trial.
+    """
+
+    rule_sets: list[RuleSet]
+    on_trial: list[RuleSet]
+
+
 class Authorizers:
     """What the [[authorizer]] tables say, as one ACL, and how it is read again.
 
     Args:
         members: in the order of the settings.
+        shadows: what is on trial in the place of each; None, or none at all: nothing is.
         rules_of_clients: clients may bring rules of their own.
         is_strict: a topic filter is granted as a whole or not at all.
         is_open: at a listener that names none, clients may do everything.
@@ -96,11 +112,13 @@ class Authorizers:
     Attributes:
         files: what they rest on.
         chain: the ACL.
+        shadow: what is on trial beside it; None: nothing is.
     """
 
     def __init__(
         self,
         members: Sequence[RulesOf],
+        shadows: Sequence[RulesOf | None] = (),
         *,
         rules_of_clients: bool = False,
         is_strict: bool = False,
@@ -108,29 +126,53 @@ class Authorizers:
         listeners: Sequence[tuple[tuple[int, ...], bool] | None] = (),
     ) -> None:
         self._members = tuple(members)
-        self.files = [file for member in members for file in member.files]
-        rule_sets = self.read()
-        tell_time(rule_sets, time.time())
-        # Their answers for publishing may depend on QoS and RETAIN, after a reload if not now.
-        self.chain = RuleChain(
-            rule_sets,
+        self._shadows = tuple(shadows) if any(shadow is not None for shadow in shadows) else ()
+        read_from = [*members, *(shadow for shadow in self._shadows if shadow is not None)]
+        self.files = [file for one in read_from for file in one.files]
+        found = self.read()
+        tell_time([*found.rule_sets, *found.on_trial], time.time())
+        chain_of = partial(
+            RuleChain,
             is_strict=is_strict,
             is_open=is_open,
             listeners=listeners,
+            # Their answers for publishing may depend on QoS and RETAIN, after a reload if not now.
             decides_by_qos=any(member.kind == "rules_file" for member in members) or rules_of_clients,
         )
+        self.chain = chain_of(found.rule_sets)
+        self.shadow = Shadow(chain_of(found.on_trial)) if found.on_trial else None
+        self.chain.shadow = self.shadow
 
-    def read(self) -> list[RuleSet]:
+    def read(self) -> ReadRules:
         """Read all files, and return what they say. From any thread. Raises StartError."""
-        return [member.read() for member in self._members]
+        rule_sets = [member.read() for member in self._members]
+        shadows = zip(self._shadows, rule_sets, strict=False)
+        return ReadRules(rule_sets, [counts if shadow is None else shadow.read() for shadow, counts in shadows])
 
-    def use(self, rule_sets: list[RuleSet]) -> None:
+    def use(self, found: ReadRules) -> None:
         """From now on, decide by what read() has returned; all of it at once."""
-        tell_time(rule_sets, time.time())
-        self.chain.use(rule_sets)
+        tell_time([*found.rule_sets, *found.on_trial], time.time())
+        if self.shadow is not None:
+            if _changes(self.difference(found)):
+                self.shadow.begin_anew()
+            self.shadow.chain.use(found.on_trial)
+        self.chain.use(found.rule_sets)
+
+    def difference(self, found: ReadRules) -> dict[str, Any]:
+        """Return in words which rules have come and gone in what read() has returned, those on trial too."""
+        before = list(self.chain.rule_sets)
+        after = list(found.rule_sets)
+        if self.shadow is not None:
+            for shadow, old, new in zip(self._shadows, self.shadow.chain.rule_sets, found.on_trial, strict=True):
+                if shadow is not None:
+                    before.append(old)
+                    after.append(new)
+        return difference(before, after)
 
     def look_at_clock(self, now_s: float) -> None:
         """Be told the time, in Unix seconds, from time to time: rules may hold for some hours only."""
+        if self.shadow is not None:
+            tell_time([one for one in self.shadow.chain.rule_sets if one not in self.chain.rule_sets], now_s)
         if tell_time(self.chain.rule_sets, now_s) and self.chain.changed is not None:
             log.info("rules_by_time", what="hours that rules ask for have begun or ended")
             self.chain.changed()
@@ -144,9 +186,14 @@ class Authorizers:
                 "file": member.files[0],
                 "rules": rule_set.rule_count,
                 "users": rule_set.users_known,
+                "shadow": next((one.files[0] for one in self._shadows if one and one.number == member.number), None),
             }
             for member, rule_set in zip(self._members, self.chain.rule_sets, strict=True)
         ]
+
+
+def _changes(change: dict[str, Any]) -> bool:
+    return bool(change["come"] + change["gone"])
 
 
 def difference(before: Sequence[RuleSet], after: Sequence[RuleSet]) -> dict[str, Any]:
@@ -199,12 +246,14 @@ def read_rules(file: Path, now_s: float = 0.0, listeners: Sequence[str] = ()) ->
 def authorizers_of(config: Config) -> Authorizers:
     """Return the authorizers of the settings. Raises StartError: a file cannot be used."""
     listeners = [listener.address for listener in config.listeners]
-    members = [
-        RulesOf(number, str(table.__struct_config__.tag), table.file, listeners)
-        for number, table in enumerate(config.authorizer, 1)
-    ]
+
+    def rules_of(number: int, table: Authorizer, file: str) -> RulesOf:
+        return RulesOf(number, str(table.__struct_config__.tag), file, listeners)
+
+    tables = list(enumerate(config.authorizer, 1))
     return Authorizers(
-        members,
+        [rules_of(number, table, table.file) for number, table in tables],
+        [None if table.shadow is None else rules_of(number, table, table.shadow) for number, table in tables],
         # Where none brings rules, publishers need not be asked about QoS by QoS.
         rules_of_clients=brings_rules(config),
         is_strict=any(table.subscribe == "strict" for table in config.authorizer),

@@ -9,6 +9,7 @@ cdef class RuleChain:
     cdef tuple listeners                 # by number: None, or numbers of rule sets and whether these are strict
     cdef tuple by_listener               # by number: the rule sets that are asked; beyond its end all are
     cdef readonly bint decides_by_qos    # answers for publishing depend on QoS or RETAIN
+    cdef public object shadow            # broker.auth.shadow.Shadow, which is told each answer; None: none is on trial
     cdef public object changed           # is called when answers may be others now; None: there is no worker yet
     cdef dict unpacked                   # id of plain rules: those, and what was made of them; bounded
     cdef int decided(self, object principal, int action, bytes topic_name, int qos_bits, int retain_bits) except -2

@@ -48,6 +48,7 @@ cdef class RuleChain:
         self.is_open = is_open
         self.decides_by_qos = decides_by_qos
         self.changed = None
+        self.shadow = None
         self.unpacked = {}
         self.listeners = tuple(listeners)
         self.use(rule_sets)
@@ -66,15 +67,24 @@ cdef class RuleChain:
 
     def may_publish(self, principal not None, bytes topic_name not None, int qos, bint retain) -> bool:
         """Return whether a client may publish to a topic name."""
-        return self.decided(principal, PUBLISH, topic_name, 1 << qos, 0x10 if retain else 0x08) > 0
+        cdef bint allowed = self.decided(principal, PUBLISH, topic_name, 1 << qos, 0x10 if retain else 0x08) > 0
+        if self.shadow is not None:
+            self.shadow.published(principal, topic_name, qos, bool(retain), bool(allowed))
+        return allowed
 
     def may_read(self, principal not None, bytes topic_name not None) -> bool:
         """Return whether a client may be sent what is published to a topic name, whatever QoS it has asked for."""
-        return self.decided(principal, READ, topic_name, ANY_QOS, 0) > 0
+        cdef bint allowed = self.decided(principal, READ, topic_name, ANY_QOS, 0) > 0
+        if self.shadow is not None:
+            self.shadow.read(principal, topic_name, bool(allowed))
+        return allowed
 
     def may_subscribe(self, principal not None, bytes topic_filter not None, int qos) -> Grant:
         """Return what a client is granted of a topic filter, which is without $share and $replay."""
-        return self.granted(principal, self.left(principal, READ, topic_filter, qos, None))
+        granted = self.granted(principal, self.left(principal, READ, topic_filter, qos, None))
+        if self.shadow is not None:
+            self.shadow.subscribed(principal, topic_filter, qos, granted)
+        return granted
 
     def may_use(self, principal not None, bytes topic_filter not None) -> bool:
         """Return whether a client may use a shared subscription or a replay at all, whose topic filter this is.
@@ -82,9 +92,13 @@ cdef class RuleChain:
         Asked beside may_subscribe(), which is about the topic filter in it.
         """
         cdef list parts = topic_filter.split(b"/", 2)
+        cdef bint allowed
         if len(parts) < 3 or parts[0] not in (b"$share", b"$replay"):
             return True
-        return self.may_besides(principal, SHARE if parts[0] == b"$share" else REPLAY, parts[2])
+        allowed = self.may_besides(principal, SHARE if parts[0] == b"$share" else REPLAY, parts[2])
+        if self.shadow is not None:
+            self.shadow.used(principal, topic_filter, bool(allowed))
+        return allowed
 
     cdef tuple asked(self, object principal):
         """Return the rule sets that are asked about a client: by which listener it came says which."""

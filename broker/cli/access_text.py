@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+ROWS_SHOWN: Final = 40
 ALLOWED: Final = {"whole": "yes", "narrowed": "in part", "refused": "no"}
 
 
@@ -33,6 +34,26 @@ def reloaded(value: Row) -> list[RenderableType]:
     if not value["in_force"]:
         lines.append(Text("What clients may do by it is not in force everywhere yet: the log is behind."))
     return lines
+
+
+def on_trial(value: Row) -> list[RenderableType]:
+    """Return the lines that say what rules on trial would have decided otherwise."""
+    lines = [
+        f"For {duration(value['for_s'])}: {count(value['refused'])} would have been refused or narrowed, "
+        f"{count(value['allowed'])} allowed."
+    ]
+    lines += [f"  {count(row['count'])} {row['verdict']}: {row['decided_by']}" for row in value["rules"][:ROWS_SHOWN]]
+    if value["rows"]:
+        lines.append("Of these:")
+    lines += [
+        f"  {count(row['count'])} {row['verdict']}: {row['client']} "
+        f"({'no user name' if row['user'] is None else row['user']}) {row['action']} {row['topic']}"
+        for row in value["rows"][:ROWS_SHOWN]
+    ]
+    beyond = sum(row["count"] for row in value["rows"][ROWS_SHOWN:]) + value["beyond"]
+    if beyond:
+        lines.append(f"  ... and {count(beyond)} of others; --json has more")
+    return [Text("\n".join(lines))]
 
 
 def _changed(of_what: str, change: Row | None) -> list[RenderableType]:

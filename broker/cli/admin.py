@@ -385,6 +385,18 @@ def acl(
         _print(broker.ask("GET", "/acl", given), as_json, "acl")
 
 
+@admin.command(short_help="What rules on trial would refuse.")
+@_JSON
+@click.pass_context
+def shadow(context: click.Context, as_json: bool) -> None:
+    """Say how the files on trial (`shadow` of an [[authorizer]]) have differed from those that count, on all workers.
+
+    Counted are answers: a client and a topic once, as long as the broker remembers it.
+    """
+    with _asking(context) as broker:
+        _print(broker.ask("GET", "/shadow"), as_json, "shadow")
+
+
 @admin.command(short_help="Retained messages.")
 @click.argument("topic_filter", default="#")
 @_LIMIT

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from broker.cli.access_text import asked_about, reloaded
+from broker.cli.access_text import asked_about, on_trial, reloaded
 from broker.cli.cells import (
     Row,
     came_by,
@@ -439,6 +439,7 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "routes": _routes,
     "why": _why,
     "acl": asked_about,
+    "shadow": on_trial,
     "drain": lambda value: [Text("The broker is ending.")],
     "log_level": lambda value: [Text(value["level"])],
     "reload": lambda value: [

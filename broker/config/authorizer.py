@@ -14,6 +14,15 @@ Subscribe = Annotated[
     ),
 ]
 
+Shadow = Annotated[
+    Annotated[str, Meta(min_length=1)] | None,
+    Meta(
+        description="A file of the same kind that is asked beside this one, and decides about nothing: "
+        "`shoal admin shadow` says what it would refuse.",
+        examples=["new.conf"],
+    ),
+]
+
 
 class AuthorizerTable(Struct, frozen=True, kw_only=True, tag_field="type"):
     """What all authorizers have."""
@@ -36,6 +45,7 @@ class AclFileTable(AuthorizerTable, frozen=True, kw_only=True, tag="acl_file"):
         ),
     ]
     subscribe: Subscribe = "narrow"
+    shadow: Shadow = None
 
 
 class RulesFileTable(AuthorizerTable, frozen=True, kw_only=True, tag="rules_file"):
@@ -48,6 +58,7 @@ class RulesFileTable(AuthorizerTable, frozen=True, kw_only=True, tag="rules_file
         ),
     ]
     subscribe: Subscribe = "narrow"
+    shadow: Shadow = None
 
 
 Authorizer = AclFileTable | RulesFileTable

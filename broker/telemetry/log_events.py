@@ -116,6 +116,23 @@ IDENTITY: Final = (
         "A password file has lines that are no users.",
     ),
     Event(
+        "shadow_would_refuse",
+        "info",
+        "acl",
+        "verdict, client, user, action, topic, decided_by, not_logged",
+        "A file on trial would have refused or narrowed what was allowed. At most one line in 10 s: `not_logged` is "
+        "how many there were since the one before.",
+        "`shoal admin shadow` has all of them.",
+    ),
+    Event(
+        "shadow_failed",
+        "error",
+        "acl",
+        "exception",
+        "Rules on trial could not be asked. Those that count have decided.",
+        "A bug: send its traceback.",
+    ),
+    Event(
         "subscription_revoked",
         "info",
         "acl",

@@ -20,6 +20,7 @@ from broker.reactor.introspection import queue_of
 from router.log.log_writer import Log
 
 if TYPE_CHECKING:
+    from broker.auth.shadow import Shadow
     from broker.control.controller import Controller
     from broker.reactor.acceptor import Acceptor
     from broker.reactor.turn import Hub
@@ -35,6 +36,10 @@ class Rereading(Protocol):
 
     done: int
     failed: int
+
+    @property
+    def shadow(self) -> Shadow | None:
+        """What is on trial beside the rules that count, if anything is."""
 
 
 class Durations(Struct, frozen=True):
@@ -102,6 +107,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
         unsettled: how often a client was not read from for a while, because Receive Maximum of its messages waited.
         output_full: how often a client was not read from for a while, because it did not take what it was sent.
         refused_subscriptions: topic filters not granted, by the reason code's name.
+        shadow_refused: answers about rights that rules on trial would have given as a no, or narrower.
+        shadow_allowed: ... as a yes, or wider.
         subscriptions_revoked: subscriptions that ended because the rights of their clients changed.
         sessions: number now, connected or not.
         sessions_connected: of these, number now with a connection.
@@ -178,6 +185,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
     unsettled: int
     output_full: int
     refused_subscriptions: Mapping[str, int]
+    shadow_refused: int
+    shadow_allowed: int
     subscriptions_revoked: int
     sessions: int
     sessions_connected: int
@@ -259,8 +268,7 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
         tls_handshakes=_handshakes(entrances),
         certificate_days={str(entrance.number + 1): min(one.days_left() for one in entrance.certificates)
                           for entrance in entrances if entrance.certificates},
-        reloads=reload.done if reload is not None else 0,
-        reloads_failed=reload.failed if reload is not None else 0,
+        **_reloads(reload),
         accept_pauses=dict(acceptor.pauses) if acceptor is not None else {},
         refused_subscriptions={str(reason): count for reason, count in controller.refused_subscriptions.items()},
         subscriptions_revoked=controller.review.revoked,
@@ -297,6 +305,17 @@ def collect(hub: Hub, controller: Controller, acceptor: Acceptor | None = None,
         presence_events_dropped=controller.presence.dropped,
         unraisable=unraisable["count"],
     )  # fmt: skip
+
+
+def _reloads(reload: Rereading | None) -> dict[str, Any]:
+    """What is read again, and what comes of a part of it that is on trial."""
+    shadow = None if reload is None else reload.shadow
+    return {
+        "reloads": 0 if reload is None else reload.done,
+        "reloads_failed": 0 if reload is None else reload.failed,
+        "shadow_refused": 0 if shadow is None else shadow.refused,
+        "shadow_allowed": 0 if shadow is None else shadow.allowed,
+    }
 
 
 def _queues(router: Router) -> dict[str, Any]:

@@ -180,6 +180,13 @@ TOPICS = (
         "how often a client was not read from for a while, because it did not take what it was sent",
         lambda m: m.output_full,
     ),
+    Topic(
+        "shoal/access/shadow/refused",
+        "total",
+        "answers about rights that rules on trial would have given as a no, or narrower",
+        lambda m: m.shadow_refused,
+    ),
+    Topic("shoal/access/shadow/allowed", "total", "... as a yes, or wider", lambda m: m.shadow_allowed),
     Topic("shoal/storage/records", "total", "records written to the commit log", lambda m: m.storage_records),
     Topic("shoal/storage/bytes", "bytes", "records written to the commit log", lambda m: m.storage_bytes),
     Topic("shoal/storage/syncs", "total", "how often it was synced to the disk", lambda m: m.storage_syncs),

@@ -14,9 +14,9 @@ from broker.logs import get
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from broker.auth.authorizers import Authorizers
+    from broker.auth.authorizers import Authorizers, ReadRules
     from broker.auth.chain import Member
-    from broker.auth.rule_set import RuleSet
+    from broker.auth.shadow import Shadow
     from broker.transport.listener import Entrance
     from broker.transport.tls_context import TlsContext
 
@@ -61,7 +61,7 @@ class Found(NamedTuple):
 
     contexts: list[TlsContext]
     authenticators: list[Any]
-    rule_sets: list[RuleSet]
+    read_rules: ReadRules | None
     rules: dict[str, Any] | None
     users: dict[str, Any] | None
 
@@ -115,6 +115,11 @@ class Reload:
         return self._users.told()
 
     @property
+    def shadow(self) -> Shadow | None:
+        """What is on trial beside the rules that count; None: nothing is."""
+        return None if self.authorizers is None else self.authorizers.shadow
+
+    @property
     def reads_files(self) -> bool:
         """Whether there are files to read again."""
         return bool(self._entrances or self.authenticators or self.authorizers is not None)
@@ -155,8 +160,8 @@ class Reload:
             entrance.context = context
         for authenticator, one in zip(self.authenticators, found.authenticators, strict=True):
             authenticator.use(one)
-        if self.authorizers is not None:
-            self.authorizers.use(found.rule_sets)
+        if self.authorizers is not None and found.read_rules is not None:
+            self.authorizers.use(found.read_rules)
         self._rules.note(found.rules)
         self._users.note(found.users)
         self.done += 1
@@ -183,12 +188,9 @@ class Reload:
             if isinstance(member, HasUsers)
         )
         if self.authorizers is None:
-            return Found(contexts, found, [], None, users)
-        from broker.auth.authorizers import difference
-
-        rule_sets = self.authorizers.read()
-        rules = difference(self.authorizers.chain.rule_sets, rule_sets)
-        return Found(contexts, found, rule_sets, rules, users)
+            return Found(contexts, found, None, None, users)
+        rules = self.authorizers.read()
+        return Found(contexts, found, rules, self.authorizers.difference(rules), users)
 
     def _state(self) -> list[tuple[str, int, int, int]]:
         """Return which files there are behind the names, and when they were written."""

@@ -58,7 +58,10 @@ def test_files_are_checked_and_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_running_broker_says_what_a_client_may_do_and_why(tmp_path: Path, workers: str) -> None:
     (tmp_path / "acl.conf").write_text(ACL)
-    (tmp_path / "shoal.toml").write_text(f'[[authorizer]]\ntype = "acl_file"\nfile = "{tmp_path / "acl.conf"}"\n')
+    (tmp_path / "trial.conf").write_text("user ann\ntopic read plant/#\n")
+    (tmp_path / "shoal.toml").write_text(
+        f'[[authorizer]]\ntype = "acl_file"\nfile = "{tmp_path / "acl.conf"}"\nshadow = "{tmp_path / "trial.conf"}"\n'
+    )
     with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml"), "--workers", workers) as broker:
         with RawClient(broker.port) as client:
             client.socket.sendall(encode(Connect(5, b"meter", user_name="ann"), 5))
@@ -103,6 +106,14 @@ def test_a_running_broker_says_what_a_client_may_do_and_why(tmp_path: Path, work
             assert status == 400
             assert said in answer["error"]["text"]
         try_other_rules(broker, tmp_path)
+        # Each client that published, on whichever worker it lives, has been counted.
+        lines = shoal(broker, "admin", "shadow").splitlines()
+        assert f"{CLIENTS + 1} would have been refused or narrowed, 0 allowed." in lines[0]
+        assert lines[1] == f"  {CLIENTS + 1} refused: no rule of trial.conf"
+        assert (
+            "  2 refused: passing (ann) publish plant/0" in lines
+            or "  2 refused: kept-0 (ann) publish plant/0" in lines
+        )
 
 
 def try_other_rules(broker: BrokerProcess, folder: Path) -> None:
