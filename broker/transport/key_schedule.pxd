@@ -24,9 +24,13 @@ cdef struct Secrets:                 # what a handshake derives for the records 
 
 cdef struct Digest:                  # of a cipher suite
     EVP_MD* digest
-    EVP_MAC_CTX* hmac                # takes a key each time
+    EVP_MAC_CTX* hmac
     uint32_t length                  # of a digest, and of a traffic secret
     uint8_t[SECRET_MAX] of_nothing
+    uint8_t[SECRET_MAX] key          # that `hmac` has: some four values in a row are derived from one secret
+    size_t key_length                # 0: it has none yet
+    uint8_t[SECRET_MAX] early        # the Early Secret of a handshake without a pre-shared key
+    uint8_t[SECRET_MAX] early_salt   # Derive-Secret(early, "derived", "")
 
 
 cdef struct Bytes:
@@ -39,7 +43,7 @@ cdef Digest sha384
 cdef const char* PREFERRED           # the property query of contexts whose handshakes have their keys derived here
 
 cdef void note_into(Secrets* place) noexcept nogil       # what is derived from now on; NULL: nothing is noted
-cdef bint expand(const Digest* digest, Bytes secret, Bytes prefix, Bytes label, Bytes data, uint8_t* into,
+cdef bint expand(Digest* digest, Bytes secret, Bytes prefix, Bytes label, Bytes data, uint8_t* into,
                  size_t length) noexcept nogil
-cdef bint expand_label(const Digest* digest, const uint8_t* secret, const char* label, uint8_t* into,
+cdef bint expand_label(Digest* digest, const uint8_t* secret, const char* label, uint8_t* into,
                        size_t length) noexcept nogil

@@ -47,13 +47,26 @@ cdef inline Bytes bytes_at(const void* data, size_t length) noexcept nogil:
 
 # HKDF (RFC 5869), with the label of TLS 1.3 ----------------------------------------------------------------------------
 
-cdef bint hmac(const Digest* digest, Bytes key, const uint8_t* data, size_t length, uint8_t* into) noexcept nogil:
-    return (EVP_MAC_init(digest.hmac, key.data, key.length, NULL) > 0
+cdef bint keeps_keys = False         # whether an HMAC may begin anew with the key that it has: not in OpenSSL 3.0.0 to 3.0.2
+
+
+cdef bint hmac(Digest* digest, Bytes key, const uint8_t* data, size_t length, uint8_t* into) noexcept nogil:
+    cdef Bytes given = key
+    cdef bint done
+    if keeps_keys and key.length == digest.key_length and memcmp(key.data, digest.key, key.length) == 0:
+        given = bytes_at(NULL, 0)
+    digest.key_length = 0
+    done = (EVP_MAC_init(digest.hmac, given.data, given.length, NULL) > 0
             and EVP_MAC_update(digest.hmac, data, length) > 0
             and EVP_MAC_final(digest.hmac, into, NULL, digest.length) > 0)
+    if done and key.length <= SECRET_MAX:
+        if given.data != NULL:
+            memcpy(digest.key, key.data, key.length)
+        digest.key_length = key.length
+    return done
 
 
-cdef bint expand(const Digest* digest, Bytes secret, Bytes prefix, Bytes label, Bytes data, uint8_t* into,
+cdef bint expand(Digest* digest, Bytes secret, Bytes prefix, Bytes label, Bytes data, uint8_t* into,
                  size_t length) noexcept nogil:
     """HKDF-Expand-Label; the label is in two parts. False: it does not fit, or OpenSSL fails."""
     cdef uint8_t[SECRET_MAX + INFO_MAX + 1] text         # what came of the turn before, the info, the turn's number
@@ -90,22 +103,34 @@ cdef bint expand(const Digest* digest, Bytes secret, Bytes prefix, Bytes label, 
     return done
 
 
-cdef bint expand_label(const Digest* digest, const uint8_t* secret, const char* label, uint8_t* into,
+cdef bint expand_label(Digest* digest, const uint8_t* secret, const char* label, uint8_t* into,
                        size_t length) noexcept nogil:
     """The same of a traffic secret, without context."""
     return expand(digest, bytes_at(secret, digest.length), bytes_at("tls13 ", 6), bytes_at(label, strlen(label)),
                   bytes_at(NULL, 0), into, length)
 
 
-cdef bint extract(const Digest* digest, Bytes before, Bytes prefix, Bytes label, Bytes material,
+cdef inline bint is_early(const Digest* digest, Bytes before, Bytes prefix, Bytes label) noexcept nogil:
+    """Whether the secret before is the one that every handshake without a pre-shared key begins with."""
+    return (before.length == digest.length and memcmp(before.data, digest.early, digest.length) == 0
+            and prefix.length == 6 and memcmp(prefix.data, "tls13 ", 6) == 0
+            and label.length == 7 and memcmp(label.data, "derived", 7) == 0)
+
+
+cdef bint extract(Digest* digest, Bytes before, Bytes prefix, Bytes label, Bytes material,
                   uint8_t* into) noexcept nogil:
     """HKDF-Extract of new key material, with what Derive-Secret makes of the secret before, if there is one."""
     cdef uint8_t[SECRET_MAX] salt
     cdef uint8_t[SECRET_MAX] zeros
     cdef bint done = True
+    if before.data == NULL and material.data == NULL:
+        memcpy(into, digest.early, digest.length)
+        return True
     memset(salt, 0, sizeof(salt))
     memset(zeros, 0, sizeof(zeros))
-    if before.data != NULL:
+    if is_early(digest, before, prefix, label):
+        memcpy(salt, digest.early_salt, digest.length)
+    elif before.data != NULL:
         done = expand(digest, before, prefix, label, bytes_at(digest.of_nothing, digest.length), salt, digest.length)
     if material.data == NULL:
         material = bytes_at(zeros, digest.length)
@@ -118,7 +143,7 @@ cdef bint extract(const Digest* digest, Bytes before, Bytes prefix, Bytes label,
 
 cdef struct Asked:                   # of "TLS13-KDF": EVP_KDF-TLS13_KDF(7)
     int mode
-    Digest digest                    # all zero: none that we know
+    Digest* digest                   # NULL: none that we know
     Bytes key
     Bytes salt
     Bytes prefix
@@ -141,9 +166,9 @@ cdef Asked read_question(const OSSL_PARAM* parameter) noexcept nogil:
                 asked.mode = (<const int*>parameter.data)[0]
         elif strcmp(parameter.key, "digest") == 0:
             if is_called(&sha384, <const char*>parameter.data):
-                asked.digest = sha384
+                asked.digest = &sha384
             elif is_called(&sha256, <const char*>parameter.data):
-                asked.digest = sha256
+                asked.digest = &sha256
         elif strcmp(parameter.key, "key") == 0:
             asked.key = value
         elif strcmp(parameter.key, "salt") == 0:
@@ -160,20 +185,27 @@ cdef Asked read_question(const OSSL_PARAM* parameter) noexcept nogil:
 
 cdef int on_derive(void* context, uint8_t* into, size_t length, const OSSL_PARAM* parameters) noexcept nogil:
     cdef Asked asked = read_question(parameters)
-    cdef EVP_MAC_CTX* others = NULL
+    cdef Digest others
     cdef bint done = False
-    if noted_here == NULL and asked.digest.digest != NULL:
+    if asked.digest == NULL:
+        return False
+    if noted_here == NULL:
         # Whoever that is, a handshake of ours may be under way in another thread.
-        asked.digest.hmac = others = new_hmac(EVP_MD_get0_name(asked.digest.digest))
+        others = asked.digest[0]
+        others.key_length = 0
+        others.hmac = new_hmac(EVP_MD_get0_name(others.digest))
+        asked.digest = &others
     if asked.digest.hmac == NULL:
         pass
     elif asked.mode == MODE_EXPAND and asked.key.data != NULL:
-        done = expand(&asked.digest, asked.key, asked.prefix, asked.label, asked.data, into, length)
+        done = expand(asked.digest, asked.key, asked.prefix, asked.label, asked.data, into, length)
         if done and noted_here != NULL:
             note(<Secrets*>noted_here, &asked, into, length)
     elif asked.mode == MODE_EXTRACT and length == asked.digest.length:
-        done = extract(&asked.digest, asked.salt, asked.prefix, asked.label, asked.key, into)
-    EVP_MAC_CTX_free(others)
+        done = extract(asked.digest, asked.salt, asked.prefix, asked.label, asked.key, into)
+    if asked.digest == &others:
+        EVP_MAC_CTX_free(others.hmac)
+        OPENSSL_cleanse(others.key, sizeof(others.key))
     return done
 
 
@@ -259,6 +291,30 @@ cdef int fetch(Digest* digest, const char* name, bytes of_nothing) except -1:
     return 0
 
 
+cdef bint is_repeatable(Digest* digest) except -1:
+    """Whether a second HMAC with the key of the first one comes out as with a key of its own."""
+    cdef uint8_t[2 * SECRET_MAX] made
+    cdef bytes key = bytes(digest.length)
+    cdef Bytes zeros = bytes_at(<const uint8_t*>key, digest.length)
+    if not (hmac(digest, zeros, <const uint8_t*>b"shoal", 5, made)
+            and EVP_MAC_init(digest.hmac, NULL, 0, NULL) > 0
+            and EVP_MAC_update(digest.hmac, <const uint8_t*>b"shoal", 5) > 0
+            and EVP_MAC_final(digest.hmac, made + SECRET_MAX, NULL, digest.length) > 0):
+        return False
+    return memcmp(made, made + SECRET_MAX, digest.length) == 0
+
+
+cdef int begin_early(Digest* digest) except -1:
+    """Derive what is the same in every handshake without a pre-shared key (RFC 8446, 7.1)."""
+    cdef uint8_t[SECRET_MAX] zeros
+    memset(zeros, 0, sizeof(zeros))
+    if not (hmac(digest, bytes_at(zeros, digest.length), zeros, digest.length, digest.early)
+            and expand(digest, bytes_at(digest.early, digest.length), bytes_at("tls13 ", 6), bytes_at("derived", 7),
+                       bytes_at(digest.of_nothing, digest.length), digest.early_salt, digest.length)):
+        raise OSError("OpenSSL computes no HMAC with SHA-2")
+    return 0
+
+
 cdef int load_provider() except -1:
     kdf_functions[0] = OSSL_DISPATCH(KDF_NEWCTX, <void (*)() noexcept nogil>on_new)
     kdf_functions[1] = OSSL_DISPATCH(KDF_FREECTX, <void (*)() noexcept nogil>on_free)
@@ -273,4 +329,7 @@ cdef int load_provider() except -1:
 # What the system's configuration says of providers is taken up by the first of these; from then on there is one more.
 fetch(&sha256, "SHA2-256", hashlib.sha256().digest())
 fetch(&sha384, "SHA2-384", hashlib.sha384().digest())
+keeps_keys = is_repeatable(&sha256) and is_repeatable(&sha384)
+begin_early(&sha256)
+begin_early(&sha384)
 load_provider()

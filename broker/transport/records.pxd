@@ -12,7 +12,7 @@ cdef enum:
 cdef struct Suite:                   # a cipher suite of TLS 1.3
     uint32_t name                    # its number
     EVP_CIPHER* cipher
-    const Digest* digest
+    Digest* digest
     uint32_t key_length
 
 

@@ -110,7 +110,7 @@ cdef class Records:
         """Go on with the next secret (section 7.2), and what follows from it, for the records from number 0 on (7.3)."""
         cdef uint8_t[KEY_MAX] key
         cdef uint8_t[SECRET_MAX] former
-        cdef const Digest* digest = self.suite.digest
+        cdef Digest* digest = self.suite.digest
         memcpy(former, direction.secret, SECRET_MAX)
         cdef bint done = (
             expand_label(digest, former, "traffic upd", direction.secret, digest.length)

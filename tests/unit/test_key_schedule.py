@@ -81,14 +81,18 @@ def test_secrets_are_expanded_as_another_library_does(
 
 @given(
     digest=st.sampled_from(sorted(DIGESTS)),
-    before=st.booleans(),
+    before=st.sampled_from(("none", "early", "another")),
+    label=st.sampled_from((b"derived", b"deriveD", b"")),
     material=st.none() | st.binary(min_size=1, max_size=300),
 )
-def test_secrets_are_extracted_as_openssl_does(digest: bytes, before: bool, material: bytes | None) -> None:
+def test_secrets_are_extracted_as_openssl_does(
+    digest: bytes, before: str, label: bytes, material: bytes | None
+) -> None:
     length = DIGESTS[digest].digest_size
-    salt = bytes(range(length)) if before else None
+    early = derived(THEIRS, EXTRACT, digest, length, prefix=b"tls13 ", label=b"derived")
+    salt = {"none": None, "early": early, "another": bytes(range(length))}[before]
     made, expected = (
-        derived(provider, EXTRACT, digest, length, salt=salt, key=material, prefix=b"tls13 ", label=b"derived")
+        derived(provider, EXTRACT, digest, length, salt=salt, key=material, prefix=b"tls13 ", label=label)
         for provider in (OURS, THEIRS)
     )
     assert made is not None
