@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 LINES_PER_EVENT = 100
 WINDOW_S = 1.0
 BATCH_LINES_MAX = 256
+REOPEN = object()  # in the queue, between the lines of the old file and those of the new one
+GATHER_S = 0.05  # for which the writer lets lines come together: who queues one wakes no thread meanwhile
 VALUE_LENGTH_MAX = 4096
 FLUSH_S = 1.0
 STDERR = 2
@@ -66,12 +68,12 @@ class Writer:
         if config.format == "auto":
             self.is_console = self.file is None and os.isatty(self.descriptor)
         # A SimpleQueue may be put to by a signal handler that interrupts a put.
-        self.queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
+        self.queue: SimpleQueue[object] = SimpleQueue()
         self.windows: dict[str, Window] = {}
         self.dropped = 0
         self.dropped_reported = 0
-        self.must_reopen = False
         self.stopped = False
+        self.hurried = threading.Event()
         colours = self.is_console and os.isatty(self.descriptor) and not os.environ.get("NO_COLOR")
         self.renderer = console(colours=colours) if self.is_console else json_line
         self.thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
@@ -94,6 +96,14 @@ class Writer:
             self.queue.put(None)  # the writer now has something to report when the second is over
         return False
 
+    def is_full(self, event: str) -> bool:
+        """Return whether no more lines of this event may be written in this second, and count one that is left out."""
+        window = self.windows.get(event)
+        if window is None or window.count <= LINES_PER_EVENT or time.monotonic() - window.started_s >= WINDOW_S:
+            return False
+        window.suppressed += 1
+        return True
+
     def put(self, line: bytes) -> None:
         """Queue a line; if the queue is full, drop and count it. Never waits."""
         if self.queue.qsize() >= self.queue_max:
@@ -102,14 +112,15 @@ class Writer:
         self.queue.put(line)
 
     def reopen(self) -> None:
-        """Have the file opened anew before the next line, as after a rotation."""
-        self.must_reopen = True
-        self.queue.put(None)
+        """Have the file opened anew behind the lines that are queued, as after a rotation."""
+        self.queue.put(REOPEN)
+        self.hurried.set()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all lines queued so far are written; return whether they were within the time."""
         done = threading.Event()
         self.queue.put(done)
+        self.hurried.set()
         return done.wait(timeout_s)
 
     def close(self, timeout_s: float) -> None:
@@ -117,6 +128,7 @@ class Writer:
         self.flush(timeout_s)
         self.stopped = True
         self.queue.put(None)
+        self.hurried.set()
         self.thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -125,19 +137,23 @@ class Writer:
             flushes: list[threading.Event] = []
             try:
                 item = self.queue.get(timeout=WINDOW_S if self._owes_report() else None)
+                self.hurried.wait(GATHER_S)
+                self.hurried.clear()
                 while True:
                     if isinstance(item, bytes):
                         batch.append(item)
-                    elif item is not None:
+                    elif isinstance(item, threading.Event):
                         flushes.append(item)
+                    elif item is REOPEN:
+                        self._write(batch)
+                        batch = []
+                        self._reopen()
                     if len(batch) == BATCH_LINES_MAX:
+                        self.hurried.set()  # there may be more
                         break
                     item = self.queue.get_nowait()
             except Empty:
                 pass
-            if self.must_reopen:
-                self.must_reopen = False
-                self._reopen(batch)
             batch += self._reports(bool(flushes))
             self._write(batch)
             for flush in flushes:
@@ -170,13 +186,13 @@ class Writer:
             "event": event, "logger": "logs", "level": "warning", "timestamp": timestamp(), **values}  # fmt: skip
         return self.renderer(fields)
 
-    def _reopen(self, batch: list[bytes]) -> None:
+    def _reopen(self) -> None:
         if self.file is None:
             return
         try:
             descriptor = _opened(self.file)
         except OSError as error:
-            batch.append(self._own_line("log_reopen_failed", file=self.file, error=str(error)))
+            self._write([self._own_line("log_reopen_failed", file=self.file, error=str(error))])
             return
         os.close(self.descriptor)
         self.descriptor = descriptor
@@ -225,6 +241,14 @@ def _pass(event: str, **_: Any) -> None:
     """A line below the level."""
 
 
+def leaves_out(event: str) -> bool:
+    """Return whether a line of level info would not be written, which need not be put together then.
+
+    One that is above the rate limit counts as suppressed by that.
+    """
+    return _writer is not None and (_level not in ("debug", "info") or _writer.is_full(event))
+
+
 def _log(name: str, method: str, event: str, /, **fields: Any) -> None:
     writer = _writer
     if writer is None or not writer.admits(str(event)):
@@ -239,6 +263,8 @@ def _log(name: str, method: str, event: str, /, **fields: Any) -> None:
     except Exception as error:
         line = msgspec.json.encode({"event": "log_unrenderable", "of": str(event), "error": repr(error)})
     writer.put(line)
+    if method in ("error", "critical"):
+        writer.hurried.set()  # it may be the last thing that is heard of this process
 
 
 _writer: Writer | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.logs import Late, get
+from broker.logs import Late, get, leaves_out
 from broker.wire.reasons import BY_CLIENT, LOST, CloseReason
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ConnectionLines:
 
     def connected(self, connection: Connection, keep_alive_s: int, present: bool) -> None:
         """A client has its CONNACK."""
-        if not self._says_all:
+        if not self._says_all or leaves_out("client_connected"):
             return
         facts, principal = connection.facts, connection.principal
         log.info(
@@ -55,18 +55,23 @@ class ConnectionLines:
             error: what its client did wrong; None: nothing.
             now_ms: monotonic.
         """
-        reason = connection.close_reason
+        reason, has_session = connection.close_reason, connection.session is not None
+        is_quiet = error is None and reason in QUIET_ENDS and not (has_session and self._says_all)
+        if error is None and not has_session and reason in LOST and connection.is_silent:
+            # Health checks come every second or two.
+            log.debug("connection_ended", client=Late(client_of, connection), address=connection.peer, reason=reason)
+            return
+        if is_quiet or leaves_out("connection_ended"):
+            return
         why: dict[str, Any] = {"reason": reason}
         if error is not None:
             why |= {"clause": error.clause, "detail": error.detail}
-        if connection.session is None:
+        if not has_session:
             # It has an address alone, which fail2ban looks for: a client identifier may look like one.
-            who = {"client": Late(client_of, connection), "address": connection.peer or "unknown"}
-            if error is None and reason in LOST and connection.is_silent:
-                log.debug("connection_ended", **who, **why)  # health checks come every second or two
-            elif reason not in QUIET_ENDS:
-                log.info("connection_ended", **who, **why)
-        elif error is not None or self._says_all or reason not in QUIET_ENDS:
+            log.info(
+                "connection_ended", client=Late(client_of, connection), address=connection.peer or "unknown", **why
+            )
+        else:
             if connection.paused_by and reason not in BY_CLIENT:
                 why["paused_by"] = connection.paused_by
             log.info(

@@ -236,3 +236,21 @@ logs.flush(30)
     assert "[info     ] hello" in shown
     # What a client sends must not move the cursor of whoever looks at the log.
     assert "\x1b" not in shown
+
+
+def test_a_line_that_would_be_left_out_is_known_beforehand_and_counted(log_file: Path) -> None:
+    log = logs.get("test")
+    logs.configure(Log(file=str(log_file)))
+    written = 0
+    while not logs.leaves_out("crowd"):
+        log.info("crowd")
+        written += 1
+    assert written == logs.LINES_PER_EVENT + 1  # the last one has found the window full
+    assert logs.leaves_out("crowd")
+    lines = lines_of(log_file)
+    assert [line["event"] for line in lines].count("crowd") == logs.LINES_PER_EVENT
+    assert lines[-1]["event"] == "log_suppressed"
+    assert lines[-1]["count"] == 3
+    assert not logs.leaves_out("another")
+    logs.configure(Log(file=str(log_file), level="warning"))
+    assert logs.leaves_out("another")
