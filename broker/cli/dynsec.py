@@ -7,9 +7,6 @@ from pathlib import Path
 
 import click
 
-from broker.auth.dynamic_security.fields import NAME_BYTES_MAX, is_valid_text
-from broker.auth.dynamic_security.start_file import first_file
-from broker.auth.password_hash import new_hash
 from broker.cli.password_prompt import fail, password_of
 
 NEW_MODE = 0o600
@@ -30,6 +27,11 @@ def init(file: Path, user: str, stdin: bool) -> None:
     The password is asked for twice at the terminal. A broker that has the file in an [[authenticator]] table begins
     with it, and keeps what it says in its own log from then on.
     """
+    # Here, so that `shoal --help` does not load it.
+    from broker.auth.dynamic_security.fields import NAME_BYTES_MAX, is_valid_text
+    from broker.auth.dynamic_security.start_file import first_file
+    from broker.auth.password_hash import new_hash
+
     if not user or not is_valid_text(user) or len(user.encode()) > NAME_BYTES_MAX:
         fail(f"USER: expected 1 to {NAME_BYTES_MAX:,} bytes without control characters")
     if file.exists():
