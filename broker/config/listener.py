@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from broker.config.limit import ClientLimit
+
 CertificateField = Literal[
     "cert.cn", "cert.dn", "cert.san.dns", "cert.san.uri", "cert.san.email", "cert.sha256", "psk.identity"
 ]
@@ -83,7 +85,7 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port), scheme)
 
 
-class Listener(Struct, frozen=True, kw_only=True):
+class Listener(ClientLimit, frozen=True, kw_only=True):
     """One address to listen on, with rules of its own; what is not given is as for the whole broker."""
 
     address: Annotated[
@@ -104,6 +106,15 @@ class Listener(Struct, frozen=True, kw_only=True):
     ] = None
     connections_max: Annotated[
         int, Meta(ge=0, le=10_000_000, description="Connections open at once by this listener; 0 for any number.")
+    ] = 0
+    connects_per_second_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="CONNECTs by this listener that a worker accepts in a second, after a burst of twice as many; "
+            "0 for any number.",
+        ),
     ] = 0
     max_packet_size_bytes: Annotated[
         int,

@@ -6,13 +6,18 @@ import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from broker.config.limit import ClientLimit
 from broker.config.listener import Address, Listener, parse_address
 from broker.config.setting import Problem, Setting, settings_of, tables_of, values_of
 
 if TYPE_CHECKING:
     from broker.config.schema import Config
 
-LISTENER_SETTINGS: dict[str, Setting] = {setting.key: setting for setting in settings_of(Listener)}
+# What is set of its clients stands behind what is set of itself.
+LISTENER_SETTINGS: dict[str, Setting] = {
+    setting.key: setting
+    for setting in sorted(settings_of(Listener), key=lambda setting: setting.key in ClientLimit.__struct_fields__)
+}
 TLS_SETTINGS = (
     "certfile",
     "keyfile",

@@ -13,6 +13,8 @@ from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS, authentica
 from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer
 from broker.config.authorizer_check import AUTHORIZER_SETTINGS, authorizer_problems, authorizers_read
 from broker.config.closing import closing_commands
+from broker.config.limit import Limit
+from broker.config.limit_check import LIMIT_SETTINGS, limit_problems, limits_read
 from broker.config.listener import Address, Listener, parse_address
 from broker.config.listener_check import LISTENER_SETTINGS, listener_problems, listeners_read
 from broker.config.schema import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
@@ -104,6 +106,9 @@ def load(
             continue
         if key == "authorizer":
             values[key] = authorizers_read(found, where, problems), where
+            continue
+        if key == "limit":
+            values[key] = limits_read(found, where, problems), where
             continue
         setting = SETTINGS.get(key)
         if key in SECTIONS:
@@ -214,6 +219,7 @@ def _problems_of_the_whole(
 
     yield from listener_problems(config, problem, authenticator_given, closing)
     yield from authenticator_problems(config.authenticator, problem)
+    yield from limit_problems(config.limit, problem)
     yield from authorizer_problems(config.authorizer, problem)
     for text in config.mqtt.queue_rules:
         try:
@@ -268,6 +274,7 @@ def rendered(config: Config) -> str:
                 *_rendered_listeners(config.listener),
                 *_rendered_authenticators(config.authenticator),
                 *_rendered_authorizers(config.authorizer),
+                *_rendered_limits(config.limit),
             ]
         )
         + "\n"
@@ -349,6 +356,25 @@ def _rendered_authorizers(authorizers: Sequence[Authorizer]) -> Iterator[str]:
                 yield f"{setting.key} = {_toml(getattr(authorizer, setting.key))}"
     if not authorizers:
         yield from ("", "# [[authorizer]]", '# type = "acl_file"', '# file = "acl.conf"')
+
+
+def _rendered_limits(limits: Sequence[Limit]) -> Iterator[str]:
+    """Yield the tables of limits; without one, what such a table can have."""
+    yield from (
+        "",
+        "",
+        "# What some clients may have more or less of than others: the first table that fits a client holds.",
+    )
+    for setting in LIMIT_SETTINGS.values():
+        unit = f" {setting.unit}" if setting.unit else ""
+        yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}. Default: {_default(setting)}."
+    for limit in limits:
+        yield from ("", "[[limit]]")
+        for setting in LIMIT_SETTINGS.values():
+            if getattr(limit, setting.key) != setting.default:
+                yield f"{setting.key} = {_toml(getattr(limit, setting.key))}"
+    if not limits:
+        yield from ("", "# [[limit]]", '# users = ["gateway"]', "# messages_per_second_max = 1000")
 
 
 def _default(setting: Setting) -> str:

@@ -6,6 +6,7 @@ from msgspec import Meta, Struct
 
 from broker.config.authenticator import Authenticator
 from broker.config.authorizer import Authorizer
+from broker.config.limit import Limit
 from broker.config.listener import Listener
 
 
@@ -529,6 +530,9 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = ()
     authorizer: Annotated[
         tuple[Authorizer, ...], Meta(description="Who is asked, in this order, what a client may do.")
+    ] = ()
+    limit: Annotated[
+        tuple[Limit, ...], Meta(description="What some clients may have more or less of than others.")
     ] = ()
     mqtt: Annotated[Mqtt, Meta(description="What is negotiated with a client, and what is kept for one.")] = Mqtt()
     limits: Annotated[

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 ENVIRONMENT_PREFIX = "SHOAL_"
-TABLES = ("listener", "authenticator", "authorizer")  # of which there may be any number
+TABLES = ("listener", "authenticator", "authorizer", "limit")  # of which there may be any number
 
 
 class Setting(Struct, frozen=True):

@@ -14,6 +14,7 @@ from broker.auth.enhanced_auth import FAILED, Exchange, checked
 from broker.auth.outcome import Accepted, Outcome, Pending, Refused
 from broker.auth.principal import principal_of
 from broker.control.authentication_expiry import AuthenticationExpiry
+from broker.control.client_limits import LimitRules, UserConnections
 from broker.control.connack import ConnackProperties
 from broker.control.connect_terms import (
     check_client_identifier,
@@ -50,6 +51,10 @@ log = get("handshake")
 
 Decide = Callable[["Connection", Connect, Exchange, Outcome], bool]  # returns whether it may be parsed on
 
+_NO_MORE_OF_USER = (
+    Refused(Reason.QUOTA_EXCEEDED, "the user has as many connections as it may"),
+    CloseReason.CONNECTIONS_PER_USER_MAX,
+)
 _NO_SESSION = Refused(Reason.QUOTA_EXCEEDED, "the server has as many sessions as it may"), CloseReason.SESSIONS_MAX
 
 
@@ -101,6 +106,8 @@ class Handshake:
         self.open_connections = 0  # with those that are let in and wait for their session's record
         self.connections_max = config.limits.connections_max
         self._places: Places | None = None  # of all workers together, since share()
+        self.limit_rules = LimitRules(config)
+        self.user_connections = UserConnections()
         self.session_limit = SessionLimit(router.sessions, config.limits.sessions_max)
         self._rate = Rate(config.limits.connects_per_second_max, 2 * config.limits.connects_per_second_max or 1)
 
@@ -285,6 +292,7 @@ class Handshake:
         self.expiry.begin(connection, outcome.expires_at_s)
         was = session.principal
         if was != principal:
+            self._limit(connection, session)
             self.router.change_principal(session, principal)
             # The will of the same user keeps the rights of the CONNECT that left it, of a token that has ended too.
             if session.will is not None and session.will.principal.user_name != principal.user_name:
@@ -315,7 +323,7 @@ class Handshake:
                 Reason.SERVER_MOVED if mqtt.server_reference_use == "moved" else Reason.USE_ANOTHER_SERVER,
                 server_reference=mqtt.server_reference,
             ), None
-        if not self._rate.take(self.router.ledger.now_ms):
+        if not self._rate.take(self.router.ledger.now_ms) or not rules.rate.take(self.router.ledger.now_ms):
             return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients connect at once; try again later"), None
         if self.router.ledger.memory_full and connect.client_identifier not in self.router.sessions:
             # who has a session may come and take what fills the memory
@@ -344,23 +352,39 @@ class Handshake:
         session = self.router.sessions.get(connect.client_identifier)
         return None if session is None else self.holder_of(session)
 
-    def _take_place(self, rules: ListenerRules, older: Connection | None) -> bool:
-        """Count a connection, unless all places are taken and it takes over none. Returns whether it was counted."""
+    def _take_place(
+        self, connection: Connection, rules: ListenerRules, older: Connection | None
+    ) -> tuple[Refused, CloseReason | None] | None:
+        """Count a connection, unless all places are taken and it takes over none: then return how it is refused."""
         beyond = older is not None
         if not beyond and self.open_connections >= self.connections_max:
-            return False
+            return self._server_full()
+        principal = connection.principal
+        user_max = self.limit_rules.of(principal).connections_per_user_max
+        if not self.user_connections.take(connection, principal.user_name, user_max, older):
+            return _NO_MORE_OF_USER
         if self._places is not None and not self._places.take(2**63 if beyond else self.config.limits.connections_max):
-            return False
+            self.user_connections.give(connection)
+            return self._server_full()
         if not rules.take(older is not None and self._rules_of(older) is rules):
+            self.user_connections.give(connection)
             if self._places is not None:
                 self._places.give()
-            return False
+            return self._server_full()
         self.open_connections += 1
-        return True
+        return None
+
+    def _take_session(self, connection: Connection, identifier: bytes) -> tuple[Refused, CloseReason] | None:
+        """Count a session for a connection that has its place, if it needs one; return how it is refused."""
+        if identifier in self.router.sessions or self.session_limit.take():
+            return None
+        self.give_place(connection)
+        return _NO_SESSION
 
     def give_place(self, connection: Connection) -> None:
         """A connection that was let in has ended."""
         self._rules_of(connection).give()
+        self.user_connections.give(connection)
         self.open_connections -= 1
         if self._places is not None:
             self._places.give()
@@ -413,11 +437,10 @@ class Handshake:
             check_connack_size(connection, properties)
         # Its place is taken before it waits for its record, and the older connection's is given back only then: so no
         # other client, here or on another worker, comes between.
-        if not self._take_place(rules, self._older(connect)):
-            return self._refuse(connection, *self._server_full())
-        if identifier not in self.router.sessions and not self.session_limit.take():
-            self.give_place(connection)
-            return self._refuse(connection, *_NO_SESSION)
+        no_place = self._take_place(connection, rules, self._older(connect))
+        no_place = no_place or self._take_session(connection, identifier)
+        if no_place is not None:
+            return self._refuse(connection, *no_place)
         before = self.router.last_record
         self._take_over(self.router.sessions.get(identifier))
         older = self.router.sessions.get(identifier)
@@ -435,6 +458,7 @@ class Handshake:
             identifier, connect.clean_start, expiry_s,
             PendingWill.of(connect.will, self.acl, principal) if connect.will is not None else None, mount_point,
             principal)  # fmt: skip
+        self._limit(connection, session)
         opening = Opening(connection, connect, session, present, keep_alive_s, properties, outcome.expires_at_s)
         if self._is_judged_later(opening, was):
             return False
@@ -453,6 +477,13 @@ class Handshake:
             return False
         self.openings.begin(opening)  # nothing is sent to it before its rights are known
         return True
+
+    def _limit(self, connection: Connection, session: Session) -> None:
+        """Hold a client to what it may have, as whom it was let in."""
+        if not self.limit_rules.are_all_usual:
+            limits = self.limit_rules.of(connection.principal)
+            connection.limit_rates(limits.rates)
+            session.limit(limits.session)
 
     def _decide_late(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> None:
         """Decide about a CONNECT when the session before has passed on what it owed."""

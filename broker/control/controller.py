@@ -140,6 +140,13 @@ class Controller:
         while self.review.go_on():
             pass
 
+    def limit_recovered(self) -> None:
+        """Hold the sessions that recovery has brought back to what their clients may have, as whom they were."""
+        rules = self.handshake.limit_rules
+        if not rules.are_all_usual:
+            for session in self.router.sessions.values():
+                session.limit(rules.of(self.review.principal_of(session)).session)
+
     def replay_from(self, replays: ReplaySeam) -> None:
         """From now on clients may subscribe to what is stored."""
         self.replays = replays
@@ -258,7 +265,10 @@ class Controller:
 
     def _is_full(self, session: Session) -> bool:
         count: int = session.entry_count + len(session.replays or ())
-        return count >= self.limits.subscriptions_per_client_max
+        return count >= self._subscriptions_max(session)
+
+    def _subscriptions_max(self, session: Session) -> int:
+        return session.limits.subscriptions_max or self.limits.subscriptions_per_client_max
 
     def replay_of(
         self, connection: Connection, subscription: Subscription
@@ -297,7 +307,7 @@ class Controller:
             raise ReplayError(reason, "no wildcards are available")
         if self._is_full(session) and topic_filter not in (session.replays or {}):
             raise ReplayError(
-                Reason.QUOTA_EXCEEDED, f"a client may have {self.limits.subscriptions_per_client_max} subscriptions"
+                Reason.QUOTA_EXCEEDED, f"a client may have {self._subscriptions_max(session)} subscriptions"
             )
         grant = (
             Grant.REFUSED

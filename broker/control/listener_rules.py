@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.config.listener_check import anonymous_allowed
+from broker.control.rate_limit import Rate
 from broker.reactor.mount_point import MountPoint
 from broker.wire.reasons import ClientError, Reason
 
@@ -31,6 +32,7 @@ class ListenerRules:
         maximum_qos: highest QoS.
         connections_max: at once, over all workers; 0: any number.
         open_connections: in this worker.
+        rate: of CONNECTs.
         limits_more: it allows less than the broker does.
         connack: what a CONNACK says here otherwise than elsewhere.
         mount_point: under which its clients live; None: in the broker's whole tree.
@@ -44,6 +46,7 @@ class ListenerRules:
         self.maximum_qos = min(listener.maximum_qos, config.mqtt.maximum_qos)
         self.connections_max = listener.connections_max
         self.open_connections = 0
+        self.rate = Rate(listener.connects_per_second_max, 2 * listener.connects_per_second_max or 1)
         self._places: Places | None = None
         self.limits_more = (self.packet_bytes_max, self.maximum_qos) != (
             config.mqtt.max_packet_size_bytes,

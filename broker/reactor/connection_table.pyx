@@ -49,6 +49,7 @@ cdef class ConnectionTable(Shares):
         connection.controller = self.controller
         connection.fd = fd
         connection.epoll_fd = epoll_fd
+        connection.rates = self.rates
         connection.packet_bytes_max = 0xFFFFFFFF
         connection.accept_terms(self.turn.packet_bytes_max, self.turn.maximum_qos)
         connection.timer.owner = <void*>connection

@@ -1,6 +1,7 @@
 """One client's end as far as it receives: what came and is not used up, and why no more of it is read or parsed."""
 
 from broker.reactor.relay_end cimport RelayEnd
+from broker.reactor.rates cimport Rates
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 
@@ -11,6 +12,7 @@ cdef class InputEnd(RelayEnd):
     cdef object controller                # what deals with control packets and ends: broker.control.Controller
     cdef int64_t packet_started_ms        # when the packet that is not whole began to come; 0: there is none
     cdef int64_t rate_due_us              # when what the client sent will have fitted its rate, monotonic
+    cdef Rates rates                      # what the client may send in a second; None: any
     cdef bint answer_awaited              # an authenticator thinks about its CONNECT
 
     cdef int readable(self, uint8_t* shared, size_t shared_size) except -1

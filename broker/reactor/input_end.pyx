@@ -90,7 +90,7 @@ cdef class InputEnd(RelayEnd):
         else:
             self.kept_length = have + received
             self.feed_kept()
-        if self.turn.messages_per_second_max or self.turn.bytes_per_second_max:
+        if self.rates is not None:
             self.spend_rate(self.messages_in - messages, received)
         return 0
 
@@ -125,7 +125,7 @@ cdef class InputEnd(RelayEnd):
             self.layers = None               # they had a header to read, and that is done
         elif self.layers.has_ended() and self.state < CLOSING:
             self.peer_finished()
-        if self.turn.messages_per_second_max or self.turn.bytes_per_second_max:
+        if self.rates is not None:
             self.spend_rate(self.messages_in - messages, received)
         return 0
 
@@ -174,18 +174,17 @@ cdef class InputEnd(RelayEnd):
         The debt is kept as the time at which it is paid (GCRA). Until then the client is not read from.
         """
         cdef int64_t now_us = self.turn.now_ms * 1000
-        cdef int64_t cost_us = 0
-        if self.turn.messages_per_second_max:
-            cost_us = <int64_t>(messages * 1000000 // self.turn.messages_per_second_max)
-        if self.turn.bytes_per_second_max:
-            cost_us = max(cost_us, <int64_t>(received * 1000000 // self.turn.bytes_per_second_max))
-        self.rate_due_us = max(self.rate_due_us, now_us - 1000000) + cost_us
+        self.rate_due_us = max(self.rate_due_us, now_us - 1000000) + self.rates.cost_us(messages, received)
         if self.rate_due_us > now_us and not self.pauses & PAUSE_THROTTLED and self.state == OPEN:
             self.pauses |= PAUSE_THROTTLED
             self.turn.throttled_count += 1
             list_push(&self.turn.throttled, <void*>self)
             self.update_reading()
         return 0
+
+    def limit_rates(self, Rates rates) -> None:
+        """From here on the client may send so much in a second; None: any."""
+        self.rates = rates
 
     def take_up_reading(self) -> bool:
         """Return whether a throttled client's rate has come down; it is read from again then."""
@@ -314,7 +313,7 @@ cdef class InputEnd(RelayEnd):
         self.update_reading()
         if self.kept_length:
             self.feed_kept()
-        if self.turn.messages_per_second_max:
+        if self.rates is not None:
             self.spend_rate(self.messages_in - messages, 0)
         return self.end_of_input()
 

@@ -82,8 +82,6 @@ cdef struct Turn:
     uint8_t maximum_qos
     bint retain_available
     uint32_t packet_timeout_ms   # from a packet's first byte to its last
-    uint32_t messages_per_second_max    # of one client; 0: any number
-    uint64_t bytes_per_second_max
     bint pushes_back             # there are topics for which a queue without room makes publishers wait
     uint64_t throttled_count     # how often a connection was paused so; the others are of every day
     uint64_t pushed_back_count

@@ -14,6 +14,7 @@ from broker.wire.properties import PacketType
 from broker.reactor.protocol cimport (
     CLOSING, LINGERED, LINGERING, OPEN, PAUSE_PARKED, PAUSE_PUSHED_BACK, PAUSE_UNSETTLED, Protocol, Turn, VERDICTS,
 )
+from broker.reactor.rates cimport Rates
 from broker.reactor.socket_end cimport NO_SOCKET
 from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
@@ -93,8 +94,8 @@ cdef class Hub(ConnectionTable):
         self.turn.retain_available = retain_available
         self.turn.packet_timeout_ms = packet_timeout_ms
         self.turn.pushes_back = router.ledger.overflow.pushes_back
-        self.turn.messages_per_second_max = messages_per_second_max
-        self.turn.bytes_per_second_max = bytes_per_second_max
+        if messages_per_second_max or bytes_per_second_max:
+            self.rates = Rates(messages_per_second_max, bytes_per_second_max)
         self.turn.now_ms = self.started_ms = now_ms
         self.live_ms = now_ms - BUSY_MS
         self.turn.wake_fd = -1

@@ -137,6 +137,7 @@ class CloseReason(StrEnum):
     TLS_RECORD_WRONG = "tls_record_wrong"  # after the handshake
     # The client was refused.
     CONNECTIONS_MAX = "connections_max"
+    CONNECTIONS_PER_USER_MAX = "connections_per_user_max"
     SESSIONS_MAX = "sessions_max"
     CLIENT_IDENTIFIER_NOT_VALID = "client_identifier_not_valid"
     KEEP_ALIVE_TOO_LONG = "keep_alive_too_long"  # of a 3.x client, which cannot be told another

@@ -264,7 +264,7 @@ class Worker:
             self.reactor, sockets, self.entrances, handshake.connections_max + CONNECTIONS_BEYOND, handshake.pending
         )
         if self.place is not None:
-            from broker.reactor.shared_counts import FILE_NAME, Places
+            from broker.reactor.shared_counts import FILE_NAME, Places, UserPlaces
 
             place = self.place.run_dir, self.place.number, self.place.count
             self.handover = Handover(
@@ -273,6 +273,8 @@ class Worker:
             handshake.share(self.handover, Places(*place), {
                 number: Places(*place, f"{FILE_NAME}-{number}")
                 for number, listener in enumerate(self.config.listeners) if listener.connections_max})  # fmt: skip
+            if handshake.limit_rules.counts_users:
+                handshake.user_connections.share(UserPlaces(*place), self.place.node.key)
             self.handover.listen()
         self.acceptor.resume()
 
@@ -373,6 +375,7 @@ class Worker:
         self.controller.join_local(lambda: [client.local for client in self.in_process.clients.values()])
         self.controller.judge_all(SystemRandom().getrandbits(64))
         self.controller.acl.watch(self._rights_changed)
+        self.controller.limit_recovered()
 
     def _rights_changed(self) -> None:
         """The ACL's answers may be others now: those for publishing hold at once, what is subscribed is judged soon."""

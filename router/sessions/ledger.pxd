@@ -28,6 +28,12 @@ cdef enum:                       # why a message did not reach a receiver; names
     DROP_REASON_COUNT = 19
 
 
+cdef class SessionLimits:                # what a session may have; many have the same ones
+    cdef public uint32_t queue_messages_max
+    cdef public uint64_t queue_bytes_max
+    cdef public uint32_t subscriptions_max   # 0: as the host has it for all
+
+
 cdef class Ledger:
     cdef public int64_t now_ms           # monotonic ms; set by the host at the start of every turn
     cdef public int64_t now_us           # the same moment, µs since 1970; moved only while there are records or peers
@@ -37,8 +43,7 @@ cdef class Ledger:
     cdef public object bodies            # fetch(record number, now_us, now_ms): reads a message back from the log; None without one
     cdef public object refusals          # hears of publishes that were refused (broker.control.tracing.Taps); None: nobody does
     cdef public list starved             # sessions that wait for a message which cannot be read back yet
-    cdef public uint32_t queue_messages_max
-    cdef public uint64_t queue_bytes_max
+    cdef readonly SessionLimits session_limits   # of a session of which nothing else is said
     cdef readonly OverflowRules overflow   # what a full queue does
     cdef public uint32_t gap_min         # numbers of dropped deliveries that are given again at once, at least
     cdef public uint32_t push_back_ms    # how long a publisher waits for a queue at most
@@ -60,5 +65,5 @@ cdef class Ledger:
     cdef public uint64_t durable             # the newest record that is: as the router was last told
     cdef Message fetch(self, uint64_t record)     # None: not yet; raises LookupError: lost
     # Whether a queue with so many messages and bytes takes another one: TAKES, DISPLACES or a DROP_..., as Receiver.refuses().
-    cdef int refuses(self, Message message, uint64_t messages, uint64_t held_bytes) except -3
+    cdef int refuses(self, Message message, uint64_t messages, uint64_t held_bytes, SessionLimits limits) except -3
     cdef int policy_of(self, Message message) except -1      # an Overflow

@@ -12,6 +12,15 @@ DROP_REASONS = (
 assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
 
 
+cdef class SessionLimits:
+    """What a session may have: messages that wait, bytes of their topic names, properties and payloads, subscriptions."""
+
+    def __init__(self, queue_messages_max: int, queue_bytes_max: int, subscriptions_max: int = 0):
+        self.queue_messages_max = queue_messages_max
+        self.queue_bytes_max = queue_bytes_max
+        self.subscriptions_max = subscriptions_max
+
+
 cdef class Ledger:
     """Shared by a router and all its sessions; the router's host moves `now_ms` and sets `memory_full`.
 
@@ -26,8 +35,7 @@ cdef class Ledger:
         self.queue_qos0 = queue_qos0
         self.retained_messages_max = retained_messages_max
         self.retained_bytes_max = retained_bytes_max
-        self.queue_messages_max = queue_messages_max
-        self.queue_bytes_max = queue_bytes_max
+        self.session_limits = SessionLimits(queue_messages_max, queue_bytes_max)
         self.inflight_max = inflight_max
         self.peer_messages_max = 0xFFFFFFFF
         self.peer_bytes_max = peer_bytes_max
@@ -48,13 +56,13 @@ cdef class Ledger:
     cdef int policy_of(self, Message message) except -1:
         return self.overflow.policy_of(message.topic, message.topic_length)
 
-    cdef int refuses(self, Message message, uint64_t messages, uint64_t held_bytes) except -3:
+    cdef int refuses(self, Message message, uint64_t messages, uint64_t held_bytes, SessionLimits limits) except -3:
         cdef uint64_t size = message_size(message)
         cdef int policy
-        if messages < self.queue_messages_max and held_bytes + size <= self.queue_bytes_max:
+        if messages < limits.queue_messages_max and held_bytes + size <= limits.queue_bytes_max:
             return DROP_MEMORY if self.memory_full else TAKES
         policy = self.policy_of(message)
-        if policy == DROP_NEWEST or policy == DISCONNECT or size > self.queue_bytes_max:
+        if policy == DROP_NEWEST or policy == DISCONNECT or size > limits.queue_bytes_max:
             return DROP_QUEUE_FULL
         return DROP_MEMORY if self.memory_full else DISPLACES
 

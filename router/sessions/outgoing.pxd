@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from router.sessions.packet_identifiers cimport PACKET_IDENTIFIERS, SHIFTED_WINDOW, ShiftedIdentifiers
 from router.sessions.doubt cimport Doubt
-from router.sessions.ledger cimport Ledger
+from router.sessions.ledger cimport Ledger, SessionLimits
 from router.core.message cimport Message
 from router.core.receiver cimport DROPPED, Verdict
 from router.sessions.sink cimport Sink, SinkResult
@@ -57,6 +57,7 @@ cdef class Outgoing:
     cdef int send_quota                   # PUBLISH packets that may still be sent; 0 <= send_quota <= receive_maximum
     cdef int receive_maximum
     cdef Ledger ledger
+    cdef SessionLimits limits         # of its session
     cdef bytes client_identifier
     cdef bint peer                        # of a peer: limits are its own, and its numbers are in no record
     cdef Doubt doubted                    # what was queued under other rights than hold now; None: nothing was

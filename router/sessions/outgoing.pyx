@@ -39,6 +39,7 @@ cdef class Outgoing:
 
     def __cinit__(self, Ledger ledger, bytes client_identifier=b""):
         self.ledger = ledger
+        self.limits = ledger.session_limits
         self.client_identifier = client_identifier
 
     def __dealloc__(self):
@@ -145,7 +146,7 @@ cdef class Outgoing:
         cdef Delivery* delivery
         cdef int reason
         if not readable and not self.peer:   # else the limits were asked before its record was made
-            reason = self.ledger.refuses(message, self.queued_count, self.queued_bytes)
+            reason = self.ledger.refuses(message, self.queued_count, self.queued_bytes, self.limits)
             if reason >= 0:
                 refuse(self.ledger, sink, message, reason)
                 return DROPPED
@@ -182,7 +183,7 @@ cdef class Outgoing:
 
     cdef bint pushes_back(self) noexcept:
         return self.push_back_until_ms > self.ledger.now_ms and (
-            self.queued_count >= self.ledger.queue_messages_max or self.queued_bytes >= self.ledger.queue_bytes_max)
+            self.queued_count >= self.limits.queue_messages_max or self.queued_bytes >= self.limits.queue_bytes_max)
 
     cdef int end_push_back(self) noexcept:
         """There is room again, or no connection that could make any."""
@@ -300,8 +301,8 @@ cdef class Outgoing:
                             delivery.message = NULL
                         continue
             self.free_slot(number)
-        if self.push_back_until_ms and not (self.queued_count >= self.ledger.queue_messages_max
-                                            or self.queued_bytes >= self.ledger.queue_bytes_max):
+        if self.push_back_until_ms and not (self.queued_count >= self.limits.queue_messages_max
+                                            or self.queued_bytes >= self.limits.queue_bytes_max):
             self.end_push_back()
         return sent
 

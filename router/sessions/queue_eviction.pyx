@@ -22,9 +22,9 @@ cdef int make_room(Outgoing outgoing, Sink sink, bint durable, Message message) 
         outgoing.pushed_count = 0
         outgoing.pushed_bytes = 0
     while outgoing.queued_count > 1 and (
-            outgoing.queued_count > <uint64_t>outgoing.ledger.queue_messages_max + outgoing.pushed_count
+            outgoing.queued_count > <uint64_t>outgoing.limits.queue_messages_max + outgoing.pushed_count
             or (outgoing.queued_bytes > outgoing.pushed_bytes
-                and outgoing.queued_bytes - outgoing.pushed_bytes > outgoing.ledger.queue_bytes_max)):
+                and outgoing.queued_bytes - outgoing.pushed_bytes > outgoing.limits.queue_bytes_max)):
         drop_oldest(outgoing, sink, logged)
     return 0
 

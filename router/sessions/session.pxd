@@ -1,7 +1,7 @@
 """A session: what the broker remembers of one client identifier."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from router.sessions.ledger cimport Ledger
+from router.sessions.ledger cimport Ledger, SessionLimits
 from router.core.message cimport Message
 from router.sessions.outgoing cimport Outgoing
 from router.core.receiver cimport DROPPED, Receiver, Verdict
@@ -22,6 +22,7 @@ cdef class Session(Receiver):
     cdef Sink sink                        # the live connection, None while there is none
     cdef Outgoing outgoing                # None until the first QoS 1/2 delivery
     cdef Ledger ledger
+    cdef readonly SessionLimits limits
     # QoS 2 identifiers received and not released: open addressing, 0 is empty. Beside each are two flags, and in the
     # upper 14 bits a digest of the message where it is known: of what recovery found in the log.
     cdef uint32_t* incoming

@@ -45,6 +45,7 @@ cdef class Session(Receiver):
     def __init__(self, bytes client_identifier not None, Ledger ledger not None, expiry_interval_s: int = 0):
         self.client_identifier = client_identifier
         self.ledger = ledger
+        self.limits = ledger.session_limits
         self.set_expiry_interval(expiry_interval_s)
         self.incoming_max = UNLIMITED
         self.mount_point = b""
@@ -57,6 +58,12 @@ cdef class Session(Receiver):
         """Set the session expiry interval, seconds; 0 ends the session with its connection."""
         self.expiry_interval_s = expiry_interval_s
         self.durable = expiry_interval_s != 0
+
+    def limit(self, SessionLimits limits not None) -> None:
+        """From here on it may have so much; what it has beyond that stays."""
+        self.limits = limits
+        if self.outgoing is not None:
+            self.outgoing.limits = limits
 
     def end_with_connection(self) -> None:
         """It is to end with its connection, whatever was said at its beginning.
@@ -89,8 +96,8 @@ cdef class Session(Receiver):
         if self.outgoing is None:
             self.make_outgoing()
         verdict = self.outgoing.deliver(self.sink, self.durable, message, qos, retain, ids, ids_length, group)
-        if verdict == QUEUED and (self.outgoing.queued_count > self.ledger.queue_messages_max
-                                  or self.outgoing.queued_bytes > self.ledger.queue_bytes_max):
+        if verdict == QUEUED and (self.outgoing.queued_count > self.limits.queue_messages_max
+                                  or self.outgoing.queued_bytes > self.limits.queue_bytes_max):
             make_room(self.outgoing, self.sink, self.durable, message)
         return verdict
 
@@ -125,6 +132,7 @@ cdef class Session(Receiver):
         if self.outgoing is None:
             self.outgoing = Outgoing(self.ledger, self.client_identifier)
             self.outgoing.peer = self.peer
+            self.outgoing.limits = self.limits
             if self.sink is not None:
                 self.outgoing.attach(self.receive_maximum)
         return 0
@@ -155,7 +163,7 @@ cdef class Session(Receiver):
         if self.peer:
             return (DROP_PEER_GONE if messages >= self.ledger.peer_messages_max
                     or held_bytes + message_size(message) > self.ledger.peer_bytes_max else TAKES)
-        return self.ledger.refuses(message, messages, held_bytes)
+        return self.ledger.refuses(message, messages, held_bytes, self.limits)
 
     cdef int refuse(self, Message message, int reason) except -1:
         if self.watch is not None:

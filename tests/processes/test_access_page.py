@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from broker.auth.principal import Principal
 from broker.auth.rules_lines import RulesLines
 from broker.config.loader import load
+from broker.control.client_limits import LimitRules
 from tests.support.process import ROOT, BrokerProcess
 
 PAGE = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
@@ -59,6 +61,22 @@ def test_the_rules_file_of_the_page_is_one() -> None:
 
 def test_the_settings_of_the_page_can_be_loaded(tmp_path: Path) -> None:
     for settings in blocks("toml"):
-        if "[[rule]]" not in settings:
+        if "[[rule]]" not in settings and "[[limit]]" not in settings:
             (tmp_path / "shoal.toml").write_text(settings)
             assert load(tmp_path / "shoal.toml", {}, {}).authorizer
+
+
+def test_the_limits_of_the_page_are_settings(tmp_path: Path) -> None:
+    (limits,) = [block for block in blocks("toml") if "[[limit]]" in block]
+    (tmp_path / "shoal.toml").write_text(limits)
+    config = load(tmp_path / "shoal.toml", {}, {})
+    rules = LimitRules(config)
+
+    def told(user: str | None, *groups: str) -> tuple[int, int, int]:
+        found = rules.of(Principal(user, b"c", None, 0, groups=groups))
+        rate = 0 if found.rates is None else found.rates.messages_per_second_max
+        return rate, found.session.subscriptions_max, found.connections_per_user_max
+
+    assert told("gateway", "guests") == (1000, 10_000, 0)
+    assert told("ann", "guests") == (5, 10, 2)
+    assert told("ann") == told(None) == (0, 10_000, 0)

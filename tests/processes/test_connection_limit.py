@@ -14,9 +14,9 @@ from tests.support.raw_client import RawClient, wait_until
 from tests.support.workers import Workers
 
 
-def let_in(port: int, name: str) -> RawClient | None:
+def let_in(port: int, name: str, user: str | None = None) -> RawClient | None:
     client = RawClient(port)
-    reason = client.connect(name).reason
+    reason = client.connect(name, user_name=user).reason
     if reason == Reason.SUCCESS:
         return client
     assert reason == Reason.QUOTA_EXCEEDED
@@ -89,4 +89,27 @@ def test_clients_that_come_at_the_same_moment_are_no_more_than_the_limit(tmp_pat
         # Two workers that both take the last place may both be told that there is none.
         assert 5 - (workers - 1) <= reasons.count(Reason.SUCCESS) <= 5
         for client in clients:
+            client.socket.close()
+
+
+def test_the_connections_of_a_user_are_counted_over_all_workers(tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text("[[limit]]\nconnections_per_user_max = 2\n")
+    broker = Workers(tmp_path)
+    broker.options += ("--config", str(tmp_path / "shoal.toml"))
+    with broker:
+        names = [name for home in range(3) for name in broker.names(home, 2)]
+        kept = {name: let_in(broker.port, name, "ann") for name in (names[0], names[2])}
+        assert None not in kept.values()
+        for name in names[3:]:
+            assert let_in(broker.port, name, "ann") is None, name
+        # Others have places of their own, and clients without a user name are not counted.
+        others = [let_in(broker.port, name, user) for name, user in zip(names[3:], ("bob", "bob", None), strict=True)]
+        assert None not in others
+        # Who takes over its own connection has its place.
+        again = let_in(broker.port, names[0], "ann")
+        assert again is not None
+        broker.kill_worker(1)
+        found = wait_until(lambda: let_in(broker.port, names[5], "ann"), "the place at the killed worker is not free")
+        for client in (*kept.values(), *others, again, found):
+            assert client is not None
             client.socket.close()

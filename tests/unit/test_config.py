@@ -404,7 +404,7 @@ def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_
     ('[[authorizer]]\ntype = "acl_file"', "authorizer 1.file: found nothing, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = 3', "authorizer 1.file: found 3, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = "a"\npath = "c"', "authorizer 1.path: found an unknown setting, "
-     "expected those of acl_file: name, file, subscribe"),
+     "expected those of acl_file: name, file, subscribe, shadow"),
     ('[[authorizer]]\ntype = "acl_file"\nname = "a"\nfile = "f"\n[[authorizer]]\ntype = "rules_file"\nname = "a"\n'
      'file = "g"', 'authorizer 2.name: found "a", expected each name once'),
     ('[[listener]]\naddress = "tcp://127.0.0.1:1"\nauthorizers = ["b"]\n[[authorizer]]\ntype = "acl_file"\nfile = "f"',

@@ -114,8 +114,8 @@ def test_who_comes_back_when_its_time_is_up_finds_no_session_although_its_turn_h
 @pytest.mark.parametrize("shared", [0, 3])
 def test_a_clean_start_over_a_long_queue_is_answered_at_once_and_the_queue_is_forgotten_in_turns(shared: int) -> None:
     host = Host(SimulatedDisk())
-    host.router.ledger.queue_messages_max = QUEUES["queue_messages_max"]
-    host.router.ledger.queue_bytes_max = QUEUES["queue_bytes_max"]
+    host.router.ledger.session_limits.queue_messages_max = QUEUES["queue_messages_max"]
+    host.router.ledger.session_limits.queue_bytes_max = QUEUES["queue_bytes_max"]
     hub = hub_of(host.router, host.pump)
     other = Talker(hub, b"other")
     member = Talker(hub, b"member")
