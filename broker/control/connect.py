@@ -323,7 +323,9 @@ class Handshake:
                 Reason.SERVER_MOVED if mqtt.server_reference_use == "moved" else Reason.USE_ANOTHER_SERVER,
                 server_reference=mqtt.server_reference,
             ), None
-        if not self._rate.take(self.router.ledger.now_ms) or not rules.rate.take(self.router.ledger.now_ms):
+        if not self._rate.take(self.router.ledger.now_ms) or (
+            rules.rate is not None and not rules.rate.take(self.router.ledger.now_ms)
+        ):
             return Refused(Reason.CONNECTION_RATE_EXCEEDED, "too many clients connect at once; try again later"), None
         if self.router.ledger.memory_full and connect.client_identifier not in self.router.sessions:
             # who has a session may come and take what fills the memory
@@ -359,10 +361,11 @@ class Handshake:
         beyond = older is not None
         if not beyond and self.open_connections >= self.connections_max:
             return self._server_full()
-        principal = connection.principal
-        user_max = self.limit_rules.of(principal).connections_per_user_max
-        if not self.user_connections.take(connection, principal.user_name, user_max, older):
-            return _NO_MORE_OF_USER
+        if self.limit_rules.counts_users:
+            principal = connection.principal
+            user_max = self.limit_rules.of(principal).connections_per_user_max
+            if not self.user_connections.take(connection, principal.user_name, user_max, older):
+                return _NO_MORE_OF_USER
         if self._places is not None and not self._places.take(2**63 if beyond else self.config.limits.connections_max):
             self.user_connections.give(connection)
             return self._server_full()
@@ -384,7 +387,8 @@ class Handshake:
     def give_place(self, connection: Connection) -> None:
         """A connection that was let in has ended."""
         self._rules_of(connection).give()
-        self.user_connections.give(connection)
+        if self.limit_rules.counts_users:
+            self.user_connections.give(connection)
         self.open_connections -= 1
         if self._places is not None:
             self._places.give()

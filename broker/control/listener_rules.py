@@ -32,7 +32,7 @@ class ListenerRules:
         maximum_qos: highest QoS.
         connections_max: at once, over all workers; 0: any number.
         open_connections: in this worker.
-        rate: of CONNECTs.
+        rate: of CONNECTs; None: any.
         limits_more: it allows less than the broker does.
         connack: what a CONNACK says here otherwise than elsewhere.
         mount_point: under which its clients live; None: in the broker's whole tree.
@@ -46,7 +46,8 @@ class ListenerRules:
         self.maximum_qos = min(listener.maximum_qos, config.mqtt.maximum_qos)
         self.connections_max = listener.connections_max
         self.open_connections = 0
-        self.rate = Rate(listener.connects_per_second_max, 2 * listener.connects_per_second_max or 1)
+        per_second = listener.connects_per_second_max
+        self.rate = Rate(per_second, 2 * per_second) if per_second else None
         self._places: Places | None = None
         self.limits_more = (self.packet_bytes_max, self.maximum_qos) != (
             config.mqtt.max_packet_size_bytes,
