@@ -123,7 +123,7 @@ def test_the_page_lets_in_who_has_a_token(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         # As another client than the token says.
         assert run(tmp_path, publish.replace("-i meter-7", "-i meter-8"), port).returncode != 0
-        (refused,) = broker.events("token_refused")
+        (refused,) = wait_until(lambda: broker.events("token_refused"), "its line in the log")
         assert refused["what"] == "its claim client does not say what it has to"
         assert signed not in broker.log.read_text()
         # What it may do, it may say itself.
