@@ -155,6 +155,7 @@ ifeq ($(ROOT_USER),yes)
 	command -v npm >/dev/null || missing="$$missing npm"; \
 	command -v haproxy >/dev/null || missing="$$missing haproxy"; \
 	command -v nginx >/dev/null || missing="$$missing nginx"; \
+	command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v java >/dev/null || missing="$$missing openjdk-17-jre-headless"; \
 	if [ -n "$$missing" ]; then \
 		if ! command -v apt-get >/dev/null; then echo "Missing here: $$missing" >&2; exit 0; fi; \

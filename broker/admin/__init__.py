@@ -1,4 +1,4 @@
 """The admin socket: HTTP, the answers of one worker, and how those of several become one.
 
-It may import control and what is below it.
+It may import telemetry and what is below it.
 """

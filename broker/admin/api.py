@@ -18,7 +18,7 @@ from broker.admin.ban_query import asked_for
 from broker.admin.listener_query import merged_listeners
 from broker.admin.pagination import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
 from broker.admin.reload_query import merged_reload
-from broker.admin.requests import Handler, Request, Route, Streamed, arguments_of, fits
+from broker.admin.requests import Handler, Request, Route, Streamed, Text, arguments_of, fits
 from broker.admin.route_merge import merged_heads
 from broker.admin.shadow_query import merged_shadows
 from broker.admin.why_merge import LAST_DEFAULT, merged_why
@@ -68,6 +68,8 @@ class Admin:
     Args:
         backend: whom it asks.
     """
+
+    health_paths = ("/live", "/ready")
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -121,7 +123,13 @@ class Admin:
     ) -> None:
         self._routes.append(Route(method, tuple(path.strip("/").split("/")), arguments or {}, required, handler))
 
-    async def answer(self, method: str, target: str, body: bytes) -> tuple[int, Row] | Streamed:
+    async def keep_house(self) -> None:
+        """Tidy up now and then, until cancelled."""
+        await self.backend.keep_house()
+
+    async def answer(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, Row] | Text | Streamed:
         """Return the status and the JSON of a request's answer, or what is to be streamed. Raises QueryError."""
         raw_path, _, query = target.partition("?")
         parts = tuple(unquote(part) for part in raw_path.strip("/").split("/"))

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on the admin socket: requests of a connection are answered one by one, those of others beside them."""
+"""HTTP/1.1 on a listening socket: requests of a connection are answered one by one, those of others beside them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import h11
 import msgspec
 import trio
 
-from broker.admin.api import Admin
 from broker.admin.pagination import QueryError, Row
-from broker.admin.requests import Streamed
+from broker.admin.requests import Streamed, Text
 from broker.logs import get
 
 if TYPE_CHECKING:
     import socket
 
-    from broker.admin.api import Backend
+    from broker.admin.requests import Site
 
 log = get("admin")
 
@@ -27,21 +26,19 @@ BODY_BYTES_MAX: Final = 16_777_216
 RECEIVE_BYTES: Final = 65_536
 IDLE_S: Final = 60.0  # that a connection may wait before its next request
 REQUEST_S: Final = 30.0  # that a request may take, to arrive and to be answered
-HEALTH_PATHS: Final = (b"/live", b"/ready")
 SEND_S: Final = 30.0  # that whoever reads an answer may take for a piece of it
 
 
-async def serve(backend: Backend, listener: socket.socket, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+async def serve(site: Site, listener: socket.socket, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
     """Answer on a listening socket until cancelled. No client can end it or make it wait for another one.
 
     Beyond CONNECTIONS_MAX, the connection is closed that has waited longest for a request. If all are busy, who comes
     may only ask for the broker's health.
     """
-    admin = Admin(backend)
     conversations: dict[_Conversation, None] = {}  # in the order in which they began to wait, busy ones anywhere
 
     async def handle(stream: trio.SocketStream) -> None:
-        conversation = _Conversation(admin, stream, conversations)
+        conversation = _Conversation(site, stream, conversations)
         while len(conversations) >= CONNECTIONS_MAX:
             oldest = next((other for other in conversations if other.idle), None)
             if oldest is None:
@@ -73,8 +70,8 @@ class _Conversation:
         scope: what runs it.
     """
 
-    def __init__(self, admin: Admin, stream: trio.SocketStream, all_of_them: dict[_Conversation, None]) -> None:
-        self.admin = admin
+    def __init__(self, site: Site, stream: trio.SocketStream, all_of_them: dict[_Conversation, None]) -> None:
+        self.site = site
         self.stream = stream
         self.idle = True
         self.too_many = False
@@ -131,34 +128,37 @@ class _Conversation:
 
     async def _answer(self, request: h11.Request, body: bytes) -> None:
         method = request.method.decode("ascii", "replace")
-        answer: tuple[int, Row] | Streamed | None = None
+        target = request.target.decode("ascii", "replace")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        answer: tuple[int, Row] | Text | Streamed | None = None
         try:
-            if self.too_many and request.target.partition(b"?")[0] not in HEALTH_PATHS:
+            if self.too_many and target.partition("?")[0] not in self.site.health_paths:
                 raise QueryError(503, "too_many_connections", f"{CONNECTIONS_MAX} connections are open already.")
             with trio.move_on_after(REQUEST_S):
-                answer = await self.admin.answer(method, request.target.decode("ascii", "replace"), body)
+                answer = await self.site.answer(method, target, headers, body)
             if answer is None:
                 raise QueryError(504, "too_slow", f"There was no answer within {REQUEST_S:.0f} s.")
         except QueryError as error:
             await self._send_error(error)
             return
         except Exception:
-            log.exception("admin_failed", path=request.target.decode("ascii", "replace"))
+            log.exception("admin_failed", path=target)
             await self._send_error(QueryError(500, "internal_error", "This is our fault; the log has more."), True)
             return
         if isinstance(answer, Streamed):
             await self._stream(answer)
-        else:
-            await self._send_json(*answer, with_body=method != "HEAD", close=self.too_many)
+            return
+        if not isinstance(answer, Text):
+            answer = _json(*answer)
+        await self._send_text(answer, with_body=method != "HEAD", close=self.too_many)
 
     async def _send_error(self, error: QueryError, close: bool = False) -> None:
-        await self._send_json(
-            error.status, {"error": {"reason": error.reason, "text": error.text}}, close=close or self.too_many
-        )
+        answer = _json(error.status, {"error": {"reason": error.reason, "text": error.text}})
+        await self._send_text(answer, close=close or self.too_many)
 
-    async def _send_json(self, status: int, value: Row, *, with_body: bool = True, close: bool = False) -> None:
-        text = msgspec.json.encode(value) + b"\n"
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(text)))]
+    async def _send_text(self, answer: Text, *, with_body: bool = True, close: bool = False) -> None:
+        status, kind, text = answer
+        headers = [("Content-Type", kind), ("Content-Length", str(len(text)))]
         if close:
             headers.append(("Connection", "close"))
         await self._send(h11.Response(status_code=status, headers=headers))
@@ -205,6 +205,10 @@ class _Conversation:
         if data:
             with trio.fail_after(SEND_S):
                 await self.stream.send_all(data)
+
+
+def _json(status: int, value: Row) -> Text:
+    return Text(status, "application/json", msgspec.json.encode(value) + b"\n")
 
 
 class _Closing:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,6 +25,34 @@ class Streamed(NamedTuple):
     """An answer that goes on: one JSON object a line."""
 
     lines: AsyncIterator[Row]
+
+
+class Text(NamedTuple):
+    """An answer that is no JSON."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Site(Protocol):
+    """What answers the requests of one listening socket."""
+
+    @property
+    def health_paths(self) -> tuple[str, ...]:
+        """Paths that are answered however many connections there are."""
+
+    async def answer(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, Row] | Text | Streamed:
+        """Return the answer to a request: status and JSON, a text, or what is to be streamed. Raises QueryError.
+
+        Args:
+            headers: by their names in lower case; of several of one name, the last.
+        """
+
+    async def keep_house(self) -> None:
+        """Do what is to be done now and then, until cancelled."""
 
 
 Handler = Callable[[Request], Awaitable["Row | Streamed | tuple[int, Row]"]]

@@ -66,8 +66,8 @@ class Queries:
         self._last_look = 0
         self._scans: dict[int, tuple[Any, int, Row]] = {}
         self._answers: dict[str, Callable[[Row], Awaitable[Row]]] = {
-            "status": self._status, "log": self._log, "workers": self._metrics, "peers": self._peers,
-            "slowest": self._slowest, "forget": self._forget,
+            "status": self._status, "log": self._log, "workers": self._metrics, "samples": self._samples,
+            "peers": self._peers, "slowest": self._slowest, "forget": self._forget,
             "clients": self._clients, "sessions": self._sessions, "client": self._client,
             "subscriptions": self._subscriptions, "routes": self._routes, "retained": self._retained,
             "route_head": self._route_head, "acl": partial(describe_decision, self),
@@ -129,6 +129,13 @@ class Queries:
         for name in ("turns", "turn_lags", "guest_lags"):
             metrics[name]["p99_us"] = getattr(self.worker.metrics(), name).percentile_us(0.99)
         return {"rows": [{"worker": self.number, "pid": os.getpid(), "ready": self.worker.ready, **metrics}]}
+
+    async def _samples(self, arguments: Row) -> Row:
+        # Here, because few brokers are ever scraped.
+        from broker.telemetry.prometheus import samples_of
+
+        metrics = self.worker.metrics()
+        return {"samples": samples_of(metrics, self.number), "uptime_ms": metrics.uptime_ms}
 
     async def _peers(self, arguments: Row) -> Row:
         """The links to the other workers; lag is what is on its way and not acknowledged."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from broker.config.limit import ClientLimit
@@ -83,6 +84,15 @@ def parse_address(text: str) -> Address:
     if not host or any(character.isspace() or character in "/@[]?#" for character in host):
         raise ValueError(f"expected a host name or an IP address in {text!r}")
     return Address(host, int(port), scheme)
+
+
+def http_address(text: str) -> Address:
+    """Return the address that `HOST:PORT`, or a port of this machine alone, names. Raises ValueError."""
+    if text.isascii() and text.isdigit():
+        text = f"127.0.0.1:{text}"
+    if "://" in text:
+        raise ValueError(f"expected HOST:PORT, without what is spoken there, found {text!r}")
+    return msgspec.structs.replace(parse_address(f"tcp://{text}"), scheme="http")
 
 
 class Listener(ClientLimit, frozen=True, kw_only=True):

@@ -34,7 +34,12 @@ class OneWorker:
 
     def describe(self) -> Row:
         """Return what is known of the broker as a whole."""
-        return {"ready": self.worker.ready, "workers_wanted": 1, "data_folder": str(self.folder)}
+        return {
+            "ready": self.worker.ready,
+            "draining": self.worker.stopping,
+            "workers_wanted": 1,
+            "data_folder": str(self.folder),
+        }
 
     async def drain(self) -> Row:
         """Begin to end the broker, as SIGTERM does."""

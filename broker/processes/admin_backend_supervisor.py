@@ -69,6 +69,7 @@ class ManyWorkers:
         slots = self.supervisor.slots
         return {
             "ready": not self.supervisor.stopping and all(slot.state == "listening" for slot in slots),
+            "draining": self.supervisor.stopping,
             "workers_wanted": len(slots), "data_folder": str(self.supervisor.folder), "pid": os.getpid(),
             "restarts": sum(slot.restarts for slot in slots),
         }  # fmt: skip

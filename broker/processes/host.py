@@ -24,7 +24,7 @@ from broker.worker.worker import Worker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.admin.unix_socket import Window
+    from broker.admin.windows import Window
     from broker.config.loader import Address, Config
     from broker.processes.admin_backend_local import OneWorker
 
@@ -57,14 +57,14 @@ def run_worker(
         raise StartError(unusable(folder, error)) from error
     worker.publish_due_wills()
     worker.listen()
-    window = open_window(worker, folder) if folder is not None else None
+    windows = open_windows(worker, folder) if folder is not None else []
 
     def started() -> None:
         ready(say_listening(worker))
 
     async def serve() -> None:
         async with trio.open_nursery() as nursery:
-            if window is not None:
+            for window in windows:
                 nursery.start_soon(window.serve)
             await worker.serve(started)
             nursery.cancel_scope.cancel()
@@ -72,21 +72,21 @@ def run_worker(
     try:
         return host(worker, serve)
     finally:
-        if window is not None:
+        for window in windows:
             window.close()
 
 
-def open_window(worker: Worker, folder: Path) -> Window:
-    """Open the admin socket of a broker that has this one worker. Raises OSError."""
+def open_windows(worker: Worker, folder: Path) -> list[Window]:
+    """Open what a broker that has this one worker answers over HTTP. Raises OSError and StartError."""
     # Here, because one worker of several does not need it.
-    from broker.admin.unix_socket import Window
+    from broker.admin.windows import windows_of
 
     def load() -> OneWorker:
         from broker.processes.admin_backend_local import OneWorker
 
         return OneWorker(worker, folder)
 
-    return Window(load, folder)
+    return windows_of(worker.config, folder, load)
 
 
 def say_listening(worker: Worker) -> list[Address]:

@@ -23,7 +23,7 @@ import trio
 
 from broker import logs
 from broker.admin.pagination import QueryError
-from broker.admin.unix_socket import Window
+from broker.admin.windows import windows_of
 from broker.config.authenticator import DynamicSecurityTable
 from broker.config.host_resources import memory_available_bytes
 from broker.config.loader import Address, Config
@@ -125,7 +125,7 @@ class Supervisor:
             if any(isinstance(table, DynamicSecurityTable) for table in config.authenticator)
             else None
         )
-        self._window = Window(lambda: ManyWorkers(self), folder)
+        self._windows = windows_of(config, folder, lambda: ManyWorkers(self))
 
     def _order_of_requests(self) -> CommandOrder:
         from broker.control.dynamic_security import CommandOrder
@@ -150,13 +150,15 @@ class Supervisor:
                 watching.start_soon(self._heed, signals)
                 watching.start_soon(self._kill_late)
                 watching.start_soon(self._look_for_copies)
-                watching.start_soon(self._window.serve)
+                for window in self._windows:
+                    watching.start_soon(window.serve)
                 watching.start_soon(self._rotate_ticket_keys)
                 async with trio.open_nursery() as keeping:
                     for slot in self.slots:
                         keeping.start_soon(self._keep, slot)
                 watching.cancel_scope.cancel()
-        self._window.close()
+        for window in self._windows:
+            window.close()
         if self._failure is not None:
             raise self._failure
         totals: Counter[str] = Counter()

@@ -193,16 +193,14 @@ def check_addresses(config: Config) -> None:
 
 def refusal(address: Address, error: OSError) -> str:
     """Return in one sentence why an address cannot be bound or listened on."""
+    setting = "http.listen" if address.scheme == "http" else "--listen tcp://HOST:PORT"
     if address.scheme == "unix":
         why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
         return f"The address {address} cannot be listened on: {why}."
     if error.errno == errno.EADDRINUSE:
-        return (
-            f"The address {address} is in use{_user_of(address.port)}: stop that or choose another with "
-            f"--listen tcp://HOST:PORT."
-        )
+        return f"The address {address} is in use{_user_of(address.port)}: stop that or choose another with {setting}."
     if error.errno == errno.EACCES:
-        return f"The address {address} needs privileges: choose a port above 1023 with --listen tcp://HOST:PORT."
+        return f"The address {address} needs privileges: choose a port above 1023 with {setting}."
     if error.errno == errno.EADDRNOTAVAIL:
         return f"The address {address} is not one of this machine's."
     return f"The address {address} cannot be listened on: {error.strerror}."

@@ -1,4 +1,4 @@
 """Counters, and what the broker says of itself under $SYS.
 
-It may import admin, storage and what is below them.
+It may import control and what is below it.
 """

@@ -332,6 +332,9 @@ STORAGE: Final = (
         "The broker has another number of workers than before, and sessions went to their new ones.",
     ),
     Event(
+        "http_listening", "info", "admin", "address", "Health and metrics are answered at this address (`http.listen`)."
+    ),
+    Event(
         "state_not_understood",
         "error",
         "state",
