@@ -13,13 +13,14 @@ from libc.string cimport memcpy
 
 cdef enum:
     PLAIN_KEPT = 262144          # of the shared buffer, when it is empty
+    PLAIN_LEAST = 4096
 
 
 cdef uint8_t* plain_room(size_t size) except NULL:
     cdef uint8_t* grown
     cdef size_t capacity
-    if plain.capacity - plain.length < size:
-        capacity = max(plain.length + size, plain.capacity * 2)
+    if plain.data == NULL or plain.capacity - plain.length < size:     # NULL would say that something was raised
+        capacity = max(plain.length + size, plain.capacity * 2, <size_t>PLAIN_LEAST)
         grown = <uint8_t*>realloc(plain.data, capacity)
         if grown == NULL:
             raise MemoryError()

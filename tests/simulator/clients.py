@@ -52,6 +52,7 @@ class Client:
     will_delay_s: int = 0  # of it
     waiting_will: tuple[bytes, int] | None = None  # one that is delayed, and until when: nobody has cancelled it
     connections: int = 0
+    hubs: list[Any] = field(default_factory=list)  # of its connections, which do not hold them themselves
     # Since CONNACK came last: connections that were given up, each with what had come and was not read.
     given_up: list[tuple[Any, bytes]] = field(default_factory=list)
     # Towards us
@@ -65,7 +66,10 @@ class Client:
     def connect(self) -> None:
         """Open a connection, over an older one if there is one, and say CONNECT."""
         self.cut_quietly()
-        self.connection = self.world.hub_of(self).connect()
+        hub = self.world.hub_of(self)
+        if hub not in self.hubs:
+            self.hubs.append(hub)
+        self.connection = hub.connect()
         properties: dict[str, Any] = {}
         if self.version == 5:
             properties = {

@@ -281,6 +281,14 @@ def outcome(pieces: list[bytes], *, trusted: bool = True) -> tuple[Any, ...]:
     return facts, plain, layers.state, layers.layers() == [], None
 
 
+def test_nothing_may_come_first_of_all() -> None:
+    layers = Layers([], Facts(listener=0))
+    much = bytes(1_000_000)  # the buffer that all share is given up again
+    assert layers.feed(much) == (much, None)
+    assert layers.feed(b"") == (b"", None)
+    assert layers.feed(b"x") == (b"x", None)
+
+
 right = st.one_of(
     st.builds(
         lambda host, port, family: b"PROXY %s %s %s %d 1883\r\n" % (family, host, host, port),
