@@ -5,7 +5,7 @@ from router.core.message cimport Message
 from router.log.record_cursor cimport MessageFields
 
 cdef enum:
-    FRAME_VERSION = 3
+    FRAME_VERSION = 4
     NUMBERS_MAX = 8              # numbers of a header that are kept; more are passed over
 
 cdef enum FrameKind:             # names in frames.KINDS

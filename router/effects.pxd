@@ -60,8 +60,9 @@ cdef class Effects:
     cdef int address(self, Receiver receiver, Message message, uint8_t qos, bint retain, const uint8_t* ids,
                      uint32_t ids_length, SharedGroup group, Session gone, uint64_t number) except -1
     # A peer gets a message for a group, by a copy of its own, for it may be owed the message besides: recorded in front of
-    # the record that is going to say that the message was accepted. (group, peer, copy) is appended to `copies`.
-    cdef int pick_peer(self, SharedGroup group, Receiver peer, Message message, list copies) except -1
+    # the record that is going to say that the message was accepted. (group, peer, copy, tried) is appended to `copies`;
+    # tried: routers where it was, encoded, which goes behind the group's identifier. No record has that.
+    cdef int pick_peer(self, SharedGroup group, Receiver peer, Message message, bytes tried, list copies) except -1
     cdef int deliver_copies(self, list copies) except -1   # behind that record, and before the message to anybody else
     cdef int await_peer(self, Session peer) except -1       # to have what it was delivered last
     cdef int await_number(self, Waiters waiters, uint64_t number) except -1

@@ -8,13 +8,14 @@ cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from router.peers.deferred_acks cimport forget, hold, let_go
 from router.sessions.ledger cimport DROP_NO_MEMBER, DROP_SESSION_ENDED
 from router.core.message cimport message_size
 from router.peers.peer cimport Peer
 from router.core.receiver cimport TOO_LARGE
 from router.core.rings cimport grown
+from router.matching.shared_groups cimport IDS_BYTES_MAX
 from router.sessions.sink cimport PUBACK, PUBCOMP, PUBREC
 
 cdef enum:
@@ -144,24 +145,26 @@ cdef class Effects:
         return 1 + self.deliver(receiver, message, qos, retain, ids, ids_length,
                                 <void*>group if group is not None else NULL)
 
-    cdef int pick_peer(self, SharedGroup group, Receiver peer, Message message, list copies) except -1:
+    cdef int pick_peer(self, SharedGroup group, Receiver peer, Message message, bytes tried, list copies) except -1:
         cdef Message twin = message.twin()
         cdef RecordBuffer records = self.ledger.records
         twin.record = records.copy_of(self.ledger.now_us, self.ledger.now_ms, self.ledger.incarnation, message)
         records.add("shared_pick", self.ledger.now_us, group.name, (<Session?>peer).client_identifier)
-        copies.append((group, peer, twin))
+        copies.append((group, peer, twin, tried))
         return 0
 
     cdef int deliver_copies(self, list copies) except -1:
         cdef SharedGroup group
         cdef Message twin
-        cdef uint8_t[5] ids
+        cdef bytes tried
+        cdef uint8_t[IDS_BYTES_MAX] ids
         cdef uint32_t ids_length = 0
         cdef uint8_t qos
         cdef bint retain
-        for group, peer, twin in copies:
+        for group, peer, twin, tried in copies:
             group.terms(group.index_of(peer), twin, &qos, &retain, ids, &ids_length)
-            self.deliver(peer, twin, qos, retain, ids, ids_length, <void*>group)
+            memcpy(ids + ids_length, PyBytes_AS_STRING(tried), len(tried))
+            self.deliver(peer, twin, qos, retain, ids, ids_length + <uint32_t>len(tried), <void*>group)
         return 0
 
     cdef int acknowledge(self, Session session, Sink sink, uint8_t packet_type, uint16_t packet_identifier,

@@ -7,8 +7,8 @@ A message that a peer sends is for receivers here, and goes no further. What a d
 from functools import partial
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING
-from libc.string cimport memset
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.string cimport memcpy, memset
 from router.peers.deferred_acks cimport Held
 from router.peers.peer cimport EVERY_DELIVERY
 from router.publishing cimport Publication
@@ -16,8 +16,9 @@ from router.sessions.ledger cimport DROP_NO_MEMBER, Ledger
 from router.core.message cimport message_size, topic_hash
 from router.sessions.outgoing cimport DELIVERY_FREE, DELIVERY_QUEUED, Delivery, Outgoing
 from router.core.receiver cimport PASSING, QOS_MASK
-from router.core.varint cimport read_varint
+from router.core.varint cimport read_varint, write_varint
 from router.matching.route_cache cimport Target
+from router.matching.shared_groups cimport IDS_BYTES_MAX, ROUTER_TRIED, ROUTERS_TRIED_MAX, router_number
 from router.sessions.session cimport Session
 
 from router.peers.peer import PEER_PREFIX
@@ -34,6 +35,29 @@ def group_identifier(bytes name not None) -> int:
     1..268,435,455; the same on every router. Two names may have the same one, so whoever reads it looks at the topic too.
     """
     return 1 + topic_hash(<const uint8_t*>PyBytes_AS_STRING(name), len(name)) % IDENTIFIER_MAX
+
+
+cdef uint32_t read_identifier(const uint8_t* ids, uint32_t at, uint32_t length, uint32_t* identifier) noexcept:
+    """Read a number, with the byte in front of it; returns where it ends."""
+    identifier[0] = 0
+    at += 1
+    return at + max(read_varint(ids + at, length - at, identifier), 0)
+
+
+cdef bytes names_of(const uint32_t* tried, uint32_t count):
+    """Encode the routers where a message was, to go behind the identifier of a group."""
+    cdef uint8_t[IDS_BYTES_MAX] names
+    cdef uint8_t* at = names
+    cdef uint32_t index
+    for index in range(count):
+        at[0] = ROUTER_TRIED
+        at = write_varint(at + 1, tried[index])
+    return PyBytes_FromStringAndSize(<const char*>names, at - names)
+
+
+cdef inline bint is_owed(SharedGroup group, Receiver member) noexcept:
+    """Return whether a member is a peer that gets a message at QoS 1."""
+    return member.peer and group.members[group.index_of(member)].options & QOS_MASK
 
 
 @cython.final
@@ -220,23 +244,24 @@ cdef class Forwarding:
         cdef list picked = []
         cdef list copies = []
         cdef bint waits
+        message.publisher_key = publisher_key        # where it goes on, that is asked again
         self.pick_members(message, qos, ids, ids_length, publisher_key, picked)
         waits = qos != 0 and router.recording and router.picked_rest_on_record(peer.session, picked)
         if waits:
             message = message.keep()
-            for group, member in picked:
-                if (<Receiver>member).peer:
-                    router.effects.pick_peer(<SharedGroup>group, <Receiver>member, message, copies)
-                elif (<Receiver>member).durable:
+            for group, member, tried in picked:
+                if is_owed(<SharedGroup>group, <Receiver>member):
+                    router.effects.pick_peer(<SharedGroup>group, <Receiver>member, message, tried, copies)
+                elif (<Receiver>member).durable and not (<Receiver>member).peer:
                     ledger.records.add("shared_pick", ledger.now_us, (<SharedGroup>group).name,
                                        (<Session?>member).client_identifier)
             message.record = ledger.records.forwarded(
                 ledger.now_us, ledger.now_ms, message, peer.number, incarnation, n, True)
             if copies:
                 router.effects.deliver_copies(copies)
-        for group, member in picked:
-            if not waits or not (<Receiver>member).peer:
-                self.hand_over(<SharedGroup>group, <Receiver>member, message, qos, waits)
+        for group, member, tried in picked:
+            if not waits or not is_owed(<SharedGroup>group, <Receiver>member):
+                self.hand_over(<SharedGroup>group, <Receiver>member, message, qos, waits, tried)
         return 0
 
     cdef Route route_of(self, Message message):
@@ -269,43 +294,53 @@ cdef class Forwarding:
 
     cdef int pick_members(self, Message message, uint8_t qos, const uint8_t* ids, uint32_t ids_length,
                           uint64_t publisher_key, list picked) except -1:
-        """Append (group, member) for each shared subscription that a peer chose this router for.
+        """Append (group, member, tried) for each shared subscription that a peer chose this router for.
 
-        While the message was under way the last member here may have gone: then it goes to a member elsewhere.
+        Where no member here may read it, or the last one has gone while it was under way, it goes on to a router where it
+        has not been: `tried` names those where it was, so that it never comes back to one.
         """
         cdef uint32_t at = 0, identifier
+        cdef uint32_t[ROUTERS_TRIED_MAX] tried
+        cdef uint32_t tried_count
         cdef SharedGroup group
         cdef int member
+        cdef bytes names
         cdef Route route = self.router.tree.route(message.topic, message.topic_length)
         cdef uint32_t index
         while at < ids_length:
-            at += 1                      # the property's own identifier
-            identifier = 0
-            at += max(read_varint(ids + at, ids_length - at, &identifier), 0)
+            at = read_identifier(ids, at, ids_length, &identifier)
+            tried_count = 0
+            while at < ids_length and ids[at] == ROUTER_TRIED and tried_count < ROUTERS_TRIED_MAX:
+                at = read_identifier(ids, at, ids_length, &tried[tried_count])
+                tried_count += 1
             group = None
             for index in range(route.group_count):
                 if group_identifier((<SharedGroup>route.groups[index]).name) == identifier:
                     group = <SharedGroup>route.groups[index]
                     break
             member = group.choose(publisher_key, None, message, True) if group is not None else -1
-            # Where members may not read it, it stays: elsewhere it might come back from for ever.
-            if member < 0 and group is not None and qos and not group.left_out:
-                member = group.choose(publisher_key, None, message, False)
+            names = b""
+            if member < 0 and group is not None and tried_count < ROUTERS_TRIED_MAX:
+                tried[tried_count] = router_number(self.router.tree.router_key)
+                member = group.choose_untried(publisher_key, message, tried, tried_count + 1)
+                names = names_of(tried, tried_count + 1)
             if member < 0 or (qos and (<Receiver>group.members[member].partner).refuses(message) >= 0):
                 self.router.ledger.dropped_messages[DROP_NO_MEMBER] += 1
                 continue
-            picked.append((group, <Receiver>group.members[member].partner))
+            picked.append((group, <Receiver>group.members[member].partner, names))
         return 0
 
     def hand_over(self, SharedGroup group not None, Receiver member not None, Message message not None, qos_max: int,
-                  bint waits):
+                  bint waits, bytes tried not None):
         """Deliver to the member that was picked."""
-        cdef uint8_t[5] ids
+        cdef uint8_t[IDS_BYTES_MAX] ids
         cdef uint32_t ids_length = 0
         cdef uint8_t qos
         cdef bint retain
         cdef int index = group.index_of(member)
         group.terms(index, message, &qos, &retain, ids, &ids_length)
+        memcpy(ids + ids_length, PyBytes_AS_STRING(tried), len(tried))
+        ids_length += <uint32_t>len(tried)
         qos = min(qos, <uint8_t>qos_max)
         if qos and waits:
             self.router.effects.deliver(member, message, qos, retain, ids, ids_length, <void*>group)

@@ -43,7 +43,7 @@ cdef class Publishing:
     # Whether receivers here get a message by its record, which its acknowledgement waits for, too. A peer's message is for
     # receivers here, and has a record there.
     cdef bint rests_on_record(self, Receiver publisher, Message message, Route route) except -1
-    # Members of shared subscriptions, (group, member), that a peer's message goes to.
+    # Members of shared subscriptions, (group, member, tried), that a peer's message goes to.
     cdef bint picked_rest_on_record(self, Receiver publisher, list picked) except -1
     cdef int archive_message(self, Receiver publisher, Message message) except -1
     # Of a publisher that can wait, before publish(): whether it has to, for a queue without room.

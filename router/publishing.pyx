@@ -103,7 +103,7 @@ cdef int pick_member(Publishing router, Receiver publisher, Message message, Sha
         member.refuse(message, reason)
         return -1
     if member.peer:
-        router.effects.pick_peer(group, member, message, copies)
+        router.effects.pick_peer(group, member, message, b"", copies)
         return -1
     if member.durable:
         router.ledger.records.add(
@@ -330,7 +330,7 @@ cdef class Publishing:
     cdef bint picked_rest_on_record(self, Receiver publisher, list picked) except -1:
         if publisher.waiting_records:
             return True         # as above
-        for _, member in picked:
+        for _, member, _ in picked:
             if (<Receiver>member).durable:
                 return True
         return False

@@ -5,6 +5,15 @@ from router.core.message cimport Message
 from router.core.receiver cimport DROPPED, Entry, Receiver, Verdict
 from router.core.rights cimport Rights
 
+cdef enum:
+    IDS_BYTES_MAX = 255          # of a delivery: the group's identifier, and the routers where it was
+    ROUTERS_TRIED_MAX = 48       # so many have room there
+    ROUTER_TRIED = 0             # in place of a property's identifier, in front of a router's number
+
+cdef inline uint32_t router_number(uint64_t key) noexcept:
+    """Return what a router is called in the identifiers of a delivery, from what it weighs with: 1..268,435,455."""
+    return 1 + <uint32_t>(key % 268435455)
+
 cdef enum Strategy:              # how a shared subscription chooses among its members
     ROUND_ROBIN = 0
     RANDOM = 1
@@ -27,7 +36,6 @@ cdef class SharedGroup:
     cdef uint16_t stayed         # round robin: messages in a row for the peer whose turn it is
     cdef void* next              # the next SharedGroup of the same node, or NULL
     cdef Rights rights           # the tree's; None: nobody is asked
-    cdef bint left_out           # by choose(): a member, which may not read the topic
     # Pick a member and deliver; members offline or without room are skipped while another one is there. The publisher
     # may be None. Returns 1 delivered or queued, 0 nobody.
     cpdef int publish(self, Receiver publisher, Message message) except -1
@@ -38,7 +46,13 @@ cdef class SharedGroup:
     cpdef int redispatch(self, Receiver gone, Message message) except -1
     cdef int pick(self, Receiver publisher, Receiver gone, Message message) noexcept
     cdef int choose(self, uint64_t publisher_key, Receiver gone, Message message, bint local) noexcept
-    cdef int choose_router(self, uint64_t key, Receiver gone, Message message) noexcept   # a peer's index, or -1: this router
+    cdef int pass_turn(self, uint32_t chosen) noexcept
+    # A peer's index, or -1: this router. If any is named as tried, this one is, too: -1 is nobody then.
+    cdef int choose_router(self, uint64_t key, Receiver gone, Message message, const uint32_t* tried,
+                           uint32_t tried_count) noexcept
+    # Another router than those that have been tried, of which this one is one; -1: there is none.
+    cdef int choose_untried(self, uint64_t publisher_key, Message message, const uint32_t* tried,
+                            uint32_t tried_count) noexcept
     cdef bint has_peers(self) noexcept
     cdef uint32_t draw(self) noexcept
     cdef int index_of(self, Receiver member) noexcept     # -1: it is none

@@ -36,12 +36,18 @@ cdef inline uint8_t quality_of(Entry* entry, Message message) noexcept:
 
 
 cdef inline bint leaves_out(SharedGroup group, uint32_t index, Message message) noexcept:
-    """Return whether a member may not read a topic; the group remembers that there was one."""
-    if not group.members[index].options & NARROWED or group.rights is None or group.rights.may_read(
-            <Receiver>group.members[index].partner, message.topic, message.topic_length):
-        return False
-    group.left_out = True
-    return True
+    """Return whether a member may not read a topic."""
+    return group.members[index].options & NARROWED and group.rights is not None and not group.rights.may_read(
+        <Receiver>group.members[index].partner, message.topic, message.topic_length)
+
+
+cdef inline bint is_named(const uint32_t* numbers, uint32_t count, uint64_t key) noexcept:
+    """Return whether a router is among some."""
+    cdef uint32_t index
+    for index in range(count):
+        if numbers[index] == router_number(key):
+            return True
+    return False
 
 
 @cython.final
@@ -62,9 +68,9 @@ cdef class SharedGroup:
     cdef int choose(self, uint64_t publisher_key, Receiver gone, Message message, bint local) noexcept:
         """Return the index of the member that gets a message, or -1.
 
-        A member that may not read the topic is none. Best is a member that can send it at once, then one that is online, then, for QoS 1 and 2, any: its session
-        queues it. The strategy chooses among the best. A peer stands for its members; which of them gets the message is
-        decided there.
+        A member that may not read the topic is none. Best is a member that can send it at once, then one that is online,
+        then, for QoS 1 and 2, any: its session queues it. The strategy chooses among the best. A peer stands for its
+        members; which of them gets the message is decided there, and whether any of them may read it.
 
         Args:
             publisher_key: of who published it, 0 for nobody.
@@ -80,8 +86,9 @@ cdef class SharedGroup:
         cdef uint32_t index
         cdef uint32_t step
         cdef Receiver member
+        cdef uint32_t here
+        cdef bint stays = False
         cdef bint hashed = self.strategy == HASH_CLIENT or self.strategy == HASH_TOPIC
-        self.left_out = False
         if self.member_count == 0:
             return -1
         if self.strategy == HASH_TOPIC:
@@ -92,10 +99,10 @@ cdef class SharedGroup:
             self.next_member = self.draw()
         key = mix(key)
         if not local and (hashed or self.strategy == STICKY) and self.has_peers():
-            best = self.choose_router(key, gone, message)
+            best = self.choose_router(key, gone, message, NULL, 0)
             if best >= 0:
                 return best
-            local = True
+            local = stays = True
         index = self.next_member if self.next_member < self.member_count and not hashed else 0
         for step in range(self.member_count):
             member = <Receiver>self.members[index].partner
@@ -114,21 +121,29 @@ cdef class SharedGroup:
             index += 1
             if index == self.member_count:
                 index = 0
-        if best < 0:
-            return -1
+        if best >= 0:
+            self.pass_turn(<uint32_t>best)
+        elif stays:
+            # The key is this router's, and no member here may read the topic: it is the next one's.
+            here = router_number(self.router_key[0])
+            best = self.choose_router(key, gone, message, &here, 1)
+        return best
+
+    cdef int pass_turn(self, uint32_t chosen) noexcept:
+        """A member has been chosen: note whose turn is next."""
         if self.strategy == ROUND_ROBIN:
             # A peer has as many turns in a row as it has members.
-            self.stayed = self.stayed + 1 if self.next_member == <uint32_t>best else 1
-            self.next_member = <uint32_t>best
-            if self.stayed >= self.members[best].weight:
+            self.stayed = self.stayed + 1 if self.next_member == chosen else 1
+            self.next_member = chosen
+            if self.stayed >= self.members[chosen].weight:
                 self.next_member += 1
                 self.stayed = 0
         elif self.strategy == STICKY:
             # A full window lends the message to somebody else and keeps the place; going offline loses it.
             if (self.next_member >= self.member_count
                     or not (<Receiver>self.members[self.next_member].partner).online()):
-                self.next_member = <uint32_t>best
-        return best
+                self.next_member = chosen
+        return 0
 
     cdef uint32_t draw(self) noexcept:
         """Return a member at random, a peer as often as it has members."""
@@ -152,7 +167,20 @@ cdef class SharedGroup:
                 return True
         return False
 
-    cdef int choose_router(self, uint64_t key, Receiver gone, Message message) noexcept:
+    cdef int choose_untried(self, uint64_t publisher_key, Message message, const uint32_t* tried,
+                            uint32_t tried_count) noexcept:
+        cdef uint64_t key = publisher_key
+        if self.member_count == 0:
+            return -1
+        if self.strategy == HASH_TOPIC:
+            key = topic_hash(message.topic, message.topic_length)
+        elif self.strategy != HASH_CLIENT:
+            self.random_state[0] += <uint64_t>0x9E3779B97F4A7C15
+            key = self.random_state[0]       # whose turn it would be, nobody knows
+        return self.choose_router(mix(key), None, message, tried, tried_count)
+
+    cdef int choose_router(self, uint64_t key, Receiver gone, Message message, const uint32_t* tried,
+                           uint32_t tried_count) noexcept:
         """Return the index of the peer to which a key belongs, -1 if it is this router's.
 
         Weighted rendezvous (Schindelhauer and Schomaker 2005): every router comes to the same answer, as long as they
@@ -173,7 +201,7 @@ cdef class SharedGroup:
             best_score = 0
             for index in range(self.member_count):
                 member = <Receiver>self.members[index].partner
-                if member is gone:
+                if member is gone or (tried_count and (not member.peer or is_named(tried, tried_count, member.key))):
                     continue
                 if queued:
                     weight = message.qos and self.members[index].options & QOS_MASK and not (

@@ -24,6 +24,7 @@ from broker.wire.packets import (
 )
 from broker.wire.properties import PacketType
 from broker.wire.reasons import CloseReason, Reason
+from router.matching.topic_names import matches
 
 if TYPE_CHECKING:
     from tests.simulator.promises import Promises
@@ -300,6 +301,10 @@ class Subscriber(Client):
     def full_filter(self) -> bytes:
         """The topic filter as it is subscribed to."""
         return (f"$share/{self.group}/{self.topic_filter}" if self.group else self.topic_filter).encode()
+
+    def wants(self, topic: bytes) -> bool:
+        """Return whether it is to get what is published on a topic, and takes it."""
+        return matches(self.topic_filter.encode(), topic) and not self.refuses
 
     def subscribe(self) -> None:
         """Ask for the topic filter, and for no other."""

@@ -324,7 +324,7 @@ def durable_state(router: Router) -> dict[str, Any]:
             "owed": []
             if session.owed is None
             else [
-                (record, retain, identifiers, group)
+                (record, retain, _named_in(identifiers), group)
                 for _, record, _, _, _, retain, identifiers, group in session.owed.deliveries()
                 if record
             ],
@@ -348,3 +348,9 @@ def durable_state(router: Router) -> dict[str, Any]:
             ],
         }
     return state
+
+
+def _named_in(identifiers: bytes) -> bytes:
+    """Return what says which group a peer was picked for; where the message was before is in no log."""
+    end = next((at + 1 for at in range(1, len(identifiers)) if not identifiers[at] & 0x80), 0)
+    return identifiers[:end]

@@ -10,7 +10,6 @@ from broker.config.loader import Config, Limits, Mqtt
 from broker.processes.reshard_main import FLUSH_BYTES, Adoption, AdoptionError, Books
 from broker.reactor.turn import Hub
 from broker.wire.packets import Disconnect, Publish, encode
-from router.matching.topic_names import matches
 from tests.simulator.clients import Client, Publisher, Subscriber
 from tests.simulator.heard import Heard
 from tests.simulator.index import SharedEnvironment
@@ -18,13 +17,15 @@ from tests.simulator.machine import Killed, Machine
 from tests.simulator.network import Network
 from tests.simulator.promises import Promises, ViolationError
 from tests.simulator.retained import History, Reader, Retaining
+from tests.simulator.rights_of_several import RightsOfSeveral
+from tests.simulator.the_end import check_that_all_goes_on, check_the_end
 from tests.simulator.worker import Worker
 from tests.support.disk import PowerLoss
 
 DEATHS_LIKELY = (0.0002, 0.0006, 0.002, 0.005)  # for each step of a worker, in a run with deaths
 STOPPED_STEPS = 100  # of the world, at most, that a worker has no turn
 DOWN_STEPS = 30  # of the world, at most, until a worker that died is started again
-GROUP_ENDS = ("session_ended", "no_member", "unreadable")  # why nobody of a group got a message
+RIGHTS_EVERY, RIGHTS_AT = 10, 5  # the seeds in which topics are hidden from clients
 FILTERS = ("t/#", "t/+", "t/0", "t/1", "r/#", "#")
 
 
@@ -47,6 +48,7 @@ class SeveralWorld(Promises):
         self.commit_likelihood = draw.choice((0.05, 0.2, 0.5))
         self.heard = Heard()
         self.group_got: dict[bytes, int] = {}
+        self.members_left = 0  # of the group, for good
         self.deaths_in_adoption = 0
         # In the others each worker retains for itself, as without a data folder.
         self.environment = SharedEnvironment() if seed % 4 != 1 else None
@@ -61,6 +63,10 @@ class SeveralWorld(Promises):
             [Subscriber(self, f"m{i}", draw.choice((4, 5)), topic_filter="t/#", qos=draw.choice((1, 2)), group="g")
              for i in range(draw.choice((0, 2, 3)))],
             Subscriber(self, "w", draw.choice((4, 5)), topic_filter="w/#", qos=2))  # fmt: skip
+        self.rights_of_several = RightsOfSeveral(self, str(seed)) if seed % RIGHTS_EVERY == RIGHTS_AT else None
+        if self.rights_of_several is not None:
+            self.rights = self.rights_of_several
+            self.rights.introduce(self.subscribers, self.members)
         self.retaining = Retaining(self, seed, self.count) if self.environment is not None else None
         self.stops = 0
         if self.retaining is not None:
@@ -72,6 +78,18 @@ class SeveralWorld(Promises):
         self.reshards = 0
         self.leaving = Random(f"leaving of {seed}")
         self.leaves_likely = self.leaving.choice((0.0, 0.0, 0.02, 0.1))  # whenever something happens to a member
+        self.settle_in()
+        for worker in self.workers:
+            self.decide_durability(worker, forgetful)
+            worker.boot()
+        if draw.random() < 0.8:
+            likelihood = draw.choice(DEATHS_LIKELY) * (1.0 if self.retaining is None else self.retaining.deaths_weigh)
+            for worker in self.workers:
+                worker.machine.death.likelihood = likelihood
+
+    def settle_in(self) -> None:
+        """Give each client a home, and some a will."""
+        draw = self.random
         for client in self.clients:
             client.home = draw.randrange(self.count)
             client.has_will = client is not self.watcher and client.durable and draw.random() < 0.2
@@ -81,13 +99,6 @@ class SeveralWorld(Promises):
                     not isinstance(client, Reader)):  # fmt: skip
                 client.has_will = client.has_will or self.resharding.random() < 0.5
                 client.will_delay_s = self.resharding.choice((0, 2))
-        for worker in self.workers:
-            self.decide_durability(worker, forgetful)
-            worker.boot()
-        if draw.random() < 0.8:
-            likelihood = draw.choice(DEATHS_LIKELY) * (1.0 if self.retaining is None else self.retaining.deaths_weigh)
-            for worker in self.workers:
-                worker.machine.death.likelihood = likelihood
 
     def decide_durability(self, worker: Worker, forgetful: bool) -> None:
         """Whoever spreads sessions anew must not have lost what was acknowledged: nobody could say whose that was."""
@@ -152,6 +163,9 @@ class SeveralWorld(Promises):
     def published(self, publisher: Publisher, message: Publish, number: int) -> None:
         """A message is on its way."""
         super().published(publisher, message, number)
+        rights, audience = self.rights_of_several, self.audience.get(message.payload, [])
+        if rights is not None and "group" in audience and rights.unsettles(message.topic):
+            audience.remove("group")
         for client in self.subscribers:
             if client.subscribed and client.qos and client.identifier not in self.audience.get(message.payload, ()):
                 # Its worker may not know that it is wanted, but when it is sent again it does, and that comes late.
@@ -262,6 +276,7 @@ class SeveralWorld(Promises):
 
         What it was sent at QoS 2 goes to nobody else [MQTT-4.8.2-5], and is counted.
         """
+        self.members_left += 1
         client.answers.clear()
         client.send(encode(Disconnect(0, {"session_expiry_interval": 0}), 5))
         data = b"".join(client.to_broker)
@@ -273,10 +288,11 @@ class SeveralWorld(Promises):
         # What is on its way comes behind this: it is for those members that are left.
         for publisher in self.publishers:
             is_up = self.workers[publisher.home].is_up
-            if not (is_up and any(self.is_promised(publisher, member) for member in self.members)):
-                for packet in publisher.in_flight.values():
-                    if "group" in self.audience.get(packet.payload, ()):
-                        self.audience[packet.payload].remove("group")
+            left = [member for member in self.members if is_up and self.is_promised(publisher, member)]
+            for packet in publisher.in_flight.values():
+                if "group" in self.audience.get(packet.payload, ()) and all(
+                        self.hides(member, packet.topic) for member in left):  # fmt: skip
+                    self.audience[packet.payload].remove("group")
         client.forgot = True
         client.unanswered.clear()
         client.received_qos2.clear()
@@ -370,6 +386,8 @@ class SeveralWorld(Promises):
         for _ in range(0 if self.retaining is None else self.retaining.random.randint(0, self.retaining.acts_max)):
             self.act(self.retaining.random.choice(self.retaining.busy))  # type: ignore[union-attr]
         self.now_ms += draw.randint(0, 60)
+        if self.rights_of_several is not None:
+            self.rights_of_several.step()
         self.network.step(self.faults)
         for worker in draw.sample(self.workers, draw.randint(1, self.count)):
             if self.retaining is not None and worker.is_up and self.is_stopped(worker, self.retaining):
@@ -470,6 +488,8 @@ class SeveralWorld(Promises):
             if worker.is_up:
                 self.survive(worker, worker.machine.die_at_last)
             worker.machine.death.likelihood = 0.0
+        if self.rights_of_several is not None:
+            self.rights_of_several.judge_all()
 
     def quiet(self) -> bool:
         """Return whether nobody owes anybody anything."""
@@ -521,64 +541,18 @@ class SeveralWorld(Promises):
         """Run without faults until it is quiet; then all that is owed has arrived, and everything goes on."""
         self.heal()
         self.run_until_quiet(rounds)
-        self.check_the_end()
-        self.check_that_all_goes_on(rounds)
+        check_the_end(self)
+        check_that_all_goes_on(self, rounds)
         for worker in self.workers:
             worker.compare()
 
     # Checks ---------------------------------------------------------------------------------------------------------
-
-    def check_that_all_goes_on(self, rounds: int) -> None:
-        """A message of each QoS now comes to whoever wants it, at QoS 0 too, and once."""
-        sent: list[tuple[bytes, bytes]] = []
-        strategy = self.config.mqtt.shared_subscription_strategy
-        chosen_by: dict[bytes, set[str]] = {}
-        for publisher in self.publishers:
-            for qos in (0, 1, 2):
-                topic = f"t/{qos}".encode()
-                sent.append((topic, publisher.publish_one(topic, qos)))
-        self.run_until_quiet(rounds)
-        for topic, payload in sent:
-            keys = {"hash_topic": topic, "hash_client": payload.partition(b":")[0], "sticky": b""}
-            chosen = {member.identifier for member in self.members if payload in self.got[member.identifier]}
-            self.check(len(chosen) == bool(self.members), f"the group got {payload!r} by {sorted(chosen)} at the end")
-            chosen_by.setdefault(keys.get(strategy, payload), set()).update(chosen)
-        if self.config.mqtt.inflight_max > len(sent):  # else a full window sends some elsewhere
-            for key, chosen in chosen_by.items():
-                self.check(len(chosen) <= 1, f"by {strategy}, {sorted(chosen)} got what belongs to {key!r} at the end")
-        for client in self.subscribers:
-            for topic, payload in sent:
-                wanted = matches(client.topic_filter.encode(), topic) and not client.refuses
-                times = self.got[client.identifier].get(payload, 0)
-                self.check(times == wanted, f"{client.identifier} got {payload!r} {times} times at the end")
-        self.check_the_end()
 
     def check_the_totals(self) -> None:
         """What the ledgers keep count of is what the sessions hold."""
         for worker in self.workers:
             if worker.is_up:
                 worker.check_its_ledger()
-
-    def check_the_end(self) -> None:
-        """Nothing acknowledged is lost, and nothing is left over."""
-        for member in self.members:
-            self.got.setdefault("group", {}).update(self.got[member.identifier])
-        for identifier, owed in self.owed.items():
-            missing = owed - self.got.get(identifier, {}).keys()
-            if identifier == "group":
-                counted = sum(worker.dropped[reason] for worker in self.all_workers for reason in GROUP_ENDS)
-                self.check(len(missing) <= counted, f"the group never got {len(missing)}, {counted} are counted")
-                continue
-            self.check(not missing, f"{identifier} never got {[payload[-20:] for payload in sorted(missing)[:5]]}")
-        missing = self.wills_owed - self.wills_came
-        self.check(not missing, f"the wills {[payload[-20:] for payload in sorted(missing)[:5]]} never came")
-        if self.retaining is not None:
-            self.retaining.check_the_end([
-                {topic: b"" if (message := worker.router.retaining.message_of(topic)) is None else message.body
-                 for topic in self.history.topics} for worker in self.workers])  # fmt: skip
-        for worker in self.workers:
-            worker.check_the_end(sum(client.home == worker.number for client in self.clients), self.has_forgiven)
-        self.check_the_totals()
 
 
 def run_seed(seed: int, steps: int = 600) -> SeveralWorld:

@@ -67,10 +67,11 @@ class Worker:
         self.router = Router(
             ledger(config), seed=world.seed, strategy=config.mqtt.shared_subscription_strategy, index=self.index
         )
-        self.controller = Controller(config, self.router, Anonymous(), AllowAll())
+        self.controller = Controller(config, self.router, Anonymous(), world.rights or AllowAll())
         pump, opened = self.machine.start(self.router, self.controller, world.now_ms)
         self.hub = Hub(self.router, self.controller, pump, now_ms=world.now_ms, **terms(config))
         begin(self.router, opened)
+        self.controller.judge_all(world.seed)
         self.opened = opened
         if self.index is not None:
             opened.log.when_durable(self.log_is_durable)
@@ -97,6 +98,8 @@ class Worker:
         world.network.enter(self.carrier)
         self.started_ms = world.now_ms
         self.is_up = True
+        if world.rights_of_several is not None:
+            world.rights_of_several.begin_on(self)
 
     def apply_retained(self) -> None:
         """Bring into the index what only this log has, for no process will run on it; as reshard_main does."""
