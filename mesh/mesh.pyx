@@ -344,7 +344,7 @@ cdef class Mesh(MeshSeam):
                 self.on_gossip(neighbour, *fields[2:8])
             else:
                 raise FrameError(f"a frame of kind {kind!r}, which this version does not know")
-        except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, IndexError, OverflowError, msgpack.UnpackException) as error:
             raise FrameError(f"a frame of kind {self.reader.kind} is not as it must be: {error}") from error
 
     # What we want ----------------------------------------------------------------------------------------------------

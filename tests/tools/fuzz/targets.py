@@ -11,6 +11,7 @@ from tests.tools.fuzz import (
     http_answers,
     openings,
     password_file,
+    peer_frames,
     proxy,
     rules,
     tls_answers,
@@ -46,5 +47,6 @@ TARGETS = {
         acl_file,
         http_answers,
         rules,
+        peer_frames,
     )
 }
