@@ -1,4 +1,4 @@
-"""The command `shoal`: serve, check-config, passwd, dynsec, acl, sub, pub, log, backup, restore, admin, top, ..."""
+"""The command `shoal`: serve, check-config, passwd, dynsec, acl, sub, pub, log, backup, restore, admin, ..."""
 
 import importlib
 import os
@@ -37,6 +37,7 @@ ELSEWHERE = {
     "acl": "broker.cli.acl",
     "admin": "broker.cli.admin",
     "top": "broker.cli.top",
+    "generate": "broker.cli.generate",
     # Of another package, which no module of the broker imports: only these names are known here.
     "lake": "analytics.cli.lake",
     "analyze": "analytics.cli.analyze",

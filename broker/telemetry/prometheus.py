@@ -300,6 +300,15 @@ BROKER: Final = (
 """What is said of the broker as a whole, with some of its workers away, too."""
 
 
+_ENDINGS: Final = {"counter": "_total", "gauge": "", "histogram": "_bucket"}
+_SAMPLES: Final = {family.name: family.name + _ENDINGS[family.kind] for family in (*BROKER, *FAMILIES)}
+
+
+def sample(name: str) -> str:
+    """Return what the samples of a family are called, a histogram's buckets. Raises KeyError: there is none."""
+    return _SAMPLES[name]
+
+
 def samples_of(metrics: Metrics, worker: int) -> list[Any]:
     """Return one worker's samples: for each of FAMILIES its lines, or, where it is shared, the values by label."""
     own = f'worker="{worker}"'
