@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from broker.config.loader import Address, Config
 
-# Exit codes: 0 asked to end and did so, 2 the command or the configuration is wrong, 3 could not start, 4 a worker
-# ended too often.
+# What they mean stands in broker.cli.exit_codes.
+EXIT_CHECKED = 1
 EXIT_CONFIG = 2
 EXIT_NOT_STARTED = 3
 EXIT_WORKERS = 4
@@ -248,7 +248,7 @@ def check_config(file: Path, show: bool) -> None:
     try:
         config = load(file, os.environ, {})
     except ConfigError as error:
-        _fail(1, *map(str, error.problems))
+        _fail(EXIT_CHECKED, *map(str, error.problems))
     click.echo(rendered(config) if show else f"{file}: ok", nl=not show)
 
 

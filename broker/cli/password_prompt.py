@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 PASSWORD_BYTES_MAX = 65_535  # what a CONNECT can carry (1.5.6)
+EXIT_FAILED = 1
 
 
 def password_of(user: str, stdin: bool) -> bytes:
@@ -37,4 +38,4 @@ def password_of(user: str, stdin: bool) -> bytes:
 def fail(text: str) -> NoReturn:
     """Say what is wrong, and end."""
     click.echo(text, err=True)
-    sys.exit(1)
+    sys.exit(EXIT_FAILED)

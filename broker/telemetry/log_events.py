@@ -38,6 +38,30 @@ CLIENTS: Final = (
         "wrong. A client that was refused has an `address` and no counters. At debug: a connection that closed before "
         "its first byte.",
     ),
+    Event(
+        "client_loses_messages",
+        "warning",
+        "connections",
+        "client, reason, count",
+        "A client has begun to lose messages: `count` so far, most of them for `reason`. `queue_full`, `queue_oldest`: "
+        "more waits for it than its queue may hold. `output_full`: QoS 0 that it does not take. `too_large`: over its "
+        "Maximum Packet Size. `memory`: the worker is at its limit. `unreadable`: the log has lost it.",
+        "See `shoal admin client`: whether it is away, or slow.",
+    ),
+    Event(
+        "client_loses_no_more",
+        "info",
+        "connections",
+        "client, lost, count, duration_s",
+        "It has lost no message for 10 s; `lost` says how many by reason.",
+    ),
+    Event(
+        "more_clients_lose_messages",
+        "warning",
+        "connections",
+        "lost, count",
+        "A hundred clients have such lines already; the others have lost so many, at most a line a minute.",
+    ),
     Event("kicked", "warning", "admin", "client, session", "An operator has disconnected a client."),
     Event(
         "banned_client_sent_away",

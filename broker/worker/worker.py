@@ -17,6 +17,7 @@ from broker.config.loader import parse_queue_rule
 from broker.config.start_error import StartError
 from broker.control.controller import Controller
 from broker.control.inprocess_client import INBOX_MAX, InProcess, InProcessClient
+from broker.control.lost_messages import tell_losses
 from broker.control.presence import ClientInfo, Watch, describe
 from broker.control.shared_state import SharedState
 from broker.control.will import PendingWill
@@ -359,6 +360,7 @@ class Worker:
             with trio.move_on_after(self.config.shutdown.drain_s):
                 while self.reactor.connection_count:  # noqa: ASYNC110  (the reactor knows no trio)
                     await trio.sleep(DRAIN_POLL_S)
+            tell_losses(self.router.ledger.losses, self.reactor.look_at_clock())
             nursery.cancel_scope.cancel()
 
     async def _keep_house(self) -> None:
@@ -368,6 +370,7 @@ class Worker:
             self.router.tree.sweep_routes(ROUTES_SWEPT_MAX)
             self.controller.handshake.session_limit.tell()
             self.controller.slow_turns.tell(self.reactor.look_at_clock())
+            tell_losses(self.router.ledger.losses, self.reactor.look_at_clock())
             self.reactor.trim()
 
     def _judge_rights(self) -> None:

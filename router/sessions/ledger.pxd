@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from router.core.message cimport Message
+from router.sessions.losses cimport Losses
 from router.sessions.queue_policy cimport OverflowRules
 from router.log.record_buffer cimport RecordBuffer
 
@@ -53,6 +54,7 @@ cdef class Ledger:
     cdef public uint64_t retained_messages_max
     cdef public uint64_t retained_bytes_max
     cdef uint64_t[DROP_REASON_COUNT] dropped_messages
+    cdef readonly Losses losses          # which clients lose messages now
     cdef readonly uint64_t queued_messages   # waiting in queues, over all sessions
     cdef readonly uint64_t queued_bytes      # topic names, properties and payloads of those
     cdef readonly uint64_t inflight_messages # QoS 1/2 sent and not complete, over all sessions

@@ -1,6 +1,7 @@
 """What the sessions of one router share: the time, the limits they go by, and the counts of what was dropped."""
 
 from router.core.message cimport message_size
+from router.sessions.losses cimport Losses
 from router.sessions.queue_policy cimport DISCONNECT, DROP_NEWEST
 from router.core.receiver cimport DISPLACES, TAKES
 
@@ -10,6 +11,9 @@ DROP_REASONS = (
     "peer_away", "peer_gone", "payload_too_large", "outside_mount",
 )
 assert len(DROP_REASONS) == DROP_REASON_COUNT, DROP_REASONS
+# To a client's loss, by what the broker could not keep or its connection did not take. What expired, what it may not
+# read or refused itself, and QoS 0 while it was away, it was never to have.
+LOSSES = frozenset({"queue_full", "queue_oldest", "memory", "output_full", "too_large", "unreadable"})
 
 
 cdef class SessionLimits:
@@ -42,6 +46,7 @@ cdef class Ledger:
         self.overflow = overflow if overflow is not None else OverflowRules()
         self.push_back_ms = push_back_ms
         self.gap_min = 1024
+        self.losses = Losses(DROP_REASONS, LOSSES)
         self.starved = []
 
     cdef Message fetch(self, uint64_t record):

@@ -51,6 +51,7 @@ cdef class Outgoing:
     cdef bint starved                     # the last drain() stopped at what the log has not got yet
     cdef uint64_t drop_record             # nothing behind what was dropped leaves before this record is durable; 0: it is
     cdef int64_t push_back_until_ms       # until then a full queue makes publishers wait; 0: none has had to
+    cdef uint32_t loss                    # of its client, in ledger.losses; 0: none
     cdef uint32_t dropped_count           # to make room, since a gap was last looked for
     cdef uint32_t pushed_count            # messages let in meanwhile beyond the limits, one of each who waits
     cdef uint64_t pushed_bytes
@@ -101,6 +102,12 @@ cdef class Outgoing:
                         const uint8_t* ids, uint32_t ids_length, void* group) except? DROPPED
     cdef inline bint _is_logged(self, bint durable) noexcept:
         return durable and self.ledger.records is not None and not self.peer
+
+    cdef inline int lose(self, int reason) noexcept:
+        """Its client does not get a message."""
+        if not self.peer:
+            self.loss = self.ledger.losses.note(self.loss, self.client_identifier, reason, self.ledger.now_ms)
+        return 0
 
     cdef int _drop(self, SinkResult result, Sink sink, uint64_t number, bint logged) except -1
     cdef int note_drop(self, uint64_t number, int reason) except -1

@@ -148,6 +148,7 @@ cdef class Outgoing:
         if not readable and not self.peer:   # else the limits were asked before its record was made
             reason = self.ledger.refuses(message, self.queued_count, self.queued_bytes, self.limits)
             if reason >= 0:
+                self.lose(reason)
                 refuse(self.ledger, sink, message, reason)
                 return DROPPED
         self.queued_count += 1
@@ -206,6 +207,7 @@ cdef class Outgoing:
         """The connection did not take a delivery: count why, and if it is in the log, say so there."""
         cdef int reason = reason_of(sink, result)
         count_drop(self.ledger, sink, reason)
+        self.lose(reason)
         if logged:
             self.note_drop(number, reason)
             if number == self.end_number:
@@ -380,6 +382,7 @@ cdef class Outgoing:
 
     cdef Message _leave_out(self, Sink sink, uint64_t number, bint logged, int reason):
         count_drop(self.ledger, sink, reason)
+        self.lose(reason)
         if logged:
             self.note_drop(number, reason)
         self.peer_missed = self.peer

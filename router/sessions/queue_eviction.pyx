@@ -35,6 +35,7 @@ cdef int drop_oldest(Outgoing outgoing, Sink sink, bint logged) except -1:
     cdef bint all_resent = outgoing.resend_number == outgoing.next_number
     cdef Message message
     count_drop(outgoing.ledger, sink, DROP_QUEUE_OLDEST)
+    outgoing.lose(DROP_QUEUE_OLDEST)
     if outgoing.waiting_qos0 is not None:
         message, _, _ = outgoing.waiting_qos0.popleft()
         if outgoing.doubted is not None and outgoing.doubted.qos0:

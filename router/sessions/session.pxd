@@ -36,6 +36,7 @@ cdef class Session(Receiver):
     cdef void* held_first                 # router.peers.deferred_acks.Held: acknowledgements that wait for peers, in order; NULL: none
     cdef void* held_last
     cdef uint32_t held_count
+    cdef uint32_t loss                    # in ledger.losses, while it has no `outgoing`, which has it then; 0: none
     cdef uint32_t incoming_max            # messages of QoS 1 and 2 that the client may have under way [MQTT-3.3.4-7]
     cdef uint32_t waiting_answers         # PUBACK and PUBCOMP that wait for a record and for this connection
     cdef public int64_t ends_ms           # monotonic ms at which it expires while offline; 0: it does not
@@ -65,6 +66,7 @@ cdef class Session(Receiver):
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED
     cdef int settle_missed(self) except -1
+    cdef int lose(self, int reason) noexcept             # its client does not get a message
     cdef Verdict untaken(self, SinkResult result) noexcept
     # Recovery: it is owed a message that is in the log.
     cdef int owe(self, uint64_t record, uint32_t size, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,

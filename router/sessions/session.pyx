@@ -103,8 +103,17 @@ cdef class Session(Receiver):
 
     cdef Verdict untaken(self, SinkResult result) noexcept:
         """The connection did not take a message of QoS 0: count why."""
-        count_drop(self.ledger, self.sink, reason_of(self.sink, result))
+        cdef int reason = reason_of(self.sink, result)
+        count_drop(self.ledger, self.sink, reason)
+        self.lose(reason)
         return TOO_LARGE if result == SINK_TOO_LARGE else DROPPED
+
+    cdef int lose(self, int reason) noexcept:
+        if self.outgoing is not None:
+            self.outgoing.lose(reason)
+        elif not self.peer:
+            self.loss = self.ledger.losses.note(self.loss, self.client_identifier, reason, self.ledger.now_ms)
+        return 0
 
     cdef Verdict forward(self, Message message, uint8_t qos, bint retain, const uint8_t* ids, uint32_t ids_length,
                          void* group) except? DROPPED:
@@ -132,6 +141,7 @@ cdef class Session(Receiver):
         if self.outgoing is None:
             self.outgoing = Outgoing(self.ledger, self.client_identifier)
             self.outgoing.peer = self.peer
+            self.outgoing.loss = self.loss
             self.outgoing.limits = self.limits
             if self.sink is not None:
                 self.outgoing.attach(self.receive_maximum)
@@ -168,6 +178,7 @@ cdef class Session(Receiver):
     cdef int refuse(self, Message message, int reason) except -1:
         if self.watch is not None:
             self.watch.refused_delivery(message.topic_name, message.qos, DROP_REASONS[reason])
+        self.lose(reason)
         return refuse(self.ledger, self.sink, message, reason)
 
     cdef bint push_back(self, Message message, uint8_t qos) except -1:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.control import slow_turns
-from broker.wire.packets import Disconnect
+from broker.wire.packets import Ack, Disconnect, Publish, Suback, Subscribe, subscription
 from broker.wire.reasons import Reason
 from tests.support.process import BrokerProcess
 from tests.support.raw_client import RawClient, wait_until
@@ -83,3 +83,20 @@ def test_slow_turns_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
         {"count": 3, "turn_us": 90_000, "flush_us": 89_999},
     ]
     assert turns.count == 5
+
+
+def test_a_client_that_loses_messages_while_it_is_away_has_a_line(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, environment={"SHOAL_MQTT__QUEUE_MESSAGES_MAX": "3"}) as broker:
+        with RawClient(broker.port) as client:
+            client.connect("pump", keep=True)
+            client.send(Subscribe(1, (subscription(b"t", 1),)))
+            assert isinstance(client.read(), Suback)
+        with RawClient(broker.port) as publisher:
+            publisher.connect("p")
+            for number in range(1, 11):
+                publisher.send(Publish(b"t", b"x", 1, packet_identifier=number))
+                assert isinstance(publisher.read(), Ack)
+        broker.stop()
+        (line,) = broker.events("client_loses_messages")
+        assert (line["client"], line["reason"], line["count"]) == ("pump", "queue_full", 7)
+        assert line["level"] == "warning"
