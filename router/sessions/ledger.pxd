@@ -44,8 +44,8 @@ cdef class Ledger:
     cdef public object bodies            # fetch(record number, now_us, now_ms): reads a message back from the log; None without one
     cdef public object refusals          # hears of publishes that were refused (broker.control.tracing.Taps); None: nobody does
     cdef public list starved             # sessions that wait for a message which cannot be read back yet
-    cdef readonly SessionLimits session_limits   # of a session of which nothing else is said
-    cdef readonly OverflowRules overflow   # what a full queue does
+    cdef public SessionLimits session_limits   # of a session of which nothing else is said
+    cdef public OverflowRules overflow   # what a full queue does
     cdef public uint32_t gap_min         # numbers of dropped deliveries that are given again at once, at least
     cdef public uint32_t push_back_ms    # how long a publisher waits for a queue at most
     cdef public int inflight_max         # outgoing QoS 1/2 under way per session, also below a larger Receive Maximum
