@@ -34,6 +34,11 @@ async def describe_decision(queries: WorkerView, arguments: Row) -> Row:
         raise QueryError(400, "bad_argument", "qos is 0, 1 or 2.")
     principal, known = _principal(queries, arguments)
     decision = _decided(queries, principal, action, arguments)
+    acl = queries.worker.controller.acl
+    if acl.waits:
+        topic, qos, retain = arguments["topic"].encode(), arguments.get("qos", 0), arguments.get("retain", False)
+        await acl.fetch(principal, action, topic, qos, retain)
+        decision = _decided(queries, principal, action, arguments)
     return {
         "client": arguments["client"],
         "user": principal.user_name,

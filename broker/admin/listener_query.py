@@ -95,15 +95,21 @@ def merged_listeners(answers: Iterable[list[Row]]) -> list[Row]:
     return list(merged.values())
 
 
-def merged_authenticators(answers: Iterable[list[Row]]) -> list[Row]:
-    """Return the authenticators of a broker, of those of its workers: all read the same files, each verifies logins."""
+def merged_members(answers: Iterable[list[Row]], kind: str) -> list[Row]:
+    """Return the authenticators or authorizers of a broker, of those of its workers: all read the same files.
+
+    Each verifies logins, and asks servers.
+
+    Args:
+        kind: "authenticator" or "authorizer".
+    """
     merged: dict[int, Row] = {}
     for rows in answers:
         for row in rows:
-            known = merged.setdefault(row["authenticator"], row)
+            known = merged.setdefault(row[kind], row)
             if known is row:
                 continue
-            for name in ("verified", "asked", "failed"):
+            for name in ("verified", "asked", "remembered", "failed"):
                 if name in row:
                     known[name] += row[name]
             if "trouble" in row:

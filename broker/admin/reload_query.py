@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from broker.admin.listener_query import listeners_of, merged_authenticators, merged_listeners
+from broker.admin.listener_query import listeners_of, merged_listeners, merged_members
 from broker.admin.pagination import QueryError, Row
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def merged_reload(answers: Mapping[int, Row | QueryError]) -> Row:
     return {
         "workers": len(answers),
         "listeners": [row for row in rows if row["handshakes"] is not None],
-        "authenticators": merged_authenticators(answer["authenticators"] for answer in answered),
+        "authenticators": merged_members((answer["authenticators"] for answer in answered), "authenticator"),
+        "authorizers": merged_members((answer["authorizers"] for answer in answered), "authorizer"),
         # All have read the same files; one that saw the change before the others has it behind it.
-        "authorizers": answered[0]["authorizers"],
         "rules": max((answer["rules"] for answer in answered), key=_changes),
         "users": max((answer["users"] for answer in answered), key=_changes),
         "in_force": all(answer["in_force"] for answer in answered),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Coroutine
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from broker.logs import get
@@ -23,6 +23,14 @@ class Grant(IntEnum):
     REFUSED = 0
     NARROWED = 1  # the topics among those that match that may_read() allows
     WHOLE = 2
+
+
+class Fetched(Enum):
+    """Whether an answer is known."""
+
+    KNOWN = "known"
+    UNKNOWN = "unknown"
+    UNAVAILABLE = "unavailable"  # who knows it was asked, and does not answer
 
 
 class Decision(NamedTuple):
@@ -53,6 +61,12 @@ class Acl(Protocol):
         decides_by_qos: True if its answers for publishing depend on QoS or RETAIN, which are remembered with the topic
             name then.
         explain(principal, action, name, qos, retain): returns a Decision, for operators.
+        waits: True if not all answers are known: what is not is refused, and missing() says so.
+        missing(principal, action, name, qos, retain): returns None if an answer is known, or else whom to ask for it,
+            whose `await ask(principal, action, name, qos, retain)` has it known, for a second at least, and whether
+            that one has been asked just now and could not answer. Of subscribe, name is the FILTER.
+        may_leave_will(principal, topic_name, qos, retain): may_publish(), for a will about which who is asked has been
+            asked at its CONNECT.
         changed: set by the broker; to be called, from trio's thread, when the answers may be others now.
     """
 
@@ -61,6 +75,13 @@ class Acl(Protocol):
 
     def may_subscribe(self, principal: Principal, topic_filter: bytes, qos: int) -> bool | Grant:
         """Return whether a client may subscribe to a topic filter, which comes without $share/NAME or $replay/START."""
+
+
+class WillAcl(Protocol):
+    """Who is asked when a will is published."""
+
+    def may_leave_will(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
+        """Return whether a will may be published to a topic name."""
 
 
 class AllowAll:
@@ -74,6 +95,10 @@ class AllowAll:
         """Return True."""
         return True
 
+    def may_leave_will(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
+        """Return True."""
+        return True
+
 
 class FailClosed:
     """Another ACL, whose failures are a no: they are its own affair, not the worker's. Superusers may do everything.
@@ -81,12 +106,16 @@ class FailClosed:
     Attributes:
         explains: clients may know what decided against them.
         allows_all: it is never asked anything: everybody may do everything, and always may.
+        waits: not all answers are known: fetched() says which are, and fetch() has one known.
+        relying: connections that may remember answers which count for a while only.
     """
 
     def __init__(self, acl: Acl, *, explains: bool = False) -> None:
         self._acl = acl
         self.explains = explains
         self.allows_all = type(acl) is AllowAll
+        self.waits = bool(getattr(acl, "waits", False))
+        self.relying: set[Any] = set()
         self._may_read = getattr(acl, "may_read", None)
         self._may_use = getattr(acl, "may_use", None)
         self._may_unsubscribe = getattr(acl, "may_unsubscribe", None)
@@ -152,6 +181,54 @@ class FailClosed:
 
     def _uses(self, principal: Principal, topic_filter: bytes, inner: bytes) -> bool:
         return self._may_use is None or inner is topic_filter or bool(_answered(self._may_use(principal, topic_filter)))
+
+    def may_leave_will(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
+        """Return whether a will may be published, which keeps what others have said of it at its CONNECT."""
+        if not self.waits or principal.superuser:
+            return self.may_publish(principal, topic_name, qos, retain)
+        try:
+            return bool(_answered(self._acl.may_leave_will(principal, topic_name, qos, retain)))  # type: ignore[attr-defined]
+        except Exception:
+            log.exception("acl_failed")
+            return False
+
+    def fetched(self, principal: Principal, action: Action, name: bytes, qos: int, retain: bool) -> Fetched:
+        """Return whether the answer about something is known."""
+        if not self.waits or principal.superuser:
+            return Fetched.KNOWN
+        try:
+            missing = self._missing(principal, action, name, qos, retain)
+        except Exception:
+            log.exception("acl_failed")
+            return Fetched.KNOWN  # that it is refused
+        if missing is None:
+            return Fetched.KNOWN
+        return Fetched.UNAVAILABLE if missing[1] else Fetched.UNKNOWN
+
+    async def fetch(self, principal: Principal, action: Action, name: bytes, qos: int, retain: bool) -> Fetched:
+        """Have the answer about something known, by asking who knows it. Returns KNOWN or UNAVAILABLE."""
+        if not self.waits or principal.superuser:
+            return Fetched.KNOWN
+        try:
+            asked: list[Any] = []
+            while (missing := self._missing(principal, action, name, qos, retain)) is not None:
+                # What one has said may have ended while another one was asked.
+                if missing[1] or asked.count(missing[0]) > 1:
+                    return Fetched.UNAVAILABLE
+                asked.append(missing[0])
+                await missing[0].ask(principal, action, name, qos, retain)
+        except Exception:
+            log.exception("acl_failed")
+            return Fetched.UNAVAILABLE
+        return Fetched.KNOWN
+
+    def _missing(
+        self, principal: Principal, action: Action, name: bytes, qos: int, retain: bool
+    ) -> tuple[Any, bool] | None:
+        if action == "subscribe":
+            name = inner_filter(name)
+        found: tuple[Any, bool] | None = self._acl.missing(principal, action, name, qos, retain)  # type: ignore[attr-defined]
+        return found
 
     def explain(self, principal: Principal, action: Action, name: bytes, qos: int, retain: bool) -> Decision:
         """Return what is decided, and by what."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
 
 from broker.auth.acl import AllowAll
 from broker.auth.acl_lines import AclLineError, AclLines
@@ -17,11 +19,13 @@ from broker.auth.rule_set import RuleSet
 from broker.auth.rules_lines import RulesLineError, RulesLines
 from broker.auth.shadow import Shadow
 from broker.config.authenticator import DynamicSecurityTable, HttpTable, JwtTable
+from broker.config.authorizer import HttpRightsTable
 from broker.config.start_error import StartError
 from broker.logs import get
 
 if TYPE_CHECKING:
     from broker.auth.acl import Acl
+    from broker.auth.http_authorizer import HttpAuthorizer
     from broker.config.authorizer import Authorizer
     from broker.config.loader import Config
 
@@ -88,12 +92,22 @@ class ReadRules(NamedTuple):
     """What the files of authorizers say.
 
     Attributes:
-        rule_sets: of each authorizer.
-        on_trial: what each would ask if its file on trial counted; empty: there is none on trial.
+        members: what each authorizer says, rules or what else its read() has returned.
+        on_trial: what each would say if its file on trial counted; empty: there is none on trial.
     """
 
-    rule_sets: list[RuleSet]
-    on_trial: list[RuleSet]
+    members: list[Any]
+    on_trial: list[Any]
+
+    @property
+    def rule_sets(self) -> list[RuleSet]:
+        """The rules that count."""
+        return [one for one in self.members if isinstance(one, RuleSet)]
+
+    @property
+    def all_rule_sets(self) -> list[RuleSet]:
+        """These, and those that would count."""
+        return [one for one in (*self.members, *self.on_trial) if isinstance(one, RuleSet)]
 
 
 class Authorizers:
@@ -110,14 +124,13 @@ class Authorizers:
     Raises StartError: a file cannot be used.
 
     Attributes:
-        files: what they rest on.
         chain: the ACL.
         shadow: what is on trial beside it; None: nothing is.
     """
 
     def __init__(
         self,
-        members: Sequence[RulesOf],
+        members: Sequence[RulesOf | HttpAuthorizer],
         shadows: Sequence[RulesOf | None] = (),
         *,
         rules_of_clients: bool = False,
@@ -127,43 +140,67 @@ class Authorizers:
     ) -> None:
         self._members = tuple(members)
         self._shadows = tuple(shadows) if any(shadow is not None for shadow in shadows) else ()
-        read_from = [*members, *(shadow for shadow in self._shadows if shadow is not None)]
-        self.files = [file for one in read_from for file in one.files]
         found = self.read()
-        tell_time([*found.rule_sets, *found.on_trial], time.time())
+        tell_time(found.all_rule_sets, time.time())
         chain_of = partial(
             RuleChain,
             is_strict=is_strict,
             is_open=is_open,
             listeners=listeners,
             # Their answers for publishing may depend on QoS and RETAIN, after a reload if not now.
-            decides_by_qos=any(member.kind == "rules_file" for member in members) or rules_of_clients,
+            decides_by_qos=any(member.kind != "acl_file" for member in members) or rules_of_clients,
         )
-        self.chain = chain_of(found.rule_sets)
-        self.shadow = Shadow(chain_of(found.on_trial)) if found.on_trial else None
+        self.chain = chain_of(self._deciding(found.members))
+        self.shadow = Shadow(chain_of(self._deciding(found.on_trial))) if found.on_trial else None
         self.chain.shadow = self.shadow
+
+    @property
+    def files(self) -> list[str]:
+        """What they rest on, now."""
+        return [file for one in (*self._members, *self._shadows) if one is not None for file in one.files]
 
     def read(self) -> ReadRules:
         """Read all files, and return what they say. From any thread. Raises StartError."""
-        rule_sets = [member.read() for member in self._members]
-        shadows = zip(self._shadows, rule_sets, strict=False)
-        return ReadRules(rule_sets, [counts if shadow is None else shadow.read() for shadow, counts in shadows])
+        found = [member.read() for member in self._members]
+        shadows = zip(self._shadows, found, strict=False)
+        return ReadRules(found, [counts if shadow is None else shadow.read() for shadow, counts in shadows])
 
     def use(self, found: ReadRules) -> None:
         """From now on, decide by what read() has returned; all of it at once."""
-        tell_time([*found.rule_sets, *found.on_trial], time.time())
+        tell_time(found.all_rule_sets, time.time())
+        for member, one in zip(self._members, found.members, strict=True):
+            if not isinstance(member, RulesOf):
+                member.use(one)
         if self.shadow is not None:
             if _changes(self.difference(found)):
                 self.shadow.begin_anew()
-            self.shadow.chain.use(found.on_trial)
-        self.chain.use(found.rule_sets)
+            self.shadow.chain.use(self._deciding(found.on_trial))
+        self.chain.use(self._deciding(found.members))
+
+    def _deciding(self, found: list[Any]) -> list[RuleSet | HttpAuthorizer]:
+        """Return what decides: of what read() has returned, the rules; in the place of others their members."""
+        members = zip(self._members, found, strict=True)
+        return [one if isinstance(member, RulesOf) else member for member, one in members]
+
+    async def run(self) -> None:
+        """Do what members do beside their answers, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for member in self._members:
+                if not isinstance(member, RulesOf):
+                    nursery.start_soon(member.run)
+
+    def tell(self, holds: Callable[[bytes, bytes], bool]) -> None:
+        """Say how to find out whether a client has a topic filter, granted as a whole, that matches a topic name."""
+        for member in self._members:
+            if not isinstance(member, RulesOf):
+                member.holds = holds
 
     def difference(self, found: ReadRules) -> dict[str, Any]:
         """Return in words which rules have come and gone in what read() has returned, those on trial too."""
         before = list(self.chain.rule_sets)
-        after = list(found.rule_sets)
+        after = found.rule_sets
         if self.shadow is not None:
-            for shadow, old, new in zip(self._shadows, self.shadow.chain.rule_sets, found.on_trial, strict=True):
+            for shadow, old, new in zip(self._shadows, self.shadow.chain.members, found.on_trial, strict=True):
                 if shadow is not None:
                     before.append(old)
                     after.append(new)
@@ -184,11 +221,13 @@ class Authorizers:
                 "authorizer": member.number,
                 "type": member.kind,
                 "file": member.files[0],
-                "rules": rule_set.rule_count,
-                "users": rule_set.users_known,
+                "rules": deciding.rule_count,
+                "users": deciding.users_known,
                 "shadow": next((one.files[0] for one in self._shadows if one and one.number == member.number), None),
             }
-            for member, rule_set in zip(self._members, self.chain.rule_sets, strict=True)
+            if isinstance(member, RulesOf)
+            else member.describe()
+            for member, deciding in zip(self._members, self.chain.members, strict=True)
         ]
 
 
@@ -250,10 +289,22 @@ def authorizers_of(config: Config) -> Authorizers:
     def rules_of(number: int, table: Authorizer, file: str) -> RulesOf:
         return RulesOf(number, str(table.__struct_config__.tag), file, listeners)
 
+    def member_of(number: int, table: Authorizer) -> RulesOf | HttpAuthorizer:
+        if not isinstance(table, HttpRightsTable):
+            return rules_of(number, table, table.file)
+        # Here, so that a broker without one loads no HTTP.
+        from broker.auth.http_authorizer import HttpAuthorizer
+
+        return HttpAuthorizer(number, table)
+
+    def shadow_of(number: int, table: Authorizer) -> RulesOf | None:
+        file = None if isinstance(table, HttpRightsTable) else table.shadow
+        return None if file is None else rules_of(number, table, file)
+
     tables = list(enumerate(config.authorizer, 1))
     return Authorizers(
-        [rules_of(number, table, table.file) for number, table in tables],
-        [None if table.shadow is None else rules_of(number, table, table.shadow) for number, table in tables],
+        [member_of(number, table) for number, table in tables],
+        [shadow_of(number, table) for number, table in tables],
         # Where none brings rules, publishers need not be asked about QoS by QoS.
         rules_of_clients=brings_rules(config),
         is_strict=any(table.subscribe == "strict" for table in config.authorizer),

@@ -53,6 +53,7 @@ class Exchange:
         data: Authentication Data that came with the CONNECT or AUTH that began the exchange, None if none did.
         again: whether this is a re-authentication of a connected client.
         under_way: whether the authenticator has yet to decide.
+        identifier: of the client, as it was asked about when its will was; empty: it has not been.
     """
 
     __slots__ = (
@@ -64,6 +65,7 @@ class Exchange:
         "_scope",
         "again",
         "data",
+        "identifier",
         "method",
         "under_way",
     )
@@ -86,6 +88,7 @@ class Exchange:
         self.data = data
         self.again = pending is None
         self.under_way = True
+        self.identifier = b""
         self._connection = connection
         self._pending = pending
         self._answer_timeout_s = answer_timeout_s

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import ssl
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from broker.auth.http_client import HttpClient, HttpError
+from broker.auth.http_client import HttpError
 from broker.auth.http_contracts import ALLOW, CONTRACTS, IGNORE, Login, Question, Verdict, kept_for, verdict_of
+from broker.auth.http_servers import HttpServers
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
-from broker.config.start_error import StartError
 from broker.logs import get
 from broker.wire.reasons import Reason
 
@@ -28,34 +27,8 @@ if TYPE_CHECKING:
 log = get("http_authenticator")
 
 ANSWERS_MAX: Final = 65_536  # that are remembered; 15 MiB
-FAILURES_MAX: Final = 5  # one after the other, after which a server is left alone for a while
-LEFT_ALONE_S: Final = (1.0, 30.0)  # the first time and at most
 WRONG: Final = Refused(Reason.BAD_USER_NAME_OR_PASSWORD)
 UNAVAILABLE: Final = Refused(Reason.SERVER_UNAVAILABLE, "who decides on clients does not answer")
-
-
-@dataclass(slots=True)
-class Endpoint:
-    """One server, and whether it answers.
-
-    Attributes:
-        failures: one after the other.
-        left_alone_until_s: trio's clock.
-    """
-
-    url: str
-    client: HttpClient
-    failures: int = 0
-    left_alone_until_s: float = 0.0
-
-    def failed(self) -> None:
-        """It has not answered, or not as it should; of several questions at the same time it counts once a pause."""
-        if trio.current_time() < self.left_alone_until_s:
-            return
-        self.failures += 1
-        if self.failures >= FAILURES_MAX:
-            pause_s = min(LEFT_ALONE_S[0] * 2 ** (self.failures - FAILURES_MAX), LEFT_ALONE_S[1])
-            self.left_alone_until_s = trio.current_time() + pause_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,64 +61,28 @@ class HttpAuthenticator:
         self._table = table
         self._key = secrets.token_bytes(64)
         self._answers: dict[bytes, Remembered] = {}
-        self._authorization: tuple[tuple[str, str], ...] = ()
-        try:
-            self._endpoints = [
-                Endpoint(
-                    url,
-                    HttpClient(
-                        url,
-                        timeout_s=table.timeout_s,
-                        connections_max=table.connections_max,
-                        answer_bytes_max=65_536,
-                        cafile=table.cafile,
-                    ),
-                )
-                for url in table.urls
-            ]
-        except (OSError, ssl.SSLError) as error:
-            raise StartError(
-                f"authenticator {number}: The file {table.cafile} cannot be used: {error.strerror}."
-            ) from error
-        self.asked = self.remembered = self.failed = 0
-        self.use(self.read())
+        self._generation = 0  # of answers: those of before a reload are not remembered behind it
+        self.remembered = 0
+        self._servers = HttpServers(f"authenticator {number}", table, self._failed)
 
     @property
     def files(self) -> list[str]:
         """What it rests on."""
-        return [] if self._table.authorization_file is None else [self._table.authorization_file]
+        return self._servers.files
 
     def read(self) -> str | None:
         """Read what is sent as Authorization. From any thread. Raises StartError."""
-        file = self._table.authorization_file
-        if file is None:
-            return None
-        try:
-            text = Path(file).read_text(encoding="ascii").strip()
-        except OSError as error:
-            raise StartError(
-                f"authenticator {self.number}: The file {file} cannot be read: {error.strerror}."
-            ) from error
-        except UnicodeDecodeError:
-            text = ""
-        if not text or not text.isprintable():
-            raise StartError(
-                f"authenticator {self.number}: The file {file} cannot be used: expected one line such as Bearer TOKEN."
-            )
-        return text
+        return self._servers.read()
 
     def use(self, found: str | None) -> None:
         """From now on, send this. What is remembered is forgotten: an operator wants it so."""
-        self._authorization = () if found is None else (("Authorization", found),)
+        self._servers.use(found)
+        self._generation += 1
         self._answers.clear()
 
     async def run(self) -> None:
         """Wait for the end, and close the connections then."""
-        try:
-            await trio.sleep_forever()
-        finally:
-            for endpoint in self._endpoints:
-                await endpoint.client.aclose()
+        await self._servers.run()
 
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
@@ -153,10 +90,10 @@ class HttpAuthenticator:
             "authenticator": self.number,
             "type": self.kind,
             "contract": self._table.contract,
-            "asked": self.asked,
+            "asked": self._servers.asked,
             "verified": len(self._answers),
-            "failed": self.failed,
-            "trouble": ", ".join(one.url for one in self._endpoints if one.failures) or None,
+            "failed": self._servers.failures,
+            "trouble": self._servers.trouble,
         }
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Ignored | Awaitable[Outcome | Ignored]:
@@ -176,29 +113,20 @@ class HttpAuthenticator:
         return self._ask(question, key, connect)
 
     async def _ask(self, question: Question, key: bytes, connect: Connect) -> Outcome | Ignored:
-        for endpoint in self._in_order():
-            self.asked += 1
-            try:
-                answer = await endpoint.client.ask("POST", question.body, (*question.headers, *self._authorization))
-                verdict = verdict_of(self._table.contract, answer)
-            except HttpError as error:
-                self.failed += 1
-                endpoint.failed()
-                log.warning("http_failed", authenticator=self.number, url=endpoint.url, what=str(error))
-                continue
-            endpoint.failures = 0
-            self._remember(key, verdict, *kept_for(answer.headers, self._table.cache_s, self._table.stale_s))
+        generation = self._generation
+        answered = await self._servers.ask(question, partial(verdict_of, self._table.contract))
+        if answered is not None:
+            verdict, headers = answered
+            if generation == self._generation:
+                self._remember(key, verdict, *kept_for(headers, self._table.cache_s, self._table.stale_s))
             return self._outcome(verdict, connect)
         known = self._answers.get(key)
         if known is not None and trio.current_time() < known.stale_until_s:
             return self._outcome(known.verdict, connect)
         return UNAVAILABLE
 
-    def _in_order(self) -> list[Endpoint]:
-        """Return those who are not left alone, the ones that answered last time first."""
-        now_s = trio.current_time()
-        able = [one for one in self._endpoints if one.failures < FAILURES_MAX or one.left_alone_until_s <= now_s]
-        return sorted(able, key=lambda one: one.failures > 0)
+    def _failed(self, url: str, error: HttpError) -> None:
+        log.warning("http_failed", authenticator=self.number, url=url, what=str(error))
 
     def _remember(self, key: bytes, verdict: Verdict, fresh_s: float, stale_s: float) -> None:
         self._answers.pop(key, None)

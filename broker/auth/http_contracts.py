@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -49,10 +49,10 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request."""
+    """A request. What it says does not show: a password may be in it."""
 
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    body: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,13 @@ class _VerneMq(msgspec.Struct):
     result: Any
 
 
-def _json(**fields: Any) -> Question:
+def json_question(**fields: Any) -> Question:
+    """Return a question in JSON."""
     return Question((("Content-Type", "application/json"),), msgspec.json.encode(fields))
 
 
 def _ask_ours(login: Login) -> Question:
-    return _json(
+    return json_question(
         client_identifier=login.client_identifier,
         user_name=login.user_name,
         password=login.password,
@@ -111,7 +112,7 @@ def _ask_ours(login: Login) -> Question:
 
 
 def _ask_emqx(login: Login) -> Question:
-    return _json(
+    return json_question(
         clientid=login.client_identifier,
         username=login.user_name,
         password=login.password,
@@ -123,7 +124,7 @@ def _ask_emqx(login: Login) -> Question:
 
 def _ask_vernemq(login: Login) -> Question:
     five = login.version == 5
-    asked = _json(
+    asked = json_question(
         peer_addr=login.host,
         peer_port=login.port,
         username=login.user_name,
@@ -137,7 +138,9 @@ def _ask_vernemq(login: Login) -> Question:
 
 
 def _ask_go_auth(login: Login) -> Question:
-    return _json(username=login.user_name or "", password=login.password or "", clientid=login.client_identifier)
+    return json_question(
+        username=login.user_name or "", password=login.password or "", clientid=login.client_identifier
+    )
 
 
 def _ask_rabbitmq(login: Login) -> Question:
@@ -155,8 +158,8 @@ def _ask_rabbitmq(login: Login) -> Question:
 
 
 def _read_ours(answer: HttpAnswer) -> Verdict:
-    said = _decoded(_expect(answer, 200), _Ours)
-    result = _one_of(said.result)
+    said = decoded(expect(answer, 200), _Ours)
+    result = one_of(said.result)
     return Verdict(result, said.user_name, said.groups, said.superuser, _rules_of(result, said.acl), said.expires_at)
 
 
@@ -165,13 +168,13 @@ def _read_emqx(answer: HttpAnswer) -> Verdict:
         return Verdict(ALLOW)
     if answer.status != 200:
         return Verdict(IGNORE)  # as EMQX has it; what is down has not come here
-    said = _decoded(answer, _Emqx)
-    result = _one_of(said.result)
+    said = decoded(answer, _Emqx)
+    result = one_of(said.result)
     return Verdict(result, superuser=said.is_superuser, rules=_rules_of(result, said.acl), expires_at_s=said.expire_at)
 
 
 def _read_vernemq(answer: HttpAnswer) -> Verdict:
-    result = _decoded(_expect(answer, 200), _VerneMq).result
+    result = decoded(expect(answer, 200), _VerneMq).result
     if isinstance(result, dict) and "error" in result:
         return Verdict(DENY)
     if result not in ("ok", "next"):
@@ -184,7 +187,7 @@ def _read_go_auth(answer: HttpAnswer) -> Verdict:
 
 
 def _read_rabbitmq(answer: HttpAnswer) -> Verdict:
-    words = _expect(answer, 200).body.decode("utf-8", "replace").split()
+    words = expect(answer, 200, 201).body.decode("utf-8", "replace").split()
     if not words or words[0] not in ("allow", "deny", "refused"):
         raise HttpError("an answer that is neither allow nor deny")
     return Verdict(ALLOW, groups=tuple(words[1:])) if words[0] == "allow" else Verdict(DENY)
@@ -222,13 +225,15 @@ def kept_for(headers: Mapping[str, str], default_s: float, default_stale_s: floa
     return (float(age[1]) if age else default_s), (float(stale[1]) if stale else default_stale_s)
 
 
-def _expect(answer: HttpAnswer, status: int) -> HttpAnswer:
-    if answer.status != status:
-        raise HttpError(f"answered {answer.status}, expected {status}")
+def expect(answer: HttpAnswer, *statuses: int) -> HttpAnswer:
+    """Return an answer with one of these statuses. Raises HttpError for any other."""
+    if answer.status not in statuses:
+        raise HttpError(f"answered {answer.status}, expected {statuses[0]}")
     return answer
 
 
-def _decoded(answer: HttpAnswer, kind: type[Any]) -> Any:
+def decoded(answer: HttpAnswer, kind: type[Any]) -> Any:
+    """Return what a body of JSON says. Raises HttpError."""
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -245,7 +250,8 @@ def _rules_of(result: str, acl: Any) -> TokenRules | None:
         raise HttpError(f"rules that cannot be read: {error}") from None
 
 
-def _one_of(result: str) -> str:
+def one_of(result: str) -> str:
+    """Return a result. Raises HttpError for what is none."""
     if result not in (ALLOW, DENY, IGNORE):
         raise HttpError("a result that is neither allow, deny nor ignore")
     return result

@@ -1,4 +1,8 @@
-"""The ACL of rule sets, asked one after the other: what a client's token says, then each file."""
+"""The ACL of rule sets, and of others, asked one after the other: what a client's token says, then each member.
+
+Others than rule sets know an answer, or have to be asked for it first, which takes its time: missing() says so. What is
+not known is refused.
+"""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -17,6 +21,10 @@ cdef enum:
     SHARE = 4
     REPLAY = 8
     UNPACKED_MAX = 1024          # clients whose rules are kept as they were made of what the log has
+    ANY = -1                     # in place of a QoS or RETAIN
+    AS_GRANTED = -2              # in place of RETAIN: others than rule sets have granted it before
+    IGNORED = -1                 # answers of others, as broker.auth.http_authorizer has them, beside 1 and 0
+    UNKNOWN = -2
 
 assert (PUBLISH, READ, SHARE, REPLAY) == (actions.PUBLISH, actions.READ, actions.SHARE, actions.REPLAY)
 
@@ -34,15 +42,15 @@ cdef class RuleChain:
     Rules that a client's principal brings, of its token, come before all others.
 
     Args:
-        rule_sets: in their order.
+        members: rule sets and others, in their order.
         is_strict: who may not be sent all that a topic filter matches is not granted it.
-        is_open: where no rule set is asked, who brings no rules may do everything.
-        listeners: by number of a listener, the numbers of the rule sets that are asked about its clients, and whether
+        is_open: where no member is asked, who brings no rules may do everything.
+        listeners: by number of a listener, the numbers of the members that are asked about its clients, and whether
             these are strict; None, or a number beyond: all are asked.
         decides_by_qos: rules may ask for the QoS or RETAIN of a PUBLISH, now, after a reload or in a principal.
     """
 
-    def __init__(self, rule_sets: object, *, is_strict: bool = False, is_open: bool = False,
+    def __init__(self, members: object, *, is_strict: bool = False, is_open: bool = False,
                  decides_by_qos: bool = False, listeners: object = ()) -> None:
         self.is_strict = is_strict
         self.is_open = is_open
@@ -51,30 +59,39 @@ cdef class RuleChain:
         self.shadow = None
         self.unpacked = {}
         self.listeners = tuple(listeners)
-        self.use(rule_sets)
+        self.use(members)
 
-    def use(self, rule_sets: object) -> None:
+    def use(self, members: object) -> None:
         """From now on, decide by these; say that answers may be others."""
-        rule_sets = tuple(rule_sets)
+        members = tuple(members)
+        rule_sets = tuple([member for member in members if isinstance(member, RuleSet)])
         for rule_set in rule_sets:
-            assert isinstance(rule_set, RuleSet), rule_set
             assert self.decides_by_qos or not rule_set.looks_at_publish, rule_set.source
-        self.rule_sets = rule_sets
+        self.waits = len(rule_sets) < len(members)
+        assert self.decides_by_qos or not self.waits, members
+        self.members, self.rule_sets = members, rule_sets
         self.by_listener = tuple(
-            [rule_sets if one is None else tuple([rule_sets[number] for number in one[0]]) for one in self.listeners])
+            [members if one is None else tuple([members[number] for number in one[0]]) for one in self.listeners])
         if self.changed is not None:
             self.changed()
 
     def may_publish(self, principal not None, bytes topic_name not None, int qos, bint retain) -> bool:
         """Return whether a client may publish to a topic name."""
-        cdef bint allowed = self.decided(principal, PUBLISH, topic_name, 1 << qos, 0x10 if retain else 0x08) > 0
+        cdef bint allowed = self.decided(principal, PUBLISH, topic_name, qos, retain) > 0
+        if self.shadow is not None:
+            self.shadow.published(principal, topic_name, qos, bool(retain), bool(allowed))
+        return allowed
+
+    def may_leave_will(self, principal not None, bytes topic_name not None, int qos, bint retain) -> bool:
+        """Return whether a will may be published, about which others than rule sets were asked at its CONNECT."""
+        cdef bint allowed = self.decided(principal, PUBLISH, topic_name, qos, AS_GRANTED - retain) > 0
         if self.shadow is not None:
             self.shadow.published(principal, topic_name, qos, bool(retain), bool(allowed))
         return allowed
 
     def may_read(self, principal not None, bytes topic_name not None) -> bool:
         """Return whether a client may be sent what is published to a topic name, whatever QoS it has asked for."""
-        cdef bint allowed = self.decided(principal, READ, topic_name, ANY_QOS, 0) > 0
+        cdef bint allowed = self.decided(principal, READ, topic_name, ANY, ANY) > 0
         if self.shadow is not None:
             self.shadow.read(principal, topic_name, bool(allowed))
         return allowed
@@ -101,12 +118,12 @@ cdef class RuleChain:
         return allowed
 
     cdef tuple asked(self, object principal):
-        """Return the rule sets that are asked about a client: by which listener it came says which."""
+        """Return the members that are asked about a client: by which listener it came says which."""
         cdef Py_ssize_t listener
         if not self.by_listener:
-            return self.rule_sets
+            return self.members
         listener = principal.listener
-        return <tuple>self.by_listener[listener] if 0 <= listener < len(self.by_listener) else self.rule_sets
+        return <tuple>self.by_listener[listener] if 0 <= listener < len(self.by_listener) else self.members
 
     cdef bint strict(self, object principal) except -1:
         """Return whether a client is granted a topic filter as a whole or not at all."""
@@ -117,32 +134,88 @@ cdef class RuleChain:
                 return self.listeners[listener][1]
         return self.is_strict
 
-    cdef int decided(self, object principal, int action, bytes topic_name, int qos_bits, int retain_bits) except -2:
-        """Return 1 or 0 as a rule decides about a topic name, -1: none does."""
+    cdef int decided(self, object principal, int action, bytes topic_name, int qos, int retain) except -2:
+        """Return 1 or 0 as a member decides about a topic name, -1: none does.
+
+        Args:
+            qos, retain: of a PUBLISH; ANY. With AS_GRANTED, or 1 below that for RETAIN 1, others than rule sets are
+                not asked, and allow it.
+        """
         cdef Asker asker
         cdef const Entry* entry
         cdef RuleSet rule_set
         cdef RuleSet own = self.rules_of(principal)
         cdef tuple asked = self.asked(principal)
+        cdef uint8_t qos_bits = ANY_QOS if qos == ANY else <uint8_t>(1 << qos)
+        cdef uint8_t retain_bits = 0 if retain == ANY else 0x08 if retain == 0 or retain == AS_GRANTED else 0x10
+        cdef int answer
         ask_for(principal, &asker)
         if own is not None:
             entry = own.find(
                 principal, &asker, action, <const uint8_t*>PyBytes_AS_STRING(topic_name), PyBytes_GET_SIZE(topic_name),
-                <uint8_t>qos_bits, <uint8_t>retain_bits)
+                qos_bits, retain_bits)
             if entry != NULL:
                 return entry.flags & ALLOWS != 0
         elif self.is_open and not asked:
             return 1
-        for rule_set in asked:
+        for member in asked:
+            if not isinstance(member, RuleSet):
+                if retain <= AS_GRANTED:
+                    return 1
+                if action == PUBLISH:
+                    answer = member.known(principal, "publish", topic_name, qos, retain == 1)
+                else:
+                    answer = 1 if member.may_read(principal, topic_name) else IGNORED
+                if answer != IGNORED:
+                    return answer == 1
+                continue
+            rule_set = <RuleSet>member
             entry = rule_set.find(
                 principal, &asker, action, <const uint8_t*>PyBytes_AS_STRING(topic_name), PyBytes_GET_SIZE(topic_name),
-                <uint8_t>qos_bits, <uint8_t>retain_bits)
+                qos_bits, retain_bits)
             if entry != NULL:
                 return entry.flags & ALLOWS != 0
         return -1
 
+    def missing(self, principal not None, str action not None, bytes name not None, int qos,
+                bint retain) -> tuple[object, bool] | None:
+        """Return the member that has to be asked before a wish can be decided on; None: all that counts is known.
+
+        With it comes whether it has been asked just now, and does not answer.
+
+        Args:
+            action: publish, read or subscribe.
+            name: a topic name; of subscribe, a topic filter without $share and $replay.
+        """
+        cdef Asker asker
+        cdef RuleSet own
+        cdef list found = []
+        cdef int answer
+        cdef int qos_bits = 1 << qos, retain_bits = 0x10 if retain else 0x08
+        if not self.waits or action == "read":
+            return None
+        own = self.rules_of(principal)
+        ask_for(principal, &asker)
+        for member in self.asked(principal) if own is None else (own, *self.asked(principal)):
+            if isinstance(member, RuleSet):
+                if action == "subscribe":
+                    (<RuleSet>member).gather(principal, &asker, READ, name, <uint8_t>qos_bits, found)
+                elif (<RuleSet>member).find(
+                        principal, &asker, PUBLISH, <const uint8_t*>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name),
+                        <uint8_t>qos_bits, <uint8_t>retain_bits) != NULL:
+                    return None
+                continue
+            if action == "subscribe" and not leaves_open(name, found):
+                return None
+            answer = member.known(principal, action, name, qos, retain)
+            if answer == 0 or answer == 1:
+                return None
+            if answer != IGNORED:
+                return member, answer != UNKNOWN
+        return None
+
     cdef bint is_free(self, object principal) except -1:
-        """Return whether a client may do everything, because no rule set is asked about it."""
+        """Return whether a client may do everything, because no member is asked about it."""
         return self.is_open and principal.rules is None and not self.asked(principal)
 
     cdef RuleSet rules_of(self, object principal):
@@ -160,22 +233,33 @@ cdef class RuleChain:
             rules = rules[1]
         return <RuleSet?>rules.rule_set
 
-    cdef list gathered(self, object principal, const Asker* asker, int action, bytes topic_filter, int qos_bits):
-        """Return the rules about a client and an action, in their order; see RuleSet.gather()."""
-        cdef RuleSet rule_set
+    cdef list gathered(self, object principal, const Asker* asker, int action, bytes topic_filter, int qos_bits,
+                       int qos):
+        """Return the rules about a client and an action, in their order; see RuleSet.gather().
+
+        An answer of others is a rule about all of the topic filter. SHARE and REPLAY they leave to who decides on READ.
+        """
         cdef list found = []
+        cdef int answer
         cdef RuleSet own = self.rules_of(principal)
         if own is not None:
             own.gather(principal, asker, action, topic_filter, <uint8_t>qos_bits, found)
-        for rule_set in self.asked(principal):
-            rule_set.gather(principal, asker, action, topic_filter, <uint8_t>qos_bits, found)
+        for member in self.asked(principal):
+            if isinstance(member, RuleSet):
+                (<RuleSet>member).gather(principal, asker, action, topic_filter, <uint8_t>qos_bits, found)
+                continue
+            answer = 1 if qos == ANY else member.known(principal, "subscribe", topic_filter, qos, False)
+            if answer != IGNORED:
+                found.append((None, answer == 1, False, member, answer))
         return found
 
     cdef int left(self, object principal, int action, bytes topic_filter, int qos, list deciding) except -1:
         """Return what the rules leave of a topic filter; add the rules that decide about parts of it to a list.
 
         What a client is sent is judged whatever QoS it has asked for. So a topic that it may have with some QoS only
-        comes where a topic filter is left as a whole for that QoS, and counts as refused where it is not.
+        comes where a topic filter is left as a whole for that QoS, and counts as refused where it is not. What others
+        than rule sets allow, they allow of the topic filter as a whole, and cannot be asked about its topics: so that is
+        not left in part.
         """
         cdef Asker asker
         cdef list found
@@ -184,11 +268,13 @@ cdef class RuleChain:
         if self.is_free(principal):
             return ALL
         ask_for(principal, &asker)
-        found = self.gathered(principal, &asker, action, topic_filter, 1 << qos)
+        found = self.gathered(principal, &asker, action, topic_filter, 1 << qos, qos)
         answer = left_by(topic_filter, found, &allowing, &refusing)
         if answer != ALL and self.looks_at_subscribe(principal):
-            found = self.gathered(principal, &asker, action, topic_filter, ANY_QOS)
+            found = self.gathered(principal, &asker, action, topic_filter, ANY_QOS, qos)
             answer = left_by(topic_filter, found, &allowing, &refusing)
+        if answer == SOMETHING and self.waits and is_granted_as_a_whole(topic_filter, found):
+            answer = NOTHING
         if deciding is not None:
             if answer != NOTHING and allowing >= 0:
                 deciding.append(found[allowing])
@@ -198,12 +284,11 @@ cdef class RuleChain:
 
     cdef bint looks_at_subscribe(self, object principal) except -1:
         """Return whether a rule asks for the QoS of a SUBSCRIBE."""
-        cdef RuleSet rule_set
         cdef RuleSet own = self.rules_of(principal)
         if own is not None and own.looks_at_subscribe:
             return True
-        for rule_set in self.asked(principal):
-            if rule_set.looks_at_subscribe:
+        for member in self.asked(principal):
+            if isinstance(member, RuleSet) and (<RuleSet>member).looks_at_subscribe:
                 return True
         return False
 
@@ -213,8 +298,8 @@ cdef class RuleChain:
         cdef Py_ssize_t allowing, refusing
         cdef list found
         ask_for(principal, &asker)
-        found = self.gathered(principal, &asker, action, topic_filter, ANY_QOS)
-        if found == self.gathered(principal, &asker, READ, topic_filter, ANY_QOS):
+        found = self.gathered(principal, &asker, action, topic_filter, ANY_QOS, ANY)
+        if found == self.gathered(principal, &asker, READ, topic_filter, ANY_QOS, ANY):
             return True          # the same rules give both, as those of mosquitto do
         return left_by(topic_filter, found, &allowing, &refusing) == ALL
 
@@ -248,25 +333,34 @@ cdef class RuleChain:
         return Decision(WHOLE if allowed else REFUSED, self.described(rule, principal))
 
     def deciding(self, principal not None, str action not None, bytes topic_name not None, int qos,
-                 bint retain) -> tuple[RuleSet, int] | None:
-        """Return the rule set and the number of the rule that decides about a topic name; None: none does."""
+                 bint retain) -> tuple[object, int] | None:
+        """Return the rule set and the number of the rule that decides about a topic name, or another member and its
+        answer; None: none does.
+        """
         cdef Asker asker
         cdef const Entry* entry
-        cdef RuleSet rule_set
         cdef RuleSet own = self.rules_of(principal)
-        cdef tuple rule_sets = self.asked(principal) if own is None else (own, *self.asked(principal))
+        cdef tuple asked = self.asked(principal) if own is None else (own, *self.asked(principal))
         cdef int qos_bits = 1 << qos, retain_bits = 0x10 if retain else 0x08
-        cdef int what = PUBLISH
+        cdef int what = PUBLISH, answer
         assert action in ("publish", "read"), action
         if action == "read":
             what, qos_bits, retain_bits = READ, ANY_QOS, 0
         ask_for(principal, &asker)
-        for rule_set in rule_sets:
-            entry = rule_set.find(
+        for member in asked:
+            if not isinstance(member, RuleSet):
+                if what == PUBLISH:
+                    answer = member.known(principal, "publish", topic_name, qos, retain)
+                else:
+                    answer = 1 if member.may_read(principal, topic_name) else IGNORED
+                if answer != IGNORED:
+                    return member, answer
+                continue
+            entry = (<RuleSet>member).find(
                 principal, &asker, what, <const uint8_t*>PyBytes_AS_STRING(topic_name), PyBytes_GET_SIZE(topic_name),
                 <uint8_t>qos_bits, <uint8_t>retain_bits)
             if entry != NULL:
-                return rule_set, entry - rule_set.entries
+                return member, entry - (<RuleSet>member).entries
         return None
 
     def about(self, principal not None, int action, bytes topic_filter not None) -> list:
@@ -278,18 +372,16 @@ cdef class RuleChain:
         """
         cdef Asker asker
         ask_for(principal, &asker)
-        return self.gathered(principal, &asker, action, topic_filter, ANY_QOS)
+        return self.gathered(principal, &asker, action, topic_filter, ANY_QOS, ANY)
 
     def described(self, rule, principal) -> str:
         """Return a rule about a client in words, (rule set, number) or what gathered() gave; None: none fits."""
-        cdef RuleSet own
         if rule is None:
-            own = self.rules_of(principal)
-            asked = self.asked(principal)
-            named = [str(rule_set.source) for rule_set in (asked if own is None else (own, *asked))]
+            named = [] if self.rules_of(principal) is None else ["the client's own"]
+            named += [str(one.source if isinstance(one, RuleSet) else one) for one in self.asked(principal)]
             return "no rule of " + ", ".join(named) if named else "there are no rules"
-        *_, rule_set, number = rule
-        return rule_set.described(number)
+        *_, member, number = rule
+        return member.described(number)
 
     cdef object granted(self, object principal, int answer):
         if answer == ALL:
@@ -314,3 +406,19 @@ cdef int left_by(bytes topic_filter, list found, Py_ssize_t* allowing, Py_ssize_
         # Something of it was refused before: topic by topic, what this rule says is never heard.
         del found[number]
     return left_of(topic_filter, found, allowing, refusing)
+
+
+cdef bint leaves_open(bytes topic_filter, list found) except -1:
+    """Return whether rules leave something of a topic filter undecided."""
+    cdef Py_ssize_t allowing = -1, refusing = -1
+    cdef list refused = [(rule[0], False, *rule[2:]) for rule in found]
+    return left_by(topic_filter, refused + [(None, True, False)], &allowing, &refusing) != NOTHING
+
+
+cdef bint is_granted_as_a_whole(bytes topic_filter, list found) except -1:
+    """Return whether another member than a rule set allows what rules before it have left open of a topic filter."""
+    cdef Py_ssize_t number
+    for number in range(len(found)):
+        if not isinstance((<tuple>found[number])[3], RuleSet):
+            return (<tuple>found[number])[1] and leaves_open(topic_filter, found[:number])
+    return False

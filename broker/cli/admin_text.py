@@ -90,9 +90,10 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "authorizers": (
         Column("authorizer", lambda row: row["authorizer"]),
         Column("type", lambda row: row["type"], False),
-        Column("file", lambda row: row["file"], False),
-        Column("rules", lambda row: count(row["rules"])),
-        Column("users", lambda row: count(row["users"])),
+        Column("file", lambda row: row.get("file") or row["url"], False),
+        Column("rules", lambda row: count(row["rules"]) if "rules" in row else "-"),
+        Column("users", lambda row: count(row["users"]) if "users" in row else "-"),
+        Column("trouble", lambda row: row.get("trouble") or "-", False, True),
     ),
     "clients": (
         Column("client", lambda row: who(row), False, True),

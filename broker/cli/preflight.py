@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from broker.cli.common import WEBSOCKET_PATH
+from broker.config.authorizer import HttpRightsTable
+from broker.config.http_table import shown_url
 from broker.config.listener import Listener
 from broker.config.listener_check import anonymous_allowed, proves_clients
 from broker.config.loader import Address, Config
@@ -97,8 +99,12 @@ def _protection(config: Config, places: Sequence[tuple[Address, Listener]]) -> l
         lines.append("and what goes over a network is encrypted.")
     if only_here:
         lines[-1] += " Other machines cannot connect."
-    if config.authorizer:
-        lines.append(f"What clients may do stands in {', '.join(table.file for table in config.authorizer)}.")
+    files = [table.file for table in config.authorizer if not isinstance(table, HttpRightsTable)]
+    urls = [shown_url(table.urls[0]) for table in config.authorizer if isinstance(table, HttpRightsTable)]
+    if files:
+        lines.append(f"What clients may do stands in {', '.join(files)}.")
+    if urls:
+        lines.append(f"What clients may do says {', '.join(urls)}.")
     return lines
 
 

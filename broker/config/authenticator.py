@@ -6,6 +6,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from broker.config.http_table import AuthorizationFile, CacheS, Cafile, ConnectionsMax, Contract, StaleS, TimeoutS, Urls
+
 SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 PUBLIC_ALGORITHMS: Final = (
     "RS256",
@@ -143,53 +145,14 @@ class JwtTable(AuthenticatorTable, frozen=True, kw_only=True, tag="jwt"):
 class HttpTable(AuthenticatorTable, frozen=True, kw_only=True, tag="http"):
     """One authenticator that asks servers over HTTP."""
 
-    urls: Annotated[
-        tuple[str, ...],
-        Meta(
-            min_length=1,
-            description="Of servers that know the same clients: the first is asked; if it does not answer, the next.",
-            examples=[["https://auth.example.org/login"]],
-        ),
-    ]
-    contract: Annotated[
-        Literal["shoal", "emqx", "vernemq", "mosquitto-go-auth", "rabbitmq"],
-        Meta(description="What is asked and answered: ours, or that of another broker or plugin."),
-    ] = "shoal"
-    timeout_s: Annotated[float, Meta(ge=0.1, le=60, description="Time that one server has for its answer.")] = 3.0
-    connections_max: Annotated[
-        int, Meta(ge=1, le=256, description="Connections to one server at once, in each worker.")
-    ] = 8
-    cache_s: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=86_400,
-            description="Time for which an answer counts that does not say it itself, by Cache-Control: max-age.",
-        ),
-    ] = 0.0
-    stale_s: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=604_800,
-            description="Time after that for which it counts if no server answers, unless it says it itself, by "
-            "stale-if-error.",
-        ),
-    ] = 0.0
-    authorization_file: Annotated[
-        Annotated[str, Meta(min_length=1)] | None,
-        Meta(
-            description="File with what is sent as Authorization, one line such as Bearer TOKEN.",
-            examples=["auth.token"],
-        ),
-    ] = None
-    cafile: Annotated[
-        Annotated[str, Meta(min_length=1)] | None,
-        Meta(
-            description="Certificates that sign those of the servers, PEM; unset: those of the system.",
-            examples=["auth-ca.crt"],
-        ),
-    ] = None
+    urls: Urls
+    contract: Contract = "shoal"
+    timeout_s: TimeoutS = 3.0
+    connections_max: ConnectionsMax = 8
+    cache_s: CacheS = 0.0
+    stale_s: StaleS = 0.0
+    authorization_file: AuthorizationFile = None
+    cafile: Cafile = None
 
 
 class DynamicSecurityTable(AuthenticatorTable, frozen=True, kw_only=True, tag="dynamic_security"):

@@ -83,9 +83,7 @@ def authenticator_problems(
             for name, found, expected in _jwt_problems(table):
                 yield problem(f"authenticator {number}.{name}", found, expected)
         elif isinstance(table, HttpTable):
-            for url in table.urls:
-                if not is_url(url):
-                    yield problem(f"authenticator {number}.urls", _shown_url(url), URL)
+            yield from url_problems(f"authenticator {number}.urls", table.urls, problem)
 
 
 URL: Final = "http:// or https://, a host, and no user name or password"
@@ -108,6 +106,13 @@ def is_url(text: str) -> bool:
         and text.isprintable()
         and " " not in text
     )
+
+
+def url_problems(key: str, urls: Iterable[str], problem: Callable[[str, Any, str], Problem]) -> Iterator[Problem]:
+    """Yield what is wrong with URLs of servers."""
+    for url in urls:
+        if not is_url(url):
+            yield problem(key, _shown_url(url), URL)
 
 
 def _shown_url(text: str) -> str:

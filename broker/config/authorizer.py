@@ -6,6 +6,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from broker.config.http_table import AuthorizationFile, CacheS, Cafile, ConnectionsMax, Contract, StaleS, TimeoutS, Urls
+
 Subscribe = Annotated[
     Literal["narrow", "strict"],
     Meta(
@@ -61,10 +63,25 @@ class RulesFileTable(AuthorizerTable, frozen=True, kw_only=True, tag="rules_file
     shadow: Shadow = None
 
 
-Authorizer = AclFileTable | RulesFileTable
+class HttpRightsTable(AuthorizerTable, frozen=True, kw_only=True, tag="http"):
+    """One authorizer that asks servers over HTTP."""
+
+    urls: Urls
+    contract: Contract = "shoal"
+    timeout_s: TimeoutS = 3.0
+    connections_max: ConnectionsMax = 8
+    cache_s: CacheS = 60.0
+    stale_s: StaleS = 0.0
+    authorization_file: AuthorizationFile = None
+    cafile: Cafile = None
+    subscribe: Subscribe = "narrow"
+
+
+Authorizer = AclFileTable | RulesFileTable | HttpRightsTable
 """One [[authorizer]] table; `type` tells which."""
 
-AUTHORIZER_TYPES: Final[dict[str, type[AclFileTable] | type[RulesFileTable]]] = {
+AUTHORIZER_TYPES: Final[dict[str, type[Authorizer]]] = {
     "acl_file": AclFileTable,
     "rules_file": RulesFileTable,
+    "http": HttpRightsTable,
 }

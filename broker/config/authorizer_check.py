@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer
+from broker.config.authenticator_check import url_problems
+from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer, HttpRightsTable
 from broker.config.setting import Problem, Setting, settings_of, shown, tables_of, values_of
 
 AUTHORIZER_SETTINGS: Final[dict[str, dict[str, Setting]]] = {
@@ -34,7 +35,12 @@ def authorizers_read(tables: object, where: str, problems: list[Problem]) -> tup
             continue
         known = AUTHORIZER_SETTINGS[kind]
         values = values_of(
-            {name: value for name, value in table.items() if name != "type"},
+            {
+                # One of a list may stand without its brackets.
+                name: [value] if isinstance(value, str) and name == "urls" else value
+                for name, value in table.items()
+                if name != "type"
+            },
             known,
             {name: setting.expected for name, setting in known.items() if setting.default is msgspec.NODEFAULT},
             where,
@@ -59,6 +65,8 @@ def authorizer_problems(tables: Iterable[Authorizer], problem: Callable[[str, An
             if table.name in names:
                 yield problem(f"authorizer {number}.name", table.name, "each name once")
             names.add(table.name)
+        if isinstance(table, HttpRightsTable):
+            yield from url_problems(f"authorizer {number}.urls", table.urls, problem)
 
 
 def _instead(kind: str, _name: str) -> str:

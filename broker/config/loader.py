@@ -351,8 +351,9 @@ def _rendered_authorizers(authorizers: Sequence[Authorizer]) -> Iterator[str]:
     for name, struct in AUTHORIZER_TYPES.items():
         yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
         for setting in AUTHORIZER_SETTINGS[name].values():
+            unit = f" {setting.unit}" if setting.unit else ""
             default = "" if setting.default is msgspec.NODEFAULT else f" Default: {_default(setting)}."
-            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}.{default}"
+            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}.{default}"
     for authorizer in authorizers:
         kind = str(authorizer.__struct_config__.tag)
         yield from ("", "[[authorizer]]", f"type = {_toml(kind)}")

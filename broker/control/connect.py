@@ -24,13 +24,14 @@ from broker.control.connect_terms import (
     keep_alive_in_force_s,
 )
 from broker.control.listener_rules import ListenerRules, proves_itself
-from broker.control.openings import Opening, Openings
+from broker.control.openings import Opening, Openings, dismiss
 from broker.control.rate_limit import Rate
+from broker.control.rights_questions import accepted_with_will, without_refused_will
 from broker.control.session_limit import SessionLimit
 from broker.control.will import PendingWill, mounted_will
 from broker.logs import get
 from broker.reactor.peer_socket import watch_peer
-from broker.wire.packets import Auth, Connack, Connect, Disconnect, decode_connect, encode, encode_fitting, may_carry
+from broker.wire.packets import Auth, Connack, Connect, Disconnect, decode_connect, encode_fitting, may_carry
 from broker.wire.properties import PacketType
 from broker.wire.reasons import ClientError, CloseReason, Reason, reason_to_close
 
@@ -240,7 +241,12 @@ class Handshake:
         if isinstance(outcome, (Accepted, Refused)):
             exchange.under_way = False
             return decide(connection, connect, exchange, outcome)
-        assert self.spawn is not None, "an authenticator waits, but nothing runs under trio here"
+        return self._decide_when(outcome, connection, connect, exchange, decide)
+
+    def _decide_when(
+        self, outcome: Awaitable[Outcome], connection: Connection, connect: Connect, exchange: Exchange, decide: Decide
+    ) -> bool:
+        assert self.spawn is not None, "an authenticator or an ACL waits, but nothing runs under trio here"
         exchange.begin()
         connection.wait_for_answer()
         self.spawn(self._decide_later, connection, connect, exchange, outcome, decide)
@@ -288,7 +294,7 @@ class Handshake:
         session = connection.session
         principal = principal_of(connection.peer, connection.facts, session.client_identifier, outcome)
         connection.principal = principal
-        connection.renew_salt(self._new_salt())
+        connection.renew_salt(self.new_salt())
         self.expiry.begin(connection, outcome.expires_at_s)
         was = session.principal
         if was != principal:
@@ -408,7 +414,8 @@ class Handshake:
         connection.close(close or refused.close or reason_to_close(refused.reason))
         return False
 
-    def _new_salt(self) -> int:
+    def new_salt(self) -> int:
+        """Return 64 bits that no client can guess, for the answers that a connection remembers."""
         self._salt = (self._salt * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
         return self._salt
 
@@ -417,14 +424,15 @@ class Handshake:
         if isinstance(outcome, Refused):
             return self._refuse(connection, outcome)
         rules = self._rules_of(connection)
-        if exchange.has_waited:  # others may have come meanwhile
-            refusal = self._full(connect, rules)
-            if refusal is not None:
-                return self._refuse(connection, *refusal)
+        refusal = self._full(connect, rules) if exchange.has_waited else None  # others may have come meanwhile
+        if refusal is not None:
+            return self._refuse(connection, *refusal)
         check_will(connection, connect, self.config)
         check_client_identifier(connect, self.config.mqtt)
-        identifier = connect.client_identifier or self._assigned_identifier()
+        identifier = connect.client_identifier or exchange.identifier or self._assigned_identifier()
         principal = connection.principal = principal_of(connection.peer, connection.facts, identifier, outcome)
+        if connect.will is not None and self.acl.waits and not exchange.identifier:
+            return self._judge_will(connection, connect, exchange, outcome, principal)
         expiry_s = expiry_interval_in_force_s(connect, self.config.mqtt)
         if not self.router.accepting and (
                 expiry_s or connect.will is not None or identifier in self.router.sessions
@@ -473,6 +481,20 @@ class Handshake:
         self.router.effects.call(partial(self._settled, opening))
         return False
 
+    def _judge_will(
+        self, connection: Connection, connect: Connect, exchange: Exchange, accepted: Accepted, principal: Principal
+    ) -> bool:
+        """Decide on a CONNECT when it is known whether its will may be published. Returns False."""
+        exchange.identifier = principal.client_identifier
+        self.exchanges[id(connection)] = exchange
+        outcome = accepted_with_will(self.acl, principal, connect, accepted)
+        return self._decide_when(outcome, connection, connect, exchange, self._decide_on_will)
+
+    def _decide_on_will(self, connection: Connection, connect: Connect, exchange: Exchange, outcome: Outcome) -> bool:
+        if isinstance(outcome, Accepted):
+            connect = without_refused_will(self.acl, connection.principal, connect)
+        return self._decide(connection, connect, exchange, outcome)
+
     def _is_judged_later(self, opening: Opening, was: Principal | None) -> bool:
         """Judge a session whose client was another principal. Returns whether the CONNACK waits for that."""
         session, principal = opening.session, opening.connection.principal
@@ -507,7 +529,7 @@ class Handshake:
         if not self.openings.holds(opening):
             # Its client has come again while the record was under way [MQTT-3.1.4-3].
             self._welcome(opening)
-            _dismiss(connection)
+            dismiss(connection)
             return
         self.openings.end(connection)
         self._finish(opening)
@@ -537,7 +559,7 @@ class Handshake:
             self.forget(opening.connection)
         elif session.connection is not None:
             older = session.connection
-            _dismiss(older)
+            dismiss(older)
             self._end_now(older)
 
     def _finish(self, opening: Opening) -> None:
@@ -552,7 +574,7 @@ class Handshake:
             min(asked.get("topic_alias_maximum", 0), mqtt.topic_alias_maximum_out),
             keep_alive_s,
             self.acl,
-            self._new_salt(),
+            self.new_salt(),
         )
         self.expiry.begin(connection, opening.expires_at_s)
         if self.router.interest is not None and session.subscription_count:
@@ -571,10 +593,3 @@ class Handshake:
         """Tell a client that it is let in."""
         version, present = opening.connection.version, opening.present
         opening.connection.write_packet(self._connack.encoded(version, present, opening.properties))
-
-
-def _dismiss(connection: Connection) -> None:
-    """End a connection whose client has come again."""
-    if connection.version == 5:
-        connection.write_packet(encode(Disconnect(Reason.SESSION_TAKEN_OVER), 5))
-    connection.close(CloseReason.TAKEN_OVER)

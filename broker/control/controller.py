@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from broker.auth.acl import FailClosed, Grant
 from broker.control.connect import Handshake
 from broker.control.connection_lines import ConnectionLines, client_of
@@ -12,6 +14,7 @@ from broker.control.pending_answers import PendingAnswers
 from broker.control.presence import Presence
 from broker.control.requests import Requests
 from broker.control.retained_backlog import Backlog, HeldBacklogs
+from broker.control.rights_questions import UNAVAILABLE, RightsQuestions
 from broker.control.rights_review import RightsReview
 from broker.control.slow_turns import SlowTurns
 from broker.control.subscribe import Slices, Subscribing, Unsubscribing
@@ -108,6 +111,8 @@ class Controller:
             on_room,
             self.review,
         )
+        # Where answers of the ACL may have to be waited for.
+        self.questions = RightsQuestions(acl, self.handshake, self.fail) if acl.waits else None
         self.lines = ConnectionLines(config)
         self.ends: Counter[str] = Counter()
         self.refused_subscriptions: Counter[str] = Counter()
@@ -147,6 +152,18 @@ class Controller:
             for session in self.router.sessions.values():
                 session.limit(rules.of(self.review.principal_of(session)).session)
 
+    async def run(self, wake: Callable[[], None]) -> None:
+        """Judge what has to be judged anew, and ask about what is not known, until cancelled.
+
+        Args:
+            wake: has the reactor turn.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.review.run, wake)
+            if self.questions is not None:
+                nursery.start_soon(self.review.ask)
+                nursery.start_soon(self.questions.run, self.handshake.new_salt)
+
     def replay_from(self, replays: ReplaySeam) -> None:
         """From now on clients may subscribe to what is stored."""
         self.replays = replays
@@ -169,6 +186,8 @@ class Controller:
                 return self._disconnect(connection, decode_disconnect(body, connection.version, user_properties=False))
             if first == PacketType.AUTH << 4:
                 return self.handshake.on_auth(connection, decode_auth(body, connection.version, user_properties=False))
+            if first >> 4 == 0 and self.questions is not None:  # no packet: may it publish?
+                return self.questions.on_publish(connection, first, body)
             raise AssertionError(decode(first, body, connection.version))  # it has another first byte, or raises
         except ClientError as error:
             self.fail(connection, error)
@@ -179,14 +198,16 @@ class Controller:
         if slices.go_on(False):
             return slices.finish()
         connection.slices = slices
-        connection.go_on_later()
+        if not slices.waits:
+            connection.go_on_later()
         return False
 
     def _go_on(self, connection: Connection, slices: Slices, busy: bool) -> None:
         """Do the next slice of a control packet, and answer it after the last."""
         try:
             if not slices.go_on(busy):
-                connection.go_on_later()
+                if not slices.waits:
+                    connection.go_on_later()
                 return
             connection.slices = None
             if slices.finish():
@@ -215,6 +236,8 @@ class Controller:
         if reason is not None:
             return reason, 0, ""
         asked = subscription.topic_filter
+        if self.questions is not None and self.questions.is_unavailable(connection, asked, subscription.qos):
+            return Reason.IMPLEMENTATION_SPECIFIC_ERROR, 0, UNAVAILABLE
         grant = self.acl.may_subscribe(connection.principal, asked, subscription.qos)
         if grant == Grant.REFUSED:
             return Reason.NOT_AUTHORIZED, 0, self._explained(connection, asked, subscription.qos)
@@ -309,6 +332,8 @@ class Controller:
             raise ReplayError(
                 Reason.QUOTA_EXCEEDED, f"a client may have {self._subscriptions_max(session)} subscriptions"
             )
+        if self.questions is not None and self.questions.is_unavailable(connection, topic_filter, subscription.qos):
+            raise ReplayError(Reason.IMPLEMENTATION_SPECIFIC_ERROR, UNAVAILABLE)
         grant = (
             Grant.REFUSED
             if is_state_filter(asked.inner_filter)
@@ -519,6 +544,8 @@ class Controller:
         if session is None and reason not in BY_CLIENT:
             self.refused[reason] += 1
         self.handshake.forget(connection)
+        if self.questions is not None:
+            self.questions.forget(connection)
         if session is not None:
             self.handshake.give_place(connection)
             if session.replays and self.replays is not None:

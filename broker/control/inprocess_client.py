@@ -137,6 +137,9 @@ class InProcessClient:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
         host = self._host
+        if self.principal is not None and host.acl.waits:
+            await host.acl.fetch(self.principal, "publish", topic, qos, retain)
+            self._check_open()
         if self.principal is not None and not host.acl.may_publish(self.principal, topic, qos, retain):
             host.router.ledger.count_dropped("not_authorized")
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -203,6 +206,9 @@ class InProcessClient:
         await trio.lowlevel.checkpoint()
         self._check_open()
         host = self._host
+        if self.principal is not None and host.acl.waits:
+            await host.acl.fetch(self.principal, "subscribe", encoded, qos, False)
+            self._check_open()
         grant = Grant.WHOLE if self.principal is None else host.acl.may_subscribe(self.principal, encoded, qos)
         if grant == Grant.REFUSED or (is_state_filter(inner_filter or encoded) and not self.is_own):
             raise RefusedError(f"subscribe to {topic_filter!r}", Reason.NOT_AUTHORIZED)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from broker.wire.packets import Disconnect, encode
+from broker.wire.reasons import CloseReason, Reason
+
 if TYPE_CHECKING:
     from broker.reactor.connection import Connection
     from broker.wire.packets import Connect
@@ -70,3 +73,10 @@ class Openings:
         if opening is not None:
             del self._by_identifier[opening.session.client_identifier]
         return opening
+
+
+def dismiss(connection: Connection) -> None:
+    """End a connection whose client has come again."""
+    if connection.version == 5:
+        connection.write_packet(encode(Disconnect(Reason.SESSION_TAKEN_OVER), 5))
+    connection.close(CloseReason.TAKEN_OVER)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
-from broker.auth.acl import Grant
+from broker.auth.acl import Fetched, Grant
 from broker.control.principals import restored
 from broker.logs import get
 from broker.reactor import introspection
@@ -29,6 +29,7 @@ log = get("acl")
 SLICE: Final = 128  # subscriptions that are judged between two turns: some 0.5 ms
 AT_ONCE: Final = 256  # ... of a client that comes back
 QOS_BITS: Final = 0x03
+ASK_AGAIN_S: Final = (1.0, 60.0)  # after which those are asked again who have not answered: at first and at most
 
 
 class Owner(Protocol):
@@ -52,6 +53,10 @@ class Judged:
         self.done = done
 
 
+def _replays_of(receiver: Receiver) -> dict[bytes, Any]:
+    return getattr(receiver, "replays", None) or {}
+
+
 class RightsReview:
     """Judges subscriptions again when rights are others: all of them, or those of one client.
 
@@ -73,6 +78,8 @@ class RightsReview:
         self._current: Judged | None = None  # of these
         self._asked = trio.Event()
         self._done: list[trio.Event] = []
+        self._unknown: dict[Receiver, None] = {}  # whose subscriptions others have to be asked about
+        self._unknown_found = trio.Event()
 
     def begin(self) -> None:
         """Judge all subscriptions again; from the beginning, if that is under way. From trio's thread."""
@@ -167,24 +174,94 @@ class RightsReview:
             some, judged.end = introspection.subscriptions_below(router.tree, receiver, judged.end, min(limit, 32))
             limit -= len(some)
             for topic_filter, options, identifier in some:
-                grant = self._grant(principal, topic_filter, options)
-                if grant == Grant.REFUSED:
-                    self._end(receiver, principal, topic_filter, options)
-                elif bool(options & NARROWED_OPTION) != (grant == Grant.NARROWED):
-                    router.subscribe(receiver, topic_filter, options ^ NARROWED_OPTION, identifier, asks_retained=False)
+                if not self._is_left(receiver, principal, topic_filter, options, judged.another):
+                    self._judge_one(receiver, principal, topic_filter, options, identifier)
         while judged.replays:
             if limit <= 0:
                 return -1
             limit -= 1
-            self._judge_replay(receiver, principal, judged.replays.pop())
+            self._judge_replay(receiver, principal, judged.replays.pop(), judged.another)
         return max(limit - 1, 0)
 
-    def _grant(self, principal: Principal, topic_filter: bytes, options: int) -> Grant:
-        return self._acl.may_subscribe(principal, topic_filter, options & QOS_BITS)
+    def _is_left(
+        self, receiver: Receiver, principal: Principal, topic_filter: bytes, options: int, another: bool
+    ) -> bool:
+        """Return whether a subscription stays as it is for now: it was granted to this user, and who decides is asked.
 
-    def _judge_replay(self, session: Session, principal: Principal, topic_filter: bytes) -> None:
-        replay = (session.replays or {}).get(topic_filter)
-        if replay is None:
+        What somebody else was granted does not count: it is refused, as long as nothing else is known.
+        """
+        if another or not self._acl.waits:
+            return False
+        fetched = self._acl.fetched(principal, "subscribe", topic_filter, options & QOS_BITS, False)
+        if fetched is Fetched.KNOWN:
+            return False
+        self._unknown[receiver] = None
+        self._unknown_found.set()
+        return True
+
+    def _judge_one(
+        self, receiver: Receiver, principal: Principal, topic_filter: bytes, options: int, identifier: int
+    ) -> None:
+        grant = self._acl.may_subscribe(principal, topic_filter, options & QOS_BITS)
+        if grant == Grant.REFUSED:
+            self._end(receiver, principal, topic_filter, options)
+        elif bool(options & NARROWED_OPTION) != (grant == Grant.NARROWED):
+            self._router.subscribe(receiver, topic_filter, options ^ NARROWED_OPTION, identifier, asks_retained=False)
+
+    async def ask(self) -> None:
+        """Have answers fetched about subscriptions that are under review and are not known. Runs until cancelled."""
+        pause_s = ASK_AGAIN_S[0]
+        while True:
+            await self._unknown_found.wait()
+            self._unknown_found = trio.Event()
+            asked, self._unknown = self._unknown, {}
+            unavailable: dict[Receiver, None] = {}
+            while asked:
+                receiver = next(iter(asked))
+                del asked[receiver]
+                if not await self._ask_about(receiver):
+                    unavailable[receiver] = None
+            if unavailable:
+                # Nobody who decides has answered: what was granted stays, and is asked about until somebody does.
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, ASK_AGAIN_S[1])
+                self._unknown.update(unavailable)
+                self._unknown_found.set()
+            else:
+                pause_s = ASK_AGAIN_S[0]
+
+    async def _ask_about(self, receiver: Receiver) -> bool:
+        """Ask about what a receiver has subscribed to. Returns whether all of it is known now."""
+        all_known, end = True, receiver.entry_count
+        while end:
+            some, end = introspection.subscriptions_below(self._router.tree, receiver, end, 32)
+            for topic_filter, options, _ in some:
+                all_known &= await self._ask_about_one(receiver, topic_filter, options)
+            end = min(end, receiver.entry_count)  # some may have ended meanwhile
+        for topic_filter, replay in list(_replays_of(receiver).items()):
+            all_known &= await self._ask_about_one(receiver, topic_filter, replay.options)
+        return all_known
+
+    async def _ask_about_one(self, receiver: Receiver, topic_filter: bytes, options: int) -> bool:
+        principal = self.principal_of(receiver)
+        if principal is None or receiver.gone:
+            return True
+        fetched = await self._acl.fetch(principal, "subscribe", topic_filter, options & QOS_BITS, False)
+        if receiver.gone or self.principal_of(receiver) != principal:
+            return True  # who comes as somebody else is judged then
+        if fetched is not Fetched.KNOWN:
+            return False
+        if topic_filter in _replays_of(receiver):
+            self._judge_replay(receiver, principal, topic_filter, False)
+        else:
+            now = introspection.subscription_to(self._router.tree, receiver, topic_filter)
+            if now is not None:
+                self._judge_one(receiver, principal, topic_filter, *now)
+        return True
+
+    def _judge_replay(self, session: Session, principal: Principal, topic_filter: bytes, another: bool) -> None:
+        replay = _replays_of(session).get(topic_filter)
+        if replay is None or self._is_left(session, principal, topic_filter, replay.options, another):
             return
         grant = self._acl.may_subscribe(principal, topic_filter, replay.options & QOS_BITS)
         if grant == Grant.REFUSED:

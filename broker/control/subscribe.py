@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.auth.acl import FailClosed
     from broker.config.loader import Mqtt
     from broker.control.pending_answers import PendingAnswers
+    from broker.control.rights_questions import RightsQuestions
     from broker.reactor.connection import Connection
     from broker.reactor.replay_seam import ReplaySeam
     from router.retained.link_waits import Ids
@@ -46,6 +47,7 @@ class Subscriptions(Protocol):
     refused_subscriptions: Counter[str]
     awaiting_links: Counter[Connection]
     held: HeldBacklogs
+    questions: RightsQuestions | None
 
     def judge(self, connection: Connection, subscription: Subscription) -> tuple[Reason | None, int, str]:
         """Return why a subscription is refused, in a code and for its client in words, or None; and NARROWED or 0.
@@ -69,7 +71,13 @@ class Subscriptions(Protocol):
 
 
 class Slices(Protocol):
-    """A control packet that takes several turns."""
+    """A control packet that takes several turns.
+
+    Attributes:
+        waits: for an answer; it goes on by itself when that is there.
+    """
+
+    waits: bool
 
     def go_on(self, busy: bool) -> bool:
         """Do a slice of it, a short one if busy. Returns whether that was the last."""
@@ -101,8 +109,23 @@ def _filters_of(packet_type: PacketType, body: bytes, position: int, version: in
 class Subscribing:
     """A SUBSCRIBE. Nothing of it is done before all of it is known to be well-formed."""
 
-    __slots__ = ("_asked", "_backlog", "_codes", "_connection", "_controller", "_explanations", "_filters", "_held",
-                 "_identifier", "_in_use", "_packet_identifier", "_replays", "_session")  # fmt: skip
+    __slots__ = (
+        "_asked",
+        "_backlog",
+        "_codes",
+        "_connection",
+        "_controller",
+        "_explanations",
+        "_filters",
+        "_held",
+        "_identifier",
+        "_in_use",
+        "_next",
+        "_packet_identifier",
+        "_replays",
+        "_session",
+        "waits",
+    )  # fmt: skip
 
     def __init__(self, controller: Subscriptions, connection: Connection, body: bytes) -> None:
         self._controller, self._connection = controller, connection
@@ -125,9 +148,16 @@ class Subscribing:
         self._held: list[tuple[bytes, bool]] = []
         self._replays: list[ReplaySubscription] = []
         self._in_use = self._session.has_incoming(self._packet_identifier)
+        self._next: Subscription | None = None  # of which the answer is waited for
+        self.waits = False
 
     def go_on(self, busy: bool) -> bool:
         """Subscribe to the next ones. Returns whether these were the last."""
+        if self.waits:
+            return False  # it was what else the connection has to do that had its turn
+        if self._next is not None:
+            self._codes.append(self._one(self._next))
+            self._next = None
         filters, version, mount_point = self._filters, self._connection.version, self._connection.mount_point
         left = SLICE_FILTERS_BUSY if busy else SLICE_FILTERS
         levels_left, bytes_left, waiting_max = SLICE_LEVELS, SLICE_BYTES, self._backlog.pending + SLICE_RETAINED
@@ -140,8 +170,25 @@ class Subscribing:
             left -= 1
             levels_left -= topic_filter.count(b"/")
             bytes_left -= len(topic_filter)
-            self._codes.append(self._one(decode_options(topic_filter, options, version)))
+            subscription = decode_options(topic_filter, options, version)
+            if self._asks(subscription):
+                return False
+            self._codes.append(self._one(subscription))
         return True
+
+    def _asks(self, subscription: Subscription) -> bool:
+        """Return whether it has to be found out first what the client may read."""
+        questions, topic_filter = self._controller.questions, subscription.topic_filter
+        if questions is None or check_topic_filter(topic_filter) is not None:
+            return False
+        self.waits = questions.asks(self._connection, topic_filter, subscription.qos, self._answered)
+        if self.waits:
+            self._next = subscription
+        return self.waits
+
+    def _answered(self) -> None:
+        self.waits = False
+        self._connection.go_on_later()
 
     def _one(self, subscription: Subscription) -> int:
         """Subscribe to one topic filter, or refuse it. Returns the reason code of the SUBACK."""
@@ -287,6 +334,8 @@ class Subscribing:
 
 class Unsubscribing:
     """An UNSUBSCRIBE."""
+
+    waits = False
 
     __slots__ = ("_codes", "_connection", "_controller", "_filters", "_in_use", "_packet_identifier", "_session")
 

@@ -10,7 +10,7 @@ from broker.wire.properties import encode_message_block
 from router.core.message import message as make_message
 
 if TYPE_CHECKING:
-    from broker.auth.acl import Acl
+    from broker.auth.acl import WillAcl
     from broker.reactor.mount_point import MountPoint
     from broker.wire.packets import Will
     from router.core.message import Message
@@ -53,7 +53,7 @@ class PendingWill:
 
     def __init__(
         self,
-        acl: Acl,
+        acl: WillAcl,
         principal: Principal,
         topic: bytes,
         payload: bytes,
@@ -76,7 +76,7 @@ class PendingWill:
         self.expiry_interval_s = expiry_interval_s
 
     @classmethod
-    def of(cls, will: Will, acl: Acl, principal: Principal) -> PendingWill:
+    def of(cls, will: Will, acl: WillAcl, principal: Principal) -> PendingWill:
         """Return the will of a CONNECT."""
         properties, expiry_offset = encode_message_block(will.properties) if will.properties else (b"", -1)
         return cls(
@@ -95,7 +95,7 @@ class PendingWill:
     @classmethod
     def recovered(
         cls,
-        acl: Acl,
+        acl: WillAcl,
         client_identifier: bytes,
         topic: bytes,
         payload: bytes,
@@ -135,7 +135,7 @@ class PendingWill:
 
         None if the ACL does not let its client publish there now.
         """
-        if not self.acl.may_publish(self.principal, self.topic, self.qos, self.retain):
+        if not self.acl.may_leave_will(self.principal, self.topic, self.qos, self.retain):
             return None
         expires_ms = 0 if self.expiry_interval_s < 0 else now_ms + self.expiry_interval_s * 1000
         return make_message(

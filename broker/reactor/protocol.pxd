@@ -154,7 +154,7 @@ cdef class Protocol(TopicAliases):
     cdef Py_ssize_t receive(self, uint8_t* data, size_t length) except -1
     cdef int on_publish(self, Session session, Message message, const uint8_t* frame, uint32_t header_length,
                         uint32_t body_length) except -1
-    cdef int find_route(self, Message message) except -1
+    cdef int find_route(self, Message message) except -1      # 1: the ACL has to be asked first, and it is parked
     cdef int explain(self, Message message, uint16_t packet_identifier) except -1
     cdef int acknowledge_explained(self, uint8_t packet_type, uint16_t packet_identifier, uint8_t reason) except -1
     cdef int ask_acl(self, object acl, uint64_t salt) except -1

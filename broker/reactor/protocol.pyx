@@ -20,6 +20,7 @@ from broker.wire.codec cimport (
     write_acknowledgement, write_publish,
 )
 from router.core.varint cimport read_varint, varint_length
+from broker.auth.acl import Fetched
 from broker.wire.packets import Ack, PacketType, encode_fitting
 from broker.wire.reasons import ClientError, CloseReason, Reason
 from router.exchanges cimport (
@@ -50,6 +51,8 @@ cdef enum:
     EXPLANATION_MAX = 300        # characters of why a PUBLISH was refused
     DOLLAR = 0x24
 
+
+cdef object KNOWN = Fetched.KNOWN
 
 PAUSES = ("parked", "unsettled", "pushed_back", "cut", "throttled", "output_full", "input_ended", "unread", "blocked")
 """The names of Pause, from the lowest bit on: in admin, in counters and in the log."""
@@ -138,7 +141,8 @@ cdef class Protocol(TopicAliases):
             if length - offset < packet_length:
                 break
             if packet_type == PUBLISH:
-                self.on_publish(session, message, data + offset, 1 + size, remaining)
+                if self.on_publish(session, message, data + offset, 1 + size, remaining):
+                    break                # it is parsed anew when it is known whether the client may
             elif PUBACK <= packet_type <= PUBCOMP:
                 turn.packets_in[packet_type] += 1
                 self.on_acknowledgement(session, first, data + offset + 1 + size, remaining)
@@ -231,7 +235,8 @@ cdef class Protocol(TopicAliases):
             self.before_route(message)
             route = self.route
         if not self.router.tree.leads(route, message.topic, message.topic_length):
-            self.find_route(message)
+            if self.find_route(message):
+                return 1
             if message.topic[0] == DOLLAR and self.requests is not None and self.is_request(message):
                 return self.begin_request(message, frame[0], identifier)
             route = self.route
@@ -382,9 +387,14 @@ cdef class Protocol(TopicAliases):
         if (remembered[0] | 1) == (verdict | 1):
             self.route_allowed = remembered[0] & 1
             return 0
-        self.route_allowed = self.acl.may_publish(
-            self.principal, PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length), message.qos,
-            bool(message.retain))
+        topic = PyBytes_FromStringAndSize(<const char*>message.topic, message.topic_length)
+        if self.acl.waits and (self.requests is None or self.requests.get(topic) is not False):
+            if self.acl.fetched(self.principal, "publish", topic, message.qos, bool(message.retain)) is not KNOWN:
+                self.route = None        # nothing from here on is parsed until it is known
+                self.keep_parked(kind_of(message), topic)
+                return 1
+            self.acl.relying.add(self)
+        self.route_allowed = self.acl.may_publish(self.principal, topic, message.qos, bool(message.retain))
         remembered[0] = (verdict & ~<uint64_t>1) | (1 if self.route_allowed else 0)
         return 0
 

@@ -180,6 +180,20 @@ IDENTITY: Final = (
         "A server that is asked about clients gave no answer that can be used. The next one is asked.",
     ),
     Event(
+        "http_authorizer_failed",
+        "warning",
+        "http_authorizer",
+        "authorizer, url, what",
+        "A server that is asked about the rights of clients gave no answer that can be used. The next one is asked.",
+    ),
+    Event(
+        "will_refused",
+        "info",
+        "handshake",
+        "client, topic",
+        "A client may not publish its will, as a server has said at its CONNECT. It is let in without it.",
+    ),
+    Event(
         "token_refused",
         "info",
         "tokens",

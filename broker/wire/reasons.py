@@ -154,6 +154,7 @@ class CloseReason(StrEnum):
     MAXIMUM_CONNECT_TIME = "maximum_connect_time"
     MEMORY_LIMIT = "memory_limit"  # the worker is at its limit of memory
     SERVER_BUSY = "server_busy"
+    RIGHTS_UNAVAILABLE = "rights_unavailable"  # who decides on what it may publish was asked, and does not answer
     SERVER_UNAVAILABLE = "server_unavailable"
     HOME_UNAVAILABLE = "home_unavailable"  # the worker that the client lives on is away
     SERVER_SHUTDOWN = "server_shutdown"

@@ -115,6 +115,11 @@ class Reload:
         return self._users.told()
 
     @property
+    def members(self) -> list[Member | Authorizers]:
+        """What has something to do beside its answers: each runs until cancelled."""
+        return [*self.authenticators, *(() if self.authorizers is None else (self.authorizers,))]
+
+    @property
     def shadow(self) -> Shadow | None:
         """What is on trial beside the rules that count; None: nothing is."""
         return None if self.authorizers is None else self.authorizers.shadow

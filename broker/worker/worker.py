@@ -19,6 +19,7 @@ from broker.control.controller import Controller
 from broker.control.inprocess_client import INBOX_MAX, InProcess, InProcessClient
 from broker.control.lost_messages import tell_losses
 from broker.control.presence import ClientInfo, Watch, describe
+from broker.control.rights_questions import reads_whole
 from broker.control.shared_state import SharedState
 from broker.control.will import PendingWill
 from broker.logs import get
@@ -346,9 +347,9 @@ class Worker:
                 self.bans.send_away, self.controller.holders, lambda session: self.controller.send_away(session, False)
             )
             nursery.start_soon(self.reload.run)
-            for authenticator in self.reload.authenticators:
-                nursery.start_soon(authenticator.run)
-            nursery.start_soon(self.controller.review.run, self.reactor.wake)
+            for member in self.reload.members:
+                nursery.start_soon(member.run)
+            nursery.start_soon(self.controller.run, self.reactor.wake)
             if self.place is None and any(entrance.context is not None for entrance in self.entrances):
                 nursery.start_soon(_rotate_ticket_keys)
             started()
@@ -375,6 +376,8 @@ class Worker:
 
     def _judge_rights(self) -> None:
         """Judge what has been brought back, and whatever comes, by the rights of now."""
+        if self.reload.authorizers is not None:
+            self.reload.authorizers.tell(partial(reads_whole, self.router))
         self.controller.join_local(lambda: [client.local for client in self.in_process.clients.values()])
         self.controller.judge_all(SystemRandom().getrandbits(64))
         self.controller.acl.watch(self._rights_changed)

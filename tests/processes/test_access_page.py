@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from broker.auth.principal import Principal
 from broker.auth.rules_lines import RulesLines
 from broker.config.loader import load
 from broker.control.client_limits import LimitRules
+from tests.support.http_backend import Answer, Asked, Backend, running
 from tests.support.process import ROOT, BrokerProcess
 
 PAGE = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
@@ -80,3 +82,31 @@ def test_the_limits_of_the_page_are_settings(tmp_path: Path) -> None:
     assert told("gateway", "guests") == (1000, 10_000, 0)
     assert told("ann", "guests") == (5, 10, 2)
     assert told("ann") == told(None) == (0, 10_000, 0)
+
+
+def test_the_page_asks_a_server(tmp_path: Path) -> None:
+    (settings,) = [block for block in blocks("toml") if 'type = "http"' in block]
+    (question,) = [json.loads(block) for block in blocks("json")]
+
+    def decide(asked: Asked) -> Answer:
+        said = json.loads(asked.body)
+        assert set(said) == set(question)
+        return 200, {}, json.dumps({"result": "allow" if said == question else "deny"}).encode()
+
+    assert '`{"result": "allow"}`' in PAGE
+    with running(Backend(decide)) as backend:
+        (tmp_path / "shoal.toml").write_text(settings.replace("127.0.0.1:8080", f"127.0.0.1:{backend.port}"))
+        with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml"), "--workers", "2") as broker:
+            publish = "shoal pub --user ann -i meter-7 -q 1 -m x -t "
+            done = run(tmp_path, publish + "plant/pump", broker.port)
+            assert done.returncode == 0, done.stderr
+            done = run(tmp_path, publish + "plant/other", broker.port)
+            assert done.returncode != 0
+            assert "not authorized" in done.stderr.lower(), done.stderr
+            for topic, said in (("plant/pump", "yes"), ("plant/third", "no")):
+                shown = run(tmp_path, f"shoal admin --data-dir data acl meter-7 publish {topic} --user ann "
+                            "--address 127.0.0.1 --qos 1", broker.port)  # fmt: skip
+                assert shown.stdout.startswith(f"{said}: authorizer 1, {backend.url[:20]}"), shown
+            shown = run(tmp_path, "shoal admin --data-dir data reload", broker.port)
+            assert shown.returncode == 0, shown
+            assert backend.url[:20] in shown.stdout

@@ -400,8 +400,8 @@ def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_
 
 @pytest.mark.parametrize(("text", "said"), [
     ('[[authorizer]]\ntype = "acl"\nfile = "u"', 'authorizer 1.type: found "acl", expected one of acl_file, '
-     "rules_file"),
-    ('[[authorizer]]\nfile = "u"', "authorizer 1.type: found nothing, expected one of acl_file, rules_file"),
+     "rules_file, http"),
+    ('[[authorizer]]\nfile = "u"', "authorizer 1.type: found nothing, expected one of acl_file, rules_file, http"),
     ('[[authorizer]]\ntype = "acl_file"', "authorizer 1.file: found nothing, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = 3', "authorizer 1.file: found 3, expected a text that is not empty"),
     ('[[authorizer]]\ntype = "acl_file"\nfile = "a"\npath = "c"', "authorizer 1.path: found an unknown setting, "
@@ -410,6 +410,9 @@ def test_an_authenticator_is_read_closes_every_address_and_is_written_again(tmp_
      'file = "g"', 'authorizer 2.name: found "a", expected each name once'),
     ('[[listener]]\naddress = "tcp://127.0.0.1:1"\nauthorizers = ["b"]\n[[authorizer]]\ntype = "acl_file"\nfile = "f"',
      'listener 1.authorizers: found "b", expected names of [[authorizer]] tables: none of them has a name'),
+    ('[[authorizer]]\ntype = "http"', "authorizer 1.urls: found nothing, expected a list of one or more texts"),
+    ('[[authorizer]]\ntype = "http"\nurls = "http://a:b@c/"', 'authorizer 1.urls: found "http://...@c/", expected '
+     "http:// or https://, a host, and no user name or password"),
     ("authorizer = 3", "authorizer: found 3, expected tables: [[authorizer]]"),
 ])  # fmt: skip
 def test_a_wrong_authorizer_is_one_problem_that_names_its_table(tmp_path: Path, text: str, said: str) -> None:

@@ -173,6 +173,27 @@ class DynamicRights:
         """Whether what is left open depends on QoS or RETAIN of what is published."""
         return self._otherwise is not None and bool(self._otherwise.decides_by_qos)
 
+    @property
+    def waits(self) -> bool:
+        """Whether what is left open may have to be asked elsewhere."""
+        return self._otherwise is not None and bool(self._otherwise.waits)
+
+    def missing(
+        self, principal: Principal, action: Action, name: bytes, qos: int, retain: bool
+    ) -> tuple[Any, bool] | None:
+        """Return whom to ask first, if something is left open: see broker.auth.acl.Acl."""
+        if self._otherwise is None or self._verdict(principal, action, name).allowed is not None:
+            return None
+        found: tuple[Any, bool] | None = self._otherwise.missing(principal, action, name, qos, retain)
+        return found
+
+    def may_leave_will(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
+        """Return whether a client's will may be published to a topic name."""
+        allowed = self._decisions.may_publish(principal.user_name, principal.client_identifier, topic_name).allowed
+        if allowed is None and self._otherwise is not None:
+            return bool(self._otherwise.may_leave_will(principal, topic_name, qos, retain))
+        return bool(allowed)
+
     def may_publish(self, principal: Principal, topic_name: bytes, qos: int, retain: bool) -> bool:
         """Return whether a client may publish to a topic name."""
         allowed = self._decisions.may_publish(principal.user_name, principal.client_identifier, topic_name).allowed
@@ -212,12 +233,7 @@ class DynamicRights:
 
     def explain(self, principal: Principal, action: Action, name: bytes, qos: int, retain: bool) -> Decision:
         """Return what is decided, and by what."""
-        asked = {
-            "publish": self._decisions.may_publish,
-            "subscribe": self._decisions.may_subscribe,
-            "read": self._decisions.may_receive,
-        }[action]
-        verdict: Verdict = asked(principal.user_name, principal.client_identifier, name)
+        verdict = self._verdict(principal, action, name)
         if verdict.allowed is None and self._otherwise is not None:
             found: Decision = self._otherwise.explain(principal, action, name, qos, retain)
             return found
@@ -225,3 +241,11 @@ class DynamicRights:
         if action == "subscribe" and verdict.allowed:
             grant = self.may_subscribe(principal, name, qos)
         return Decision(grant, f"dynamic_security: {verdict.by}")
+
+    def _verdict(self, principal: Principal, action: Action, name: bytes) -> Verdict:
+        asked = {
+            "publish": self._decisions.may_publish,
+            "subscribe": self._decisions.may_subscribe,
+            "read": self._decisions.may_receive,
+        }[action]
+        return asked(principal.user_name, principal.client_identifier, name)

@@ -1,5 +1,7 @@
 """Answers of servers that decide on clients: any bytes are a verdict, or an error; what is none of both lets nobody in.
 
+Likewise those of servers that decide on rights: what is no answer allows nothing.
+
 An input is a contract, a status and a Cache-Control, each in a line, and a body.
 """
 
@@ -11,9 +13,20 @@ from collections.abc import Hashable
 
 from broker.auth.http_client import HttpAnswer, HttpError
 from broker.auth.http_contracts import ALLOW, CONTRACTS, DENY, IGNORE, kept_for, verdict_of
+from broker.auth.http_rights import Wish, answer_to
+from broker.auth.principal import Principal
 from tests.tools.fuzz.mutate import mutated
 from tests.tools.fuzz.target import Target
 
+TOPICS = (
+    [{"topic": "a/+", "qos": 2}],
+    [{"topic": "a/+", "qos": 128}],
+    [{"topic": "a/+", "qos": True}],
+    [{"topic": "a/b", "qos": 1}],
+    [{}, 5],
+    {},
+    "a",
+)
 RESULTS = ("allow", "deny", "ignore", "ok", "next", {"error": "x"}, True, None, "", 5, ["allow"])
 MORE = {
     "user_name": ("ann", "", 5, "a\\0", "x" * 70_000, None),
@@ -22,6 +35,8 @@ MORE = {
     "groups": (["a"], "a", [5]),
     "expires_at": (5, 1e300, -1, "x", None),
     "expire_at": (5, 1e300, -1, "x"),
+    "topics": TOPICS,
+    "modifiers": ({}, {"topics": TOPICS[0]}, {"topics": TOPICS[1]}, {"topic": "a"}, [], 5, None),
     "acl": (
         None,
         [],
@@ -32,6 +47,12 @@ MORE = {
 }
 BODIES = (b"allow", b"allow a b", b"deny", b"", b"ok", b"[" * 5000, b"\xff", b"refused")
 CONTROLS = (b"", b"max-age=5", b"no-store", b"max-age=5, stale-if-error=7", b"max-age=99999999999")
+
+
+WISHES = (
+    Wish(Principal("ann", b"c", "127.0.0.1", 0), "publish", "a/b", 1, True),
+    Wish(Principal(None, b"c", None, 0), "subscribe", "a/+", 2, False),
+)
 
 
 def make(draw: random.Random) -> bytes:
@@ -54,11 +75,12 @@ def check(data: bytes) -> Hashable:
     fresh_s, stale_s = kept_for({"cache-control": control.decode("latin-1")}, 1.0, 2.0)
     assert fresh_s >= 0
     assert stale_s >= 0
+    rights = tuple(_right(name if name in CONTRACTS else "shoal", answer, wish) for wish in WISHES)
     try:
         verdict = verdict_of(name if name in CONTRACTS else "shoal", answer)
     except HttpError as error:
         assert str(error).isprintable()
-        return str(error)
+        return str(error), rights
     assert verdict.result in (ALLOW, DENY, IGNORE)
     assert answer.status < 500
     assert verdict.user_name != ""
@@ -73,7 +95,20 @@ def check(data: bytes) -> Hashable:
         )
     assert verdict.rules is None or (verdict.result == ALLOW and b"acl" in body)
     rules = None if verdict.rules is None else verdict.rules.rule_set.rule_count
-    return verdict.result, verdict.superuser, len(verdict.groups), verdict.user_name is None, rules
+    return verdict.result, verdict.superuser, len(verdict.groups), verdict.user_name is None, rules, rights
+
+
+def _right(contract: str, answer: HttpAnswer, wish: Wish) -> str:
+    """Return what an answer says about a wish, or that it says nothing."""
+    try:
+        said = answer_to(contract, answer, wish)
+    except HttpError as error:
+        assert str(error).isprintable()
+        return str(error)
+    assert said in (ALLOW, DENY, IGNORE)
+    assert answer.status < 500
+    assert said != ALLOW or answer.status in (200, 201, 204)
+    return said
 
 
 TARGET = Target("http_answers", 3000, make, check)
