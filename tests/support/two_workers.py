@@ -31,6 +31,7 @@ class Script:
         self.config = Config(mqtt=Mqtt(), limits=Limits(connect_timeout_s=10_000))
         self.network = Network(self.random, 1.0)
         self.environment = environment
+        self.rights = self.rights_of_several = None
         self.workers: list[Any] = [Worker(self, number) for number in range(2)]  # type: ignore[arg-type]
         for worker in self.workers:
             worker.machine.durability, worker.machine.has_follower = "fsync", False
