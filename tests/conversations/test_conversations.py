@@ -84,12 +84,24 @@ OVER_SOCKETS = {
 }
 # Queues count the bytes of the broker's names, which are longer than what the script says.
 OF_BYTES = {"queue_drop_oldest"}
+# No user name and password fit into its packets.
+OF_FEW_BYTES = {"packet_size_least"}
 
 
 @pytest.mark.parametrize("conditions", IN_MEMORY.values(), ids=IN_MEMORY.keys())
 @pytest.mark.parametrize(("script", "version"), CASES)
 async def test_a_conversation_goes_as_written(script: Script, version: int, conditions: dict[str, bool]) -> None:
     await run_in_memory(script, version, **conditions)
+
+
+@pytest.mark.parametrize("conditions", [{}, {"logged": True, "indexed": True}], ids=["plain", "logged_and_indexed"])
+@pytest.mark.parametrize(
+    ("script", "version"), [case for case in CASES if case.values[0].path.stem not in OF_FEW_BYTES]
+)
+async def test_a_conversation_goes_as_written_with_a_password_file_and_an_acl(
+    script: Script, version: int, conditions: dict[str, bool]
+) -> None:
+    await run_in_memory(script, version, chained=True, **conditions)
 
 
 @pytest.mark.parametrize("conditions", OVER_SOCKETS.values(), ids=OVER_SOCKETS.keys())

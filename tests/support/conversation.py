@@ -27,6 +27,7 @@ from router.core.varint import encode_varint
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.certificates import certificates
+from tests.support.chained import LOGIN, chain_of, rule_chain
 from tests.support.doubles import FakeFollower, FakeLog, Gatekeeper, QuickAuthenticator, SlowAuthenticator, XorFilter
 from tests.support.mounted import acl_for, with_mounted
 from tests.support.script import ANSWER_TIMEOUT_S, COUNTS, VERSIONS, Script, build, check
@@ -147,11 +148,23 @@ class SocketClient:
         await trio.aclose_forcefully(self.stream)
 
 
-async def talk(script: Script, version: int, broker: Any, connect: Any, wait: Any, piecewise: bool) -> None:
-    """Run a script's lines against a broker to which `connect()` connects."""
+async def talk(
+    script: Script,
+    version: int,
+    broker: Any,
+    connect: Any,
+    wait: Any,
+    piecewise: bool,
+    login: tuple[str, bytes] | None = None,
+) -> None:
+    """Run a script's lines against a broker to which `connect()` connects.
+
+    Args:
+        login: user name and password of clients of which the script says neither.
+    """
     clients: dict[str, Any] = {}
     try:
-        await _talk(script, version, broker, connect, wait, piecewise, clients)
+        await _talk(script, version, broker, connect, wait, piecewise, login, clients)
     finally:
         for client in clients.values():
             await client.cut()
@@ -167,7 +180,14 @@ def counts(broker: Any, kind: str) -> dict[str, int]:
 
 
 async def _talk(
-    script: Script, version: int, broker: Any, connect: Any, wait: Any, piecewise: bool, clients: dict[str, Any]
+    script: Script,
+    version: int,
+    broker: Any,
+    connect: Any,
+    wait: Any,
+    piecewise: bool,
+    login: tuple[str, bytes] | None,
+    clients: dict[str, Any],
 ) -> None:
     name_of_version = next(name for name, level in VERSIONS.items() if level == version)
     for only, line in script.lines:
@@ -198,7 +218,7 @@ async def _talk(
             if line.words[0] == "cut":
                 await client.cut()
             else:
-                await client.send(build(line, version), piecewise)
+                await client.send(build(line, version, login), piecewise)
             continue
         if line.words[0] == "nothing":
             await client.send(encode(Pingreq(), version), False)
@@ -244,9 +264,14 @@ async def run_in_memory(
     logged: bool = False,
     followed: bool = False,
     indexed: bool = False,
+    chained: bool = False,
     over: str = "tcp",
 ) -> MemoryBroker:
-    """Run a conversation without sockets, in virtual time. Returns the broker, with what is left in it."""
+    """Run a conversation without sockets, in virtual time. Returns the broker, with what is left in it.
+
+    Args:
+        chained: clients log in by a password file, and an ACL file says what they may do.
+    """
     log = FakeLog() if logged or followed or indexed else None
     follower = FakeFollower(log) if followed and log is not None else None
     with contextlib.ExitStack() as stack:
@@ -255,16 +280,14 @@ async def run_in_memory(
             index = RetainedIndex(stack.enter_context(tempfile.TemporaryDirectory()))
             stack.callback(index.close)
         async with trio.open_nursery() as nursery:
-            broker = MemoryBroker(
-                with_listener(config_for(script), over),
-                nursery,
-                log,
-                follower,
-                SlowAuthenticator() if slow else QuickAuthenticator(),
-                acl_for(over),
-                index,
-            )
-            await talk(script, version, broker, broker.connect, broker.wait, piecewise)
+            config = with_listener(config_for(script), over)
+            authenticator: Any = SlowAuthenticator() if slow else QuickAuthenticator()
+            if chained:
+                authenticator = chain_of(config, authenticator)
+            acl = rule_chain() if chained else acl_for(over)
+            broker = MemoryBroker(config, nursery, log, follower, authenticator, acl, index)
+            login = LOGIN if chained else None
+            await talk(script, version, broker, broker.connect, broker.wait, piecewise, login)
             nursery.cancel_scope.cancel()
     assert "internal_error" not in broker.controller.ends, broker.controller.ends
     return broker

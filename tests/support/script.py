@@ -176,8 +176,12 @@ def load(path: Path) -> Script:
     return Script(path, versions, lines)
 
 
-def build(line: Line, version: int) -> bytes:
-    """Return the packet that a `>` line sends."""
+def build(line: Line, version: int, login: tuple[str, bytes] | None = None) -> bytes:
+    """Return the packet that a `>` line sends.
+
+    Args:
+        login: user name and password of each CONNECT that names no user and no method.
+    """
     kind, arguments, properties = line.words[0], line.arguments, line.properties
     if version < 5:
         properties = {}
@@ -197,9 +201,12 @@ def build(line: Line, version: int) -> bytes:
                         will_properties if version == 5 else {}, line.number_of("will_delay") if version == 5 else 0)
             # fmt: on
         user = line.options.get("user")
+        password = b"pw" if user else None
+        if user is None and login is not None and "authentication_method" not in properties:
+            user, password = login
         return encode(Connect(
             version, line.options.get("id", line.name).encode(), line.options.get("clean", "1") == "1",
-            line.number_of("keep_alive"), will, user, b"pw" if user else None, properties, "bridge" in arguments),
+            line.number_of("keep_alive"), will, user, password, properties, "bridge" in arguments),
             version)  # fmt: skip
     if kind == "PUBLISH":
         topic = b"" if arguments[0] == "-" else arguments[0].encode()
