@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from broker.auth.acl import Grant
 from broker.auth.principal import Principal
+from broker.auth.rule_chain import RuleChain
+from broker.auth.rule_set import RuleSet
 from broker.auth.rules_lines import RulesLines
 from broker.config.loader import load
 from broker.control.client_limits import LimitRules
@@ -54,11 +57,26 @@ def test_the_rules_of_the_page_allow_and_refuse_what_it_says(tmp_path: Path) -> 
 
 
 def test_the_rules_file_of_the_page_is_one() -> None:
-    (rules,) = [block for block in blocks("toml") if "[[rule]]" in block]
+    rules = next(block for block in blocks("toml") if "[[rule]]" in block)
     lines = RulesLines(rules.encode(), "rules.toml")
     assert lines.described(lines.rules[0]) == ("rules.toml:3 (no message is kept here) deny publish #")
     assert len(lines.rules) == 7
     assert len(lines.times) == 1
+
+
+def test_rules_of_emqx_are_what_the_page_says() -> None:
+    lines = RulesLines([block for block in blocks("toml") if "[[rule]]" in block][1].encode(), "rules.toml")
+    chain = RuleChain([RuleSet(lines.rules, lines)], decides_by_qos=True)
+
+    def may(principal: Principal, action: str, name: bytes) -> bool:
+        return bool(chain.may_publish(principal, name, 0, False) if action == "publish" else
+                    chain.may_subscribe(principal, name, 0) == Grant.WHOLE)  # fmt: skip
+
+    near, far = Principal("ann", b"new-1", "10.1.2.3", 0), Principal("dashboard", b"old-1", "192.0.2.1", 0)
+    asked = [("publish", b"plant/a"), ("subscribe", b"plant/#"), ("subscribe", b"$SYS/#"), ("publish", b"up/new-1/a"),
+             ("publish", b"up/old-1/a"), ("publish", b"other")]  # fmt: skip
+    assert [may(near, *one) for one in asked] == [True, True, False, True, False, False]
+    assert [may(far, *one) for one in asked] == [False, False, True, False, False, False]
 
 
 def test_the_settings_of_the_page_can_be_loaded(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def here(folder: Path, settings: str) -> str:
 
 def test_the_page_closes_a_broker(tmp_path: Path) -> None:
     publish = block("sh", "MQTT_PASSWORD='correct")
-    for command in (block("sh", "| shoal passwd users ann"), block("sh", "openssl req")):
+    for command in (block("sh", "| shoal passwd users ann"), block("sh", "-keyout server.key")):
         done = run(tmp_path, command)
         assert done.returncode == 0, done.stderr
     settings = block("toml", 'file = "users"')
@@ -108,7 +108,7 @@ def test_the_page_keeps_clients_out(tmp_path: Path) -> None:
 
 
 def test_the_page_lets_in_who_has_a_token(tmp_path: Path) -> None:
-    for command in (block("sh", "openssl req"), block("sh", "openssl ecparam")):
+    for command in (block("sh", "-keyout server.key"), block("sh", "openssl ecparam")):
         done = run(tmp_path, command)
         assert done.returncode == 0, done.stderr
     listener = block("toml", 'file = "users"').partition("[[authenticator]]")[0]
@@ -149,7 +149,7 @@ def signed_for(folder: Path, replaced: str, by: str) -> str:
 
 @pytest.mark.parametrize("workers", ["1", "3"])
 def test_the_page_renews_a_token(tmp_path: Path, workers: str) -> None:
-    for command in (block("sh", "openssl req"), block("sh", "openssl ecparam")):
+    for command in (block("sh", "-keyout server.key"), block("sh", "openssl ecparam")):
         done = run(tmp_path, command)
         assert done.returncode == 0, done.stderr
     listener = block("toml", 'file = "users"').partition("[[authenticator]]")[0]
@@ -181,7 +181,7 @@ def test_the_page_renews_a_token(tmp_path: Path, workers: str) -> None:
 
 
 def test_the_page_asks_a_server(tmp_path: Path) -> None:
-    assert run(tmp_path, block("sh", "openssl req")).returncode == 0
+    assert run(tmp_path, block("sh", "-keyout server.key")).returncode == 0
     question = json.loads(block("json", '"client_identifier"'))
     answer = {"result": "allow"}
     assert f"`{json.dumps(answer)}`" in PAGE
@@ -207,8 +207,32 @@ def test_the_page_asks_a_server(tmp_path: Path) -> None:
             assert "correct horse" not in broker.log.read_text()
 
 
+def test_the_page_knows_clients_by_their_certificates_and_keys(tmp_path: Path) -> None:
+    for word in ("-keyout server.key", "meter-7.csr"):
+        done = run(tmp_path, block("sh", word))
+        assert done.returncode == 0, done.stderr
+    key = "00112233445566778899aabbccddeeff"
+    (tmp_path / "devices.psk").write_text(f"meter-7:{key}\n")
+    settings = here(tmp_path, block("toml", "cert.cn") + block("toml", "psk.identity"))
+    settings = re.sub(r"tls://0.0.0.0:888[56]", "tls://127.0.0.1:0", settings)
+    settings = re.sub(r'"(ca.crt|devices.psk)"', lambda found: f'"{tmp_path / found[1]}"', settings)
+    (tmp_path / "shoal.toml").write_text(settings)
+    publish = block("sh", "--cert meter-7.crt")
+    with BrokerProcess(tmp_path, "--config", str(tmp_path / "shoal.toml")) as broker:
+        (_, by_certificate), (_, by_key) = [one for one in broker.addresses if one[0] == "tls"]
+        done = run(tmp_path, publish.replace("8885", str(by_certificate)))
+        assert done.returncode == 0, done.stderr
+        without = publish.replace("--cert meter-7.crt --key meter-7.key", "")
+        assert run(tmp_path, without.replace("8885", str(by_certificate))).returncode != 0
+        keyed = f"shoal pub --url tls://localhost:{by_key} --psk {key} --psk-identity meter-7 -t hello -m hi"
+        done = run(tmp_path, keyed)
+        assert done.returncode == 0, done.stderr
+        assert run(tmp_path, keyed.replace(key, key[::-1])).returncode != 0
+        wait_until(lambda: len(broker.events("client_connected", user="meter-7")) == 2, "both have come")
+
+
 def test_the_page_makes_a_user_who_can_prove_its_password(tmp_path: Path) -> None:
-    for word in ("| shoal passwd users ann", "openssl req", "--hash scram-sha-256"):
+    for word in ("| shoal passwd users ann", "-keyout server.key", "--hash scram-sha-256"):
         done = run(tmp_path, block("sh", word))
         assert done.returncode == 0, done.stderr
     hashes = PasswordLines((tmp_path / "users").read_bytes()).hashes
