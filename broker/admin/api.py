@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
 
@@ -16,14 +17,27 @@ import trio
 
 from broker.admin.ban_query import asked_for
 from broker.admin.listener_query import merged_listeners
-from broker.admin.pagination import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row
+from broker.admin.pagination import LIMIT_DEFAULT, LIMIT_MAX, QueryError, Row, place_of
 from broker.admin.reload_query import merged_reload
-from broker.admin.requests import Handler, Request, Route, Streamed, Text, arguments_of, fits
+from broker.admin.requests import (
+    Admitted,
+    Answer,
+    Handler,
+    Head,
+    Request,
+    Route,
+    Streamed,
+    Text,
+    arguments_of,
+    fits,
+    plain_refusal,
+)
 from broker.admin.route_merge import merged_heads
 from broker.admin.shadow_query import merged_shadows
 from broker.admin.why_merge import LAST_DEFAULT, merged_why
 from broker.version import VERSION
 
+BODY_BYTES_MAX: Final = 16_777_216
 WORKER_S: Final = 20.0  # that a request may wait for workers, however many it asks and how often
 AGAIN_S: Final = 1.0  # ... and at least so long for those that it asks because of what another one said
 READY_S: Final = 0.5  # that /ready waits: a probe has often no more than a second
@@ -67,6 +81,9 @@ class Admin:
 
     Args:
         backend: whom it asks.
+
+    Attributes:
+        routes: all that can be asked.
     """
 
     health_paths = ("/live", "/ready")
@@ -74,7 +91,7 @@ class Admin:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._troubles: dict[int, str | None] = {}  # of each worker's log, when it was asked last
-        self._routes: list[Route] = []
+        self.routes: list[Route] = []
         route = self._route
         route("GET", "/live", self._live)
         route("GET", "/ready", self._ready)
@@ -121,37 +138,51 @@ class Admin:
     def _route(
         self, method: str, path: str, handler: Handler, arguments: dict[str, type] | None = None, *required: str
     ) -> None:
-        self._routes.append(Route(method, tuple(path.strip("/").split("/")), arguments or {}, required, handler))
+        self.routes.append(Route(method, tuple(path.strip("/").split("/")), arguments or {}, required, handler))
 
     async def keep_house(self) -> None:
         """Tidy up now and then, until cancelled."""
         await self.backend.keep_house()
 
-    async def answer(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, Row] | Text | Streamed:
+    async def admit(self, head: Head) -> Admitted:
+        """Admit every request: who can open the socket may do everything."""
+        return Admitted(BODY_BYTES_MAX, partial(self.answer, head.method, head.target))
+
+    def refusal(self, target: str, error: QueryError) -> Text:
+        """Return what is answered to a request that is refused."""
+        return plain_refusal(error)
+
+    async def answer(self, method: str, target: str, body: bytes) -> Answer:
         """Return the status and the JSON of a request's answer, or what is to be streamed. Raises QueryError."""
+        route, path, query = self.route_of(method, target)
+        answer = await route.handler(Request(method, path, arguments_of(route, query, body)))
+        if isinstance(answer, Streamed):
+            return answer
+        return answer if isinstance(answer, tuple) else (200, answer)
+
+    def route_of(self, method: str, target: str) -> tuple[Route, tuple[str, ...], str]:
+        """Return the route of a request, the parts of its path that stand for something, and its query.
+
+        Raises QueryError: there is none.
+        """
         raw_path, _, query = target.partition("?")
         parts = tuple(unquote(part) for part in raw_path.strip("/").split("/"))
-        found = [route for route in self._routes if fits(route.path, parts)]
+        found = [route for route in self.routes if fits(route.path, parts)]
         if not found:
             raise QueryError(
                 404,
                 "unknown_path",
                 f"There is nothing at {raw_path}; the paths are "
-                f"{', '.join(dict.fromkeys('/' + '/'.join(route.path) for route in self._routes))}.",
+                f"{', '.join(dict.fromkeys('/' + '/'.join(route.path) for route in self.routes))}.",
             )
         asked = "GET" if method == "HEAD" else method
         route = next((route for route in found if route.method == asked), None)
         if route is None:
             methods = ", ".join(route.method for route in found)
-            raise QueryError(405, "method_not_allowed", f"{raw_path} takes {methods}, not {method}.")
-        arguments = arguments_of(route, query, body)
-        path = tuple(part for part, pattern in zip(parts, route.path, strict=True) if pattern == "*")
-        answer = await route.handler(Request(method, path, arguments))
-        if isinstance(answer, Streamed):
-            return answer
-        return answer if isinstance(answer, tuple) else (200, answer)
+            raise QueryError(
+                405, "method_not_allowed", f"{raw_path} takes {methods}, not {method}.", (("Allow", methods),)
+            )
+        return route, tuple(part for part, wanted in zip(parts, route.path, strict=True) if wanted == "*"), query
 
     # Asking workers -------------------------------------------------------------------------------------------------
 
@@ -377,7 +408,7 @@ class Admin:
         present = self.backend.workers()
         wanted = self.backend.describe()["workers_wanted"]
         cursor = arguments.pop("cursor", None)
-        worker, place = _cursor(cursor, wanted)
+        worker, place = place_of(cursor, wanted)
         page: Row = {"rows": [], "unanswered": []}
         failure: QueryError | None = None
         known = waited = False
@@ -559,13 +590,3 @@ def _join(page: Row, answer: Row) -> None:
             page[name] = [*page.get(name, ()), *value]
         elif name != "cursor" and page.get(name) is None:
             page[name] = value
-
-
-def _cursor(cursor: str | None, workers: int) -> tuple[int, str]:
-    """Return which worker is to be asked next, and that worker's cursor. Raises QueryError."""
-    if cursor is None:
-        return 0, ""
-    number, colon, place = cursor.partition(":")
-    if not colon or not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) >= workers:
-        raise QueryError(400, "bad_cursor", f"{cursor!r} is no cursor that this listing gave.")
-    return int(number), place

@@ -7,13 +7,13 @@ disk is full, makes it worse. /readyz says whether clients should be sent here.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from broker.admin.pagination import QueryError, Row
-from broker.admin.requests import Streamed, Text
+from broker.admin.requests import Admitted, Head, Text, plain_refusal
 from broker.telemetry.prometheus import OPENMETRICS, TEXT, build_labels, is_openmetrics_wanted, page_of
 
 if TYPE_CHECKING:
@@ -55,15 +55,23 @@ class Health:
                 await self._look(BEAT_S)
                 await trio.sleep(BEAT_S)
 
-    async def answer(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, Row] | Text | Streamed:
+    async def admit(self, head: Head) -> Admitted:
+        """Admit a request that may have no body. Raises QueryError: it would change something."""
+        if head.method not in ("GET", "HEAD"):
+            raise QueryError(
+                405, "method_not_allowed", f"{head.path} takes GET, not {head.method}.", (("Allow", "GET, HEAD"),)
+            )
+        return Admitted(0, partial(self.answer, head))
+
+    def refusal(self, target: str, error: QueryError) -> Text:
+        """Return what is answered to a request that is refused."""
+        return plain_refusal(error)
+
+    async def answer(self, head: Head, body: bytes) -> Text:
         """Return the text of one of three paths, or of what they are. Raises QueryError."""
-        path, _, query = target.partition("?")
-        if method not in ("GET", "HEAD"):
-            raise QueryError(405, "method_not_allowed", f"{path} takes GET, not {method}.")
+        path, _, query = head.target.partition("?")
         if path == "/metrics":
-            return await self._metrics(is_openmetrics_wanted(headers.get("accept", "")))
+            return await self._metrics(is_openmetrics_wanted(head.headers.get("accept", "")))
         if path == "/livez":
             return await self._live()
         if path == "/readyz":

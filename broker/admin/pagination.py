@@ -20,13 +20,18 @@ Row = dict[str, Any]
 
 
 class QueryError(Exception):
-    """A query that is refused: the HTTP status that says so, a reason in one word, and a sentence."""
+    """A query that is refused: the HTTP status that says so, a reason in one word, and a sentence.
 
-    def __init__(self, status: int, reason: str, text: str) -> None:
+    Args:
+        headers: of the answer, beside those that every answer has.
+    """
+
+    def __init__(self, status: int, reason: str, text: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(text)
         self.status = status
         self.reason = reason
         self.text = text
+        self.headers = headers
 
     def answer(self) -> Row:
         """Return it as an answer travels."""
@@ -132,3 +137,13 @@ async def page(
         listings.end(number)
         return {**answer, "rows": rows, "cursor": None}
     return {**answer, "rows": rows, "cursor": f"{number}.{position}"}
+
+
+def place_of(cursor: str | None, workers: int) -> tuple[int, str]:
+    """Return which worker is to be asked next, and that worker's cursor. Raises QueryError."""
+    if cursor is None:
+        return 0, ""
+    number, colon, place = cursor.partition(":")
+    if not colon or not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) >= workers:
+        raise QueryError(400, "bad_cursor", f"{cursor!r} is no cursor that this listing gave.")
+    return int(number), place

@@ -22,17 +22,53 @@ class Request(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """An answer that goes on: one JSON object a line."""
+    """An answer that goes on: one JSON object a line, or (`is_events`) one server-sent event each."""
 
     lines: AsyncIterator[Row]
+    is_events: bool = False
 
 
 class Text(NamedTuple):
-    """An answer that is no JSON."""
+    """An answer that is no JSON, or has headers of its own."""
 
     status: int
     content_type: str
     body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Answer = tuple[int, Row] | Text | Streamed
+
+
+class Head(NamedTuple):
+    """The beginning of an HTTP request, all but its body.
+
+    Attributes:
+        headers: by their names in lower case; of several of one name, the last.
+        peer: HOST:PORT of who asks; None: at a Unix socket.
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    peer: str | None
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+
+class Admitted(NamedTuple):
+    """A request whose body is read and then answered.
+
+    Attributes:
+        body_bytes_max: longer ones are refused.
+        answer: returns the answer to the body. Raises QueryError.
+    """
+
+    body_bytes_max: int
+    answer: Callable[[bytes], Awaitable[Answer]]
 
 
 class Site(Protocol):
@@ -42,14 +78,11 @@ class Site(Protocol):
     def health_paths(self) -> tuple[str, ...]:
         """Paths that are answered however many connections there are."""
 
-    async def answer(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, Row] | Text | Streamed:
-        """Return the answer to a request: status and JSON, a text, or what is to be streamed. Raises QueryError.
+    async def admit(self, head: Head) -> Admitted:
+        """Decide on a request before its body is read. Raises QueryError."""
 
-        Args:
-            headers: by their names in lower case; of several of one name, the last.
-        """
+    def refusal(self, target: str, error: QueryError) -> Text:
+        """Return what is answered to a request that is refused."""
 
     async def keep_house(self) -> None:
         """Do what is to be done now and then, until cancelled."""
@@ -120,3 +153,14 @@ def _converted(name: str, text: str, wanted: type) -> Any:
     else:
         return text
     raise QueryError(400, "bad_argument", f"{name} is {_TYPE_NAMES[wanted]}, not {text!r}.")
+
+
+def json_text(status: int, value: Any, content_type: str = "application/json") -> Text:
+    """Return an answer of JSON."""
+    return Text(status, content_type, msgspec.json.encode(value) + b"\n")
+
+
+def plain_refusal(error: QueryError) -> Text:
+    """Return what is answered to a refused request at the admin socket, and where only health is asked for."""
+    text = json_text(error.status, {"error": {"reason": error.reason, "text": error.text}})
+    return text._replace(headers=error.headers)

@@ -19,6 +19,7 @@ from broker.reactor.listeners import refusal
 
 if TYPE_CHECKING:
     from broker.admin.api import Backend
+    from broker.admin.http_tls import HttpTls
     from broker.admin.requests import Site
     from broker.config.loader import Config
 
@@ -31,12 +32,20 @@ class Window:
     Args:
         load_site: loads what answers; called in a thread, once a client has connected.
         listener: the socket.
+        tls: what puts TLS around connections; None: they have none.
         path: of a Unix socket, whose file goes with it.
     """
 
-    def __init__(self, load_site: Callable[[], Site], listener: socket.socket, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        load_site: Callable[[], Site],
+        listener: socket.socket,
+        tls: HttpTls | None = None,
+        path: Path | None = None,
+    ) -> None:
         self._load_site = load_site
         self._listener = listener
+        self._tls = tls
         self._path = path
 
     async def serve(self) -> None:
@@ -47,7 +56,7 @@ class Window:
         site = await trio.to_thread.run_sync(self._load_site)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(site.keep_house)
-            await server.serve(site, self._listener)
+            await server.serve(site, self._listener, None if self._tls is None else self._tls.secure)
 
     def close(self) -> None:
         """Close the socket and remove its file."""
@@ -71,22 +80,35 @@ def windows_of(config: Config, folder: Path, load_backend: Callable[[], Backend]
 
         return Admin(load_backend())
 
-    def health() -> Site:
-        from broker.admin.health import Health
+    def public() -> Site:
+        from broker.admin.public_site import PublicSite
 
-        return Health(load_backend(), config.workers)
+        return PublicSite(load_backend(), config)
 
-    windows = [Window(admin, open_socket(folder), folder / SOCKET_NAME)]
+    windows = [Window(admin, open_socket(folder), path=folder / SOCKET_NAME)]
     if config.http.listen:
         try:
+            tls = _tls_of(config)
             listener = open_http(http_address(config.http.listen))
         except StartError:
             windows[0].close()
             raise
         host, port = listener.getsockname()[:2]
-        log.info("http_listening", address=str(Address(host, port, "http")))
-        windows.append(Window(health, listener))
+        address = Address(host, port, "http" if tls is None else "https")
+        log.info("http_listening", address=str(address))
+        if tls is None and not address.is_loopback and config.http.is_asked_by_users:
+            log.warning("http_passwords_in_the_clear", address=str(address))
+        windows.append(Window(public, listener, tls))
     return windows
+
+
+def _tls_of(config: Config) -> HttpTls | None:
+    if not config.http.certfile:
+        return None
+    # Here, so that a broker without it loads no TLS.
+    from broker.admin.http_tls import HttpTls
+
+    return HttpTls(config.http.certfile, config.http.keyfile)
 
 
 def open_http(address: Address) -> socket.socket:

@@ -76,7 +76,7 @@ class Queries:
             "drain": self._drain, "log_level": self._log_level, "listeners": self._listeners,
             "reload": partial(reload_files, self), "shadow": partial(describe_shadow, self),
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,
-            "why_passed": self._why_passed,
+            "why_passed": self._why_passed, "log_in": self._log_in,
         }  # fmt: skip
 
         if worker.dynamic_security is not None:
@@ -578,6 +578,12 @@ class Queries:
 
     async def _why(self, arguments: Row) -> Row:
         return await explain(self, arguments)
+
+    async def _log_in(self, arguments: Row) -> Row:
+        # Here, because few brokers are asked over HTTP.
+        from broker.admin.login_query import log_in
+
+        return await log_in(self, arguments)
 
     async def _why_passed(self, arguments: Row) -> Row:
         return await explain_passing(self, arguments)

@@ -69,16 +69,17 @@ class Chain:
 
     def __init__(self, config: Config, members: Sequence[Member]) -> None:
         named = {table.name: member for table, member in zip(config.authenticator, members, strict=False)}
-        # By listener: those that it names, or all.
+        # By listener: those that it names, or all. Behind the listeners, who comes over HTTP.
         self._members = [
             tuple(members)
             if listener.authenticators is None
             else tuple(named[name] for name in listener.authenticators)
             for listener in config.listeners
         ]
+        self._members.append(tuple(members))
         self._key = secrets.token_bytes(64)
-        self._anonymous = [anonymous_allowed(config, listener) is True for listener in config.listeners]
-        self._proved = [listener.username_from is not None for listener in config.listeners]
+        self._anonymous = [*(anonymous_allowed(config, listener) is True for listener in config.listeners), False]
+        self._proved = [*(listener.username_from is not None for listener in config.listeners), False]
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Awaitable[Outcome]:
         """Ask one after the other; at once, as long as they answer at once."""

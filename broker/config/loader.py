@@ -13,9 +13,10 @@ from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS, authentica
 from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer
 from broker.config.authorizer_check import AUTHORIZER_SETTINGS, authorizer_problems, authorizers_read
 from broker.config.closing import closing_commands
+from broker.config.http import http_problems
 from broker.config.limit import Limit
 from broker.config.limit_check import LIMIT_SETTINGS, limit_problems, limits_read
-from broker.config.listener import Address, Listener, http_address, parse_address
+from broker.config.listener import Address, Listener, parse_address
 from broker.config.listener_check import LISTENER_SETTINGS, listener_problems, listeners_read
 from broker.config.schema import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
 from broker.config.setting import ENVIRONMENT_PREFIX, Problem, Setting, settings_of, shown
@@ -226,11 +227,7 @@ def _problems_of_the_whole(
             parse_queue_rule(text)
         except ValueError as error:
             yield problem("mqtt.queue_rules", text, str(error))
-    if config.http.listen:
-        try:
-            http_address(config.http.listen)
-        except ValueError as error:
-            yield problem("http.listen", config.http.listen, str(error))
+    yield from http_problems(config.http, bool(config.authenticator), problem)
     prefix = config.mqtt.auto_id_prefix
     if not prefix.isprintable():
         yield problem("mqtt.auto_id_prefix", prefix, "printable characters")

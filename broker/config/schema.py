@@ -6,6 +6,7 @@ from msgspec import Meta, Struct
 
 from broker.config.authenticator import Authenticator
 from broker.config.authorizer import Authorizer
+from broker.config.http import Http
 from broker.config.limit import Limit
 from broker.config.listener import Listener
 
@@ -462,19 +463,6 @@ class Mesh(Struct, frozen=True, kw_only=True):
     ] = 86_400.0
 
 
-class Http(Struct, frozen=True, kw_only=True):
-    """Health and metrics over HTTP, for Prometheus, load balancers and Kubernetes."""
-
-    listen: Annotated[
-        str | None,
-        Meta(
-            description="HOST:PORT, or a port, which is on this machine only; unset: none. Anyone who reaches it may "
-            "read /metrics, /livez and /readyz.",
-            examples=["127.0.0.1:9641"],
-        ),
-    ] = None
-
-
 class Shutdown(Struct, frozen=True, kw_only=True):
     """How a worker ends."""
 
@@ -562,7 +550,7 @@ class Config(Struct, frozen=True, kw_only=True):
     replay: Annotated[Replay, Meta(description="Who may have stored messages again, by $replay.")] = Replay()
     mesh: Annotated[Mesh, Meta(description="Links between workers.")] = Mesh()
     log: Annotated[Log, Meta(description="Where log lines go and how many may wait to be written.")] = Log()
-    http: Annotated[Http, Meta(description="Health and metrics over HTTP.")] = Http()
+    http: Annotated[Http, Meta(description="Health, metrics and an API over HTTP.")] = Http()
     shutdown: Annotated[Shutdown, Meta(description="How a worker ends.")] = Shutdown()
     processes: Annotated[
         Processes,

@@ -5,19 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class Event(NamedTuple):
-    """One event: its name, its level, the logger it comes from, its fields, what it means, and what to do."""
-
-    name: str
-    level: str
-    logger: str
-    fields: str
-    text: str
-    advice: str = ""
-
+from broker.telemetry.http_events import HTTP
+from broker.telemetry.log_event import Event
 
 CLIENTS: Final = (
     Event(
@@ -370,9 +361,6 @@ STORAGE: Final = (
         "The broker has another number of workers than before, and sessions went to their new ones.",
     ),
     Event(
-        "http_listening", "info", "admin", "address", "Health and metrics are answered at this address (`http.listen`)."
-    ),
-    Event(
         "state_not_understood",
         "error",
         "state",
@@ -560,6 +548,7 @@ TABLES: Final = (
     ("Identity and keys", IDENTITY),
     ("What is kept", STORAGE),
     ("Processes", PROCESSES),
+    ("HTTP", HTTP),
     ("Links between workers", LINKS),
     ("The log itself", LINES),
 )

@@ -65,7 +65,7 @@ class Workers:
 
 
 async def answered(backend: Workers, path: str) -> Row:
-    answer = await Admin(backend).answer("GET", path, {}, b"")
+    answer = await Admin(backend).answer("GET", path, b"")
     assert isinstance(answer, tuple)
     return answer[1]
 
@@ -168,7 +168,7 @@ def test_a_publisher_may_be_at_a_worker_that_is_silent(silent: tuple[int, ...], 
 def test_a_cursor_of_no_worker_is_refused(cursor: str) -> None:
     async def main() -> None:
         with pytest.raises(QueryError, match="is no cursor that this listing gave"):
-            await Admin(Workers(3)).answer("GET", f"/clients?cursor={cursor}", {}, b"")
+            await Admin(Workers(3)).answer("GET", f"/clients?cursor={cursor}", b"")
 
     trio.run(main)
 
@@ -217,6 +217,6 @@ def test_a_home_that_is_silent_or_away_is_named() -> None:
 
 async def backend_answers(backend: Workers, question: str) -> Row:
     path = {"client": "/clients/x", "kick": "/clients/x/kick", "why": "/clients/x/why?topic=a"}[question]
-    answer = await Admin(backend).answer("POST" if question == "kick" else "GET", path, {}, b"")
+    answer = await Admin(backend).answer("POST" if question == "kick" else "GET", path, b"")
     assert isinstance(answer, tuple)
     return answer[1]
