@@ -10,14 +10,16 @@ cdef struct Target:
     uint8_t* ids                 # ready-encoded Subscription Identifier properties, owned by the route; NULL if none
     uint32_t ids_length
     uint8_t qos                  # highest granted
-    bint retain_as_published     # any match has it
-    bint no_local                # any match has it: a publish by this very receiver takes Tree.target_for()
-    bint lasting                 # any match of QoS 1 or 2 is not PASSING
-    bint whole                   # any match is not NARROWED: its rights are not asked for, and not recorded
+    # These are 0 or 1; a bint has four bytes, and of targets there are many.
+    uint8_t retain_as_published  # any match has it
+    uint8_t no_local             # any match has it: a publish by this very receiver takes Tree.target_for()
+    uint8_t lasting              # any match of QoS 1 or 2 is not PASSING
+    uint8_t whole                # any match is not NARROWED: its rights are not asked for, and not recorded
 
 cdef struct RouteSlot:
     uint64_t hash                # topic_hash of the route's topic
     void* route                  # Route, owned; NULL: empty
+    const uint8_t* topic         # its topic: read while the route itself comes out of memory, not behind it
 
 
 cdef inline uint8_t* write_identifier(uint8_t* at, uint32_t identifier) noexcept:
@@ -53,7 +55,6 @@ cdef tuple described(Target* target)
 cdef class Route:
     # Who receives a topic. Valid while both generations are the tree's; see SubscriptionTree.fresh.
     cdef uint64_t hash
-    cdef uint8_t* topic
     cdef Target* targets
     cdef void** groups           # SharedGroup, borrowed
     cdef uint32_t target_count
@@ -67,7 +68,7 @@ cdef class Route:
     cdef uint32_t cost           # deliveries of a message, if they are more than a few; else 0, and not worth counting
     cdef bint archived           # its messages are recorded whoever wants them
     cdef bint referenced         # used since the cache last looked for a place
-    cdef void* block             # one block that targets, groups, topic and ids point into
+    cdef uint8_t* topic          # begins its one block of memory: targets, groups and ids lie behind, in this order
 
 
 cdef class RouteCache:

@@ -17,7 +17,7 @@ cdef class Route:
     """The receivers of a topic. A route that a connection holds never changes; it is only replaced."""
 
     def __dealloc__(self):
-        free(self.block)
+        free(self.topic)
 
 
 cdef tuple described(Target* target):
@@ -62,7 +62,7 @@ cdef class RouteCache:
         slot = self.slots + (hash & (self.slot_count - 1) & ~<uint64_t>(WAYS - 1))
         for way in range(WAYS):
             if (slot.hash == hash and slot.route != NULL and (<Route>slot.route).topic_length == topic_length
-                    and same_bytes((<Route>slot.route).topic, topic, topic_length)):
+                    and same_bytes(slot.topic, topic, topic_length)):
                 return slot
             slot += 1
         return NULL
@@ -76,6 +76,7 @@ cdef class RouteCache:
         self.size_bytes += route.size
         slot.hash = route.hash
         slot.route = <void*>route
+        slot.topic = route.topic
         self.count += 1
         return 0
 
@@ -84,6 +85,7 @@ cdef class RouteCache:
         cdef Route older = <Route>slot.route
         Py_INCREF(route)
         slot.route = <void*>route
+        slot.topic = route.topic
         self.size_bytes += route.size
         self.size_bytes -= older.size
         older.dropped = True

@@ -42,5 +42,5 @@ cdef class RouteReader:
     cdef int reserve_found(self, uint32_t count) except -1
     cdef int lay_out(self, Route route, const Match* match, const uint8_t* topic, uint16_t topic_length) except -1
     cdef int write_groups(self, Route route) noexcept
-    cdef int write_identifiers(self, Route route) noexcept
+    cdef int write_identifiers(self, Route route, uint8_t* ids) noexcept
     cdef int note_generations(self, Route route) noexcept

@@ -49,7 +49,7 @@ cdef class RouteReader:
         route.archived = archived
         route.hash = hash
         if match.ids_length:
-            self.write_identifiers(route)
+            self.write_identifiers(route, <uint8_t*>(route.groups + match.group_count))
         if match.group_count:
             self.write_groups(route)
         self.note_generations(route)
@@ -126,20 +126,21 @@ cdef class RouteReader:
     cdef int lay_out(self, Route route, const Match* match, const uint8_t* topic, uint16_t topic_length) except -1:
         """Give a route one block with its targets and topic, and room for groups and identifiers."""
         cdef uint32_t count = match.target_count
-        cdef size_t places = count * sizeof(Target) + match.group_count * sizeof(void*)
-        cdef size_t size = places + <size_t>topic_length + match.ids_length
+        cdef size_t targets = (<size_t>topic_length + 7) & ~<size_t>7
+        cdef size_t groups = targets + count * sizeof(Target)
+        cdef size_t ids = groups + match.group_count * sizeof(void*)
+        cdef size_t size = ids + match.ids_length
         cdef uint8_t* block = <uint8_t*>malloc(size)
         if block == NULL:
             raise MemoryError()
         if count:
-            memcpy(block, self.found, count * sizeof(Target))
-        memcpy(block + places, topic, topic_length)
-        free(route.block)
-        route.block = block
+            memcpy(block + targets, self.found, count * sizeof(Target))
+        memcpy(block, topic, topic_length)
+        free(route.topic)
+        route.topic = block
         route.size = <uint32_t>min(size + ROUTE_BYTES, 0xFFFFFFFF)
-        route.targets = <Target*>block
-        route.groups = <void**>(block + count * sizeof(Target))
-        route.topic = block + places
+        route.targets = <Target*>(block + targets)
+        route.groups = <void**>(block + groups)
         route.target_count = count
         route.group_count = 0
         route.topic_length = topic_length
@@ -157,9 +158,8 @@ cdef class RouteReader:
                 group = (<SharedGroup>group).next
         return 0
 
-    cdef int write_identifiers(self, Route route) noexcept:
-        """Write each target's Subscription Identifiers behind the topic, in the order in which its filters matched."""
-        cdef uint8_t* ids = route.topic + route.topic_length
+    cdef int write_identifiers(self, Route route, uint8_t* ids) noexcept:
+        """Write each target's Subscription Identifiers from `ids` on, in the order in which its filters matched."""
         cdef Node* node
         cdef Entry* entry
         cdef Target* target

@@ -386,6 +386,7 @@ cdef class SubscriptionTree(RouteReader):
                 route = <Route>slot.route
                 before = route.size
                 self.fill(route, hash, topic, topic_length)
+                slot.topic = route.topic
                 self.cache.resized(before, route.size)
                 return route
             # Somebody holds the stale one: it stays as it is, and stale.
