@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def die_with(parent: int) -> bool:
-    """Have this process killed when its parent ends, however that ends, until reactor.end_with_parent() is called.
+    """Have this process killed when its parent ends, however that ends, until orphan.end_with_parent() is called.
 
     Returns False if it has ended already.
 
@@ -81,7 +81,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
     from broker.admin.worker_queries import Queries
     from broker.config.start_error import StartError
     from broker.processes.host import host
-    from broker.reactor.epoll import end_with_parent
+    from broker.processes.orphan import end_with_parent
     from broker.reactor.listeners import ListeningSocket
     from broker.storage.data_folder import unusable
     from broker.storage.folder_check import log_refusal

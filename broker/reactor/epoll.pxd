@@ -31,12 +31,16 @@ cdef class Reactor(Hub):
     cdef bint at_once                    # its first look found events: their sockets may have waited
     cdef bint waited                     # its wait blocked, so the next one is likely to as well
     cdef bint busy                       # it left something to do
+    cdef uint64_t gathered               # messages of QoS 0 sent, when a turn last looked for more before it sent to many,
+    cdef uint64_t gathered_answers       # and those of QoS 1 and 2, and acknowledgements
+    cdef readonly uint64_t pauses        # how often a turn slept before that look
     cdef uint32_t[TURNS_KEPT] last_turns     # microseconds, by turn number modulo TURNS_KEPT
 
     cdef bint needs_ticks(self) noexcept
     cdef int read_sockets(self, int count) except -1
     cdef int wait(self, bint block) except -1
-    cdef int gather(self, int count) except -1
+    cdef int gather(self, int rounds) except -1
+    cdef int gather_wide(self, bint may_pause) except -1
     cdef int hear_peers(self) except -1
     cdef int drain_wake(self) except -1
     cdef int after_turn(self) except -1

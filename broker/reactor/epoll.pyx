@@ -14,14 +14,15 @@ from broker.reactor.turn cimport PHASE_CONTROL, PHASE_FLUSH, PHASE_GUEST, PHASE_
 from broker.reactor.turn import PHASES
 from broker.reactor.peer_address cimport address_of, sockaddr, sockaddr_storage, socklen_t
 from broker.reactor.pending_handshakes import PendingHandshakes
-from broker.reactor.protocol cimport CLOSING, CONNECTING, ENDED, PAUSE_PARKED, PAUSE_UNREAD, WORK_READ
+from broker.reactor.protocol cimport CLOSING, CONNECTING, ENDED, PAUSE_PARKED, PAUSE_UNREAD, Turn, WORK_READ
 from broker.reactor.socket_end cimport NO_SOCKET
 from broker.reactor.timing_wheel cimport TICK_MS
 from broker.transport.layer cimport Layers
 from mesh.reactor_port cimport MeshSeam
+from router.sessions.sink cimport PUBACK, PUBCOMP, PUBREC, PUBREL
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 import os
 from threading import RLock
 
@@ -45,8 +46,6 @@ cdef extern from "<sys/epoll.h>" nogil:
 cdef extern from "<sys/socket.h>" nogil:
     int accept4(int fd, sockaddr* address, socklen_t* length, int flags)
     int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
-    int shutdown(int fd, int how)
-    int SHUT_RDWR
     int SOCK_NONBLOCK
     int SOCK_CLOEXEC
     int SOL_SOCKET
@@ -58,68 +57,22 @@ cdef extern from "<netinet/in.h>" nogil:
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
 
-cdef extern from "<signal.h>" nogil:
-    ctypedef void (*signal_handler)(int) noexcept nogil
-    struct signal_action "sigaction":
-        signal_handler sa_handler
-        int sa_flags
-    int set_action "sigaction" (int number, const signal_action* action, signal_action* before)
-    int kill(int pid, int number)
-    int SIGUSR1
-    int SIGKILL
-
-cdef extern from "<sys/prctl.h>" nogil:
-    int prctl(int option, unsigned long value, unsigned long, unsigned long, unsigned long)
-    int PR_SET_PDEATHSIG
-
 cdef extern from "<unistd.h>" nogil:
-    int getpid()
-
+    int usleep(unsigned int time_us)
 
 cdef enum:
     GATHER_EVENTS = 4            # sockets read in a turn, from which on it looks for more input before it flushes
     GATHER_ROUNDS = 1            # looks of such a turn
     GATHER_OUTPUTS = 16          # connections to flush, from which on a turn looks again as long as it finds input
     GATHER_ROUNDS_WIDE = 8       # looks of such a turn at most
+    GATHER_PAUSE_US = 50         # or it sleeps for so long before it looks; the system makes that twice as long,
+    GATHER_FEW = 8               # if it has fewer messages than that for each of them
     WAITED_NS = 5000             # since the end of the last turn: what blocked was away for longer
-    ORPHAN_SOCKETS_MAX = 256
     ACCEPTS_LEAST = 16           # clients that a turn takes in at once, whatever else it has done
     WORK_ACCEPT = 300            # units of a turn's work: some 15 us,
     WORK_LAYERS = 300            # and as much for layers
 
 cdef epoll_event[EVENTS_MAX] events
-cdef int[ORPHAN_SOCKETS_MAX] orphan_sockets      # descriptors of the sockets that an orphan shuts down
-cdef int orphan_socket_count = 0
-
-
-cdef void on_orphaned(int number) noexcept nogil:
-    """A signal handler: nothing but what is safe in one, in whatever this process was interrupted."""
-    cdef int index
-    for index in range(orphan_socket_count):
-        shutdown(orphan_sockets[index], SHUT_RDWR)
-    kill(getpid(), SIGKILL)
-
-
-def end_with_parent(descriptors: list[int]) -> None:
-    """Have this process shut its listening sockets down and be killed when its parent ends, however that ends.
-
-    A process that is killed lets go of its memory first and of its sockets last, and the system accepts meanwhile whom
-    nobody will serve: a signal that kills at once is too late for them. It comes when the parent's *thread* ends that
-    started us, interrupts whatever we are in, and if we are stopped, the system lets us go on, because our process group
-    is an orphan then (setpgid(2)).
-
-    Args:
-        descriptors: of the sockets; those beyond 256 are shut down late, as without this.
-    """
-    global orphan_socket_count
-    cdef signal_action action
-    for index, descriptor in enumerate(descriptors[:ORPHAN_SOCKETS_MAX]):
-        orphan_sockets[index] = descriptor
-        orphan_socket_count = index + 1
-    memset(&action, 0, sizeof(action))
-    action.sa_handler = on_orphaned
-    if set_action(SIGUSR1, &action, NULL) or prctl(PR_SET_PDEATHSIG, <unsigned long>SIGUSR1, 0, 0, 0):
-        raise OSError(errno, os.strerror(errno))
 
 
 cdef class Reactor(Hub):
@@ -415,7 +368,7 @@ cdef class Reactor(Hub):
         if self.mesh is not None:
             self.hear_peers()
         if self.turn.dirty.count + self.turn.wide.count >= GATHER_OUTPUTS:
-            self.gather(GATHER_ROUNDS_WIDE)
+            self.gather_wide(block)
         elif count >= GATHER_EVENTS:
             self.gather(GATHER_ROUNDS_WIDE if self.mesh is not None and self.mesh.batching() else GATHER_ROUNDS)
         self.lap(PHASE_INPUT)
@@ -519,6 +472,28 @@ cdef class Reactor(Hub):
             self.read_sockets(count)
             if self.mesh_due:
                 self.hear_peers()
+        return 0
+
+    cdef int gather_wide(self, bint may_pause) except -1:
+        """Before it sends to many: look for more input, so that each send takes more along.
+
+        Where messages come faster than they are dealt with, few for each receiver and all of QoS 0, a look finds one or
+        two, and costs as much as they do: then it sleeps first, once, while the publishers send and the clients read.
+        Nobody waits for an acknowledgement then, and with what was there before the turn there is no lone message.
+        """
+        cdef Turn* turn = &self.turn
+        cdef uint64_t answers = (turn.publishes_out[1] + turn.publishes_out[2] + turn.packets_out[PUBACK]
+                                 + turn.packets_out[PUBREC] + turn.packets_out[PUBREL] + turn.packets_out[PUBCOMP])
+        cdef uint64_t few = self.gathered + GATHER_FEW * <uint64_t>(turn.dirty.count + turn.wide.count)
+        if may_pause and self.at_once and turn.publishes_out[0] < few and answers == self.gathered_answers:
+            with nogil:
+                usleep(GATHER_PAUSE_US)
+            self.pauses += 1
+            self.gather(1)
+        else:
+            self.gather(GATHER_ROUNDS_WIDE)
+        self.gathered = turn.publishes_out[0]
+        self.gathered_answers = answers
         return 0
 
     cdef int hear_peers(self) except -1:

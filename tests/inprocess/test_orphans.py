@@ -24,7 +24,7 @@ child.wait()
 """
 CHILD = """
 import ctypes, signal, sys
-from broker.reactor.epoll import end_with_parent
+from broker.processes.orphan import end_with_parent
 signal.signal(signal.SIGHUP, lambda *_: None)        # as a worker has it: the system says it to a stopped orphan
 end_with_parent([int(sys.argv[1])])
 print("ready", flush=True)
