@@ -61,7 +61,7 @@ help:
 	@echo 'make bench-check    that, and measure everything and compare with the committed ratios'
 	@echo 'make profile        where the time goes in a loaded worker: py-spy and perf'
 	@echo 'make wheel          sdist and wheel in dist/'
-	@echo 'make settings       write deploy/shoal.toml from the settings in broker/config/loader.py'
+	@echo 'make settings       write deploy/shoal.toml and docs/configuration.md'
 	@echo 'make changelog      move the notes in docs/changes into CHANGELOG.md, under the version in broker/version.py'
 	@echo 'make clean          remove what was built; the virtual environment stays (make distclean takes it too)'
 
@@ -142,6 +142,7 @@ run: build
 .PHONY: settings
 settings: build
 	@$(BIN)/python -m broker.config.loader > deploy/shoal.toml
+	@$(BIN)/python -m broker.config.page > docs/configuration.md
 
 # --- tests ---------------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ worker the backend is that worker itself, with more the supervisor, which asks t
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -51,6 +51,14 @@ if TYPE_CHECKING:
     from broker.auth.bans import Ban
 
 
+class NewSettings(NamedTuple):
+    """Settings that were read again: what differs, what the workers are to go by, and what says that they do."""
+
+    changes: list[Row]
+    config: Row | None
+    adopt: Callable[[], object]
+
+
 class Backend(Protocol):
     """What the admin socket asks: one worker, or a supervisor of several."""
 
@@ -68,6 +76,12 @@ class Backend(Protocol):
 
     async def drain(self) -> Row:
         """Begin to end the broker in order."""
+
+    async def read_settings(self) -> NewSettings:
+        """Read the settings again; nothing has changed yet. Raises QueryError: they are wrong."""
+
+    def settings(self) -> list[Row]:
+        """Return each setting: its value, where that came from, and when another one would count."""
 
     async def keep_house(self) -> None:
         """Tidy up now and then, until cancelled."""
@@ -131,6 +145,7 @@ class Admin:
         route("PUT", "/log-level", self._log_level, {"level": str}, "level")
         route("GET", "/listeners", self._listeners)
         route("POST", "/reload", self._reload)
+        route("GET", "/config", self._config)
         route("GET", "/bans", self._bans, PAGED)
         route("POST", "/bans", self._ban, {"kind": str, "name": str, "for_s": int, "reason": str}, "kind", "name")
         route("DELETE", "/bans", self._unban, {"kind": str, "name": str}, "kind", "name")
@@ -343,8 +358,14 @@ class Admin:
 
     async def _reload(self, request: Request) -> Row:
         """Have all workers read their files again; 422 if one cannot use them, and so stays as it is."""
-        answers = await self._ask_all("reload", {})
-        return merged_reload(answers)
+        changes, config, adopt = await self.backend.read_settings()
+        answers = await self._ask_all("reload", {} if config is None else {"config": config})
+        merged = merged_reload(answers)
+        adopt()
+        return {**merged, "settings": changes}
+
+    async def _config(self, request: Request) -> Row:
+        return {"rows": self.backend.settings()}
 
     async def _shadow(self, request: Request) -> Row:
         return merged_shadows(await self._ask_all("shadow", {}))

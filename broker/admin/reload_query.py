@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import trio
 
 from broker.admin.listener_query import listeners_of, merged_listeners, merged_members
 from broker.admin.pagination import QueryError, Row
+from broker.config.loader import Config
 
 if TYPE_CHECKING:
     from broker.admin.worker_view import WorkerView
@@ -17,10 +20,14 @@ IN_FORCE_S: Final = 15.0  # that a reload waits for its rights: the log may take
 
 
 async def reload_files(queries: WorkerView, arguments: Row) -> Row:
-    """Read the files of listeners, authenticators and authorizers again; what they say is in force then."""
+    """Read the files of listeners, authenticators and authorizers again; what they say is in force then.
+
+    With `config`, settings, these too: all of it, or nothing.
+    """
     worker = queries.worker
     reload = worker.reload
-    await reload.reload()
+    given = arguments.get("config")
+    await reload.reload(None if given is None else lambda: partial(worker.change, msgspec.convert(given, Config)))
     with trio.move_on_after(IN_FORCE_S) as waited:
         if reload.authorizers is not None:
             await worker.rights_in_force()

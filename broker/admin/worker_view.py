@@ -50,6 +50,9 @@ class AskedWorker(Protocol):
     def ready(self) -> bool:
         """Whether clients are let in."""
 
+    def change(self, config: Config) -> None:
+        """Go by other settings from now on."""
+
     async def rights_in_force(self) -> None:
         """Wait until what the ACL says now holds for all that is subscribed and queued."""
 

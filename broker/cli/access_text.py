@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from broker.cli.cells import count, duration
+from broker.config.setting import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
 Row = dict[str, Any]
@@ -30,10 +33,25 @@ def asked_about(value: Row) -> list[RenderableType]:
 
 def reloaded(value: Row) -> list[RenderableType]:
     """Return the lines that say what a reload has changed of users and of rules."""
-    lines = [*_changed("Users", value["users"]), *_changed("Rules", value["rules"])]
+    lines = [
+        *(_settings(value["settings"]) if "settings" in value else []),
+        *_changed("Users", value["users"]),
+        *_changed("Rules", value["rules"]),
+    ]
     if not value["in_force"]:
         lines.append(Text("What clients may do by it is not in force everywhere yet: the log is behind."))
     return lines
+
+
+def _settings(changes: Sequence[Row]) -> list[RenderableType]:
+    if not changes:
+        return [Text("Settings: as before.")]
+    lines = [f"Settings: {count(len(changes))} changed."]
+    for change in changes:
+        is_table = change["from"] is None and change["to"] is None
+        values = "" if is_table else f": {shown(change['from'])} -> {shown(change['to'])}"
+        lines.append(f"  {change['key']}{values}, {change['counts']}")
+    return [Text("\n".join(lines))]
 
 
 def on_trial(value: Row) -> list[RenderableType]:

@@ -165,16 +165,40 @@ def listeners(context: click.Context, as_json: bool) -> None:
         _print(client.ask("GET", "/listeners"), as_json, "listeners")
 
 
-@admin.command(short_help="Read certificates, keys and lists again.")
+@admin.command(short_help="Read settings, certificates, keys and lists again.")
 @_JSON
 @click.pass_context
 def reload(context: click.Context, as_json: bool) -> None:
-    """Have the files of all listeners read again, as SIGHUP does: all of them, or on any fault none.
+    """Have settings and files read again, as SIGHUP does: all of them, or on any fault none.
 
-    Clients that are connected stay. The broker looks for changed files by itself, too.
+    Clients that are connected stay. What is said of a setting is when its new value counts. The broker looks for
+    changed files of certificates, users and rules by itself, too.
     """
     with _asking(context) as client:
         _print(client.ask("POST", "/reload"), as_json, "reload")
+
+
+@admin.command(short_help="Each setting, and where it came from.")
+@click.argument("prefix", default="")
+@click.option("--changed", is_flag=True, help="Only those that are not at their default.")
+@_JSON_LINES
+@click.pass_context
+def config(context: click.Context, prefix: str, changed: bool, as_json: bool) -> None:
+    """Show the settings that are in force: value, where that came from, and when another one would count.
+
+    With PREFIX only those whose name begins so: `limits.`.
+    """
+    with _asking(context) as client:
+        rows = [
+            row
+            for row in client.ask("GET", "/config")["rows"]
+            if row["key"].startswith(prefix) and not (changed and row["origin"] == "default")
+        ]
+        if as_json:
+            for row in rows:
+                _print_json(row)
+        else:
+            _print({"rows": rows}, as_json, "config")
 
 
 # Clients --------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from broker.cli.cells import (
     who,
     yes,
 )
+from broker.config.setting import shown
 
 WIDE: Final = 10_000  # columns where no terminal sets a width: nothing is cut
 VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0", None: "-"}
@@ -62,6 +63,12 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("window", lambda row: size(row.get("window_bytes"))),
         Column("lag", lambda row: count(row.get("lag"))),
         Column("round trip", lambda row: f"{row['round_trip_us']:,.0f} µs" if row.get("round_trip_us") else "-"),
+    ),
+    "config": (
+        Column("setting", lambda row: row["key"], False),
+        Column("value", lambda row: shown(row["value"]), False),
+        Column("from", lambda row: row["origin"], False),
+        Column("another one counts", lambda row: row["changes"], False),
     ),
     "listeners": (
         Column("listener", lambda row: row["listener"]),
@@ -169,6 +176,7 @@ NOTHING: Final = {
     "bans": "Nothing is banned.",
     "workers": "No worker is running.",
     "listeners": "No worker is running.",
+    "config": "No setting is so.",
 }
 
 FATES: Final = {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.config.loader import Address, Config
+    from broker.processes.settings_in_force import SettingsInForce
 
 # What they mean stands in broker.cli.exit_codes.
 EXIT_CHECKED = 1
@@ -88,11 +89,13 @@ def serve(
     options; what comes later counts more.
     """
     _claim_standard_descriptors()
-    from broker.config.loader import ConfigError, load
+    from broker.config.loader import ConfigError
+    from broker.config.source import Source
 
     given = {"workers": workers, "listen": listen or None, "data_dir": data_dir, "log.level": log_level}
     try:
-        config = load(file, os.environ, {key: value for key, value in given.items() if value is not None})
+        source = Source(file, os.environ, {key: value for key, value in given.items() if value is not None})
+        config = source.config
     except ConfigError as error:
         _fail(EXIT_CONFIG, "The configuration is wrong:", *map(str, error.problems))
 
@@ -105,11 +108,13 @@ def serve(
     from broker.cli.preflight import banner, check_packages, summary
     from broker.config.host_resources import WORKERS_BY_DEFAULT_MAX, cores_available
     from broker.config.start_error import StartError
+    from broker.processes.settings_in_force import SettingsInForce
     from broker.reactor.listeners import check_addresses
     from broker.storage.data_folder import check_room, lock_folder
 
     if config.workers == 0:
         config = msgspec.structs.replace(config, workers=min(cores_available(), WORKERS_BY_DEFAULT_MAX))
+    in_force = SettingsInForce(source, config)
     started_s = time.monotonic()
     try:
         check_packages()
@@ -119,24 +124,31 @@ def serve(
             check_room(folder, config.workers)
             check_addresses(config)
             _check_files(config)
-            try:
-                logs.configure(config.log)
-            except OSError as error:
-                raise StartError(f"The log file {config.log.file} cannot be opened: {error.strerror}.") from error
-            signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
+            _open_log(config)
             _spread(config, folder, accept_loss)
 
             def ready(addresses: "list[Address]") -> None:
                 _say(banner(config, addresses, folder))
 
             if config.workers > 1:
-                totals = _supervise(config, folder, lock, accept_loss, ready)
+                totals = _supervise(in_force, folder, lock, accept_loss, ready)
             else:
-                totals = _serve_alone(config, folder, accept_loss, ready)
+                totals = _serve_alone(in_force, folder, accept_loss, ready)
             logs.flush()
             _say(summary(totals.items(), time.monotonic() - started_s))
     except StartError as error:
         _fail(EXIT_NOT_STARTED, str(error))
+
+
+def _open_log(config: "Config") -> None:
+    from broker import logs
+    from broker.config.start_error import StartError
+
+    try:
+        logs.configure(config.log)
+    except OSError as error:
+        raise StartError(f"The log file {config.log.file} cannot be opened: {error.strerror}.") from error
+    signal.signal(signal.SIGHUP, lambda *_: logs.reopen())
 
 
 def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
@@ -186,7 +198,7 @@ def _check_files(config: "Config") -> None:
 
 
 def _serve_alone(
-    config: "Config", folder: Path, accept_loss: bool, ready: "Callable[[list[Address]], None]"
+    in_force: "SettingsInForce", folder: Path, accept_loss: bool, ready: "Callable[[list[Address]], None]"
 ) -> dict[str, int]:
     from setproctitle import setproctitle
 
@@ -197,13 +209,13 @@ def _serve_alone(
 
     setproctitle("shoal: broker")
     try:
-        return run_worker(config, ready, folder, accept_loss)
+        return run_worker(in_force, ready, folder, accept_loss)
     except SegmentError as error:
         raise StartError(log_refusal(folder, error)) from error
 
 
 def _supervise(
-    config: "Config", folder: Path, lock: int, accept_loss: bool, ready: "Callable[[list[Address]], None]"
+    in_force: "SettingsInForce", folder: Path, lock: int, accept_loss: bool, ready: "Callable[[list[Address]], None]"
 ) -> dict[str, int]:
     import trio
     from setproctitle import setproctitle
@@ -225,9 +237,9 @@ def _supervise(
         raise StartError(unusable(folder, error)) from error
     with run_folder(folder, lock, node) as run_dir:
         try:
-            supervisor = Supervisor(config, folder, lock, node, run_dir, accept_loss, ready)
+            supervisor = Supervisor(in_force, folder, lock, node, run_dir, accept_loss, ready)
         except OSError as error:
-            check_addresses(config)  # somebody took one since they were checked first
+            check_addresses(in_force.config)  # somebody took one since they were checked first
             raise StartError(f"An address cannot be bound: {error}") from error
         try:
             return trio.run(supervisor.run)

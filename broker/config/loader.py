@@ -80,7 +80,12 @@ def parse_queue_rule(text: str) -> tuple[bytes, str]:
 
 
 def load(
-    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any], *, authenticator_given: bool = False
+    file: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, Any],
+    *,
+    authenticator_given: bool = False,
+    origins: dict[str, str] | None = None,
 ) -> Config:
     """Return the settings that defaults, a TOML file, the environment and flags give, later layers first.
 
@@ -89,6 +94,7 @@ def load(
         environ: variables such as SHOAL_MQTT__RECEIVE_MAXIMUM; those without the prefix SHOAL_ are not looked at.
         flags: dotted keys to values, such as {"log.level": "debug"}.
         authenticator_given: the embedding program brings an Authenticator, so that anonymous clients are its affair.
+        origins: gets the layer in words of each setting and kind of table that a layer gives.
 
     Raises:
         ConfigError: with every problem of every layer.
@@ -126,10 +132,12 @@ def load(
         except msgspec.ValidationError:
             problems.append(Problem(where, key, shown(found), setting.expected))
     config = _built({key: value for key, (value, _) in values.items()})
-    origins = {key: where for key, (_, where) in values.items()}
+    given = {key: where for key, (_, where) in values.items()}
+    if origins is not None:
+        origins.update(given)
     # An allow_anonymous that could not be read is one problem, not a second one at every address.
     someone_vouches = authenticator_given or any(problem.key == "allow_anonymous" for problem in problems)
-    problems.extend(_problems_of_the_whole(config, origins, someone_vouches, closing_commands(file, flags)))
+    problems.extend(_problems_of_the_whole(config, given, someone_vouches, closing_commands(file, flags)))
     if problems:
         raise ConfigError(problems)
     return config
@@ -150,10 +158,20 @@ def _layers(
         key = variable[len(ENVIRONMENT_PREFIX) :].lower().replace("__", ".")
         text = environ[variable]
         is_list = key in SETTINGS and isinstance(SETTINGS[key].default, tuple)
-        value: Any = [part.strip() for part in text.split(",") if part.strip()] if is_list else text
+        value: Any = _list_of(text) if is_list else text
         yield key, (value, f"environment {variable}", False)
     for key, given in flags.items():
         yield key, (given, f"flag --{key.replace('.', '-').replace('_', '-')}", True)
+
+
+def _list_of(text: str) -> Any:
+    """Return a list as people write it into the environment: its items between commas, or as JSON or TOML has it."""
+    if text.lstrip().startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text  # which is no list: that is the problem
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _read_toml(file: Path, problems: list[Problem]) -> dict[str, Any]:
@@ -250,10 +268,11 @@ SETTINGS: dict[str, Setting] = {setting.key: setting for setting in settings_of(
 def rendered(config: Config) -> str:
     """Return a TOML file that gives every setting; those at their default are commented out."""
     lines = [
-        "# Shoal's settings, each with its meaning, range and default. All are read once, at the start.",
+        "# Shoal's settings, each with its meaning, range and default. docs/configuration.md says which of them",
+        "# can change while the broker runs.",
         "# Take the # from a name to set it.",
         "# What a flag or an environment variable says counts more: mqtt.receive_maximum is also",
-        "# SHOAL_MQTT__RECEIVE_MAXIMUM, and a list in the environment is separated by commas.",
+        "# SHOAL_MQTT__RECEIVE_MAXIMUM, and a list in the environment is separated by commas, or JSON.",
     ]
     section = ""
     for setting in SETTINGS.values():
@@ -263,7 +282,7 @@ def rendered(config: Config) -> str:
         owner = getattr(config, section) if section else config
         value = getattr(owner, setting.key.rpartition(".")[2])
         unit = f" {setting.unit}" if setting.unit else ""
-        lines += ["", f"# {setting.text}", f"# Expected: {setting.expected}{unit}. Default: {_default(setting)}."]
+        lines += ["", f"# {setting.text}", f"# Expected: {setting.expected}{unit}. Default: {shown_default(setting)}."]
         name = setting.key.rpartition(".")[2]
         if value is None:
             lines.append(f"#{name} = {_toml(get_args(setting.kind)[1].examples[0])}")
@@ -293,7 +312,7 @@ def _rendered_listeners(listeners: Sequence[Listener]) -> Iterator[str]:
     )
     for setting in LISTENER_SETTINGS.values():
         unit = f" {setting.unit}" if setting.unit else ""
-        default = "" if setting.default is msgspec.NODEFAULT else f" Default: {_default(setting)}."
+        default = "" if setting.default is msgspec.NODEFAULT else f" Default: {shown_default(setting)}."
         yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}.{default}"
     for listener in listeners:
         yield from ("", "[[listener]]")
@@ -323,7 +342,7 @@ def _rendered_authenticators(authenticators: Sequence[Authenticator]) -> Iterato
         yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
         for setting in AUTHENTICATOR_SETTINGS[name].values():
             unit = f" {setting.unit}" if setting.unit else ""
-            default = "" if setting.default is msgspec.NODEFAULT else f" Default: {_default(setting)}."
+            default = "" if setting.default is msgspec.NODEFAULT else f" Default: {shown_default(setting)}."
             yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}.{default}"
     for authenticator in authenticators:
         kind = str(authenticator.__struct_config__.tag)
@@ -349,7 +368,7 @@ def _rendered_authorizers(authorizers: Sequence[Authorizer]) -> Iterator[str]:
         yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
         for setting in AUTHORIZER_SETTINGS[name].values():
             unit = f" {setting.unit}" if setting.unit else ""
-            default = "" if setting.default is msgspec.NODEFAULT else f" Default: {_default(setting)}."
+            default = "" if setting.default is msgspec.NODEFAULT else f" Default: {shown_default(setting)}."
             yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}.{default}"
     for authorizer in authorizers:
         kind = str(authorizer.__struct_config__.tag)
@@ -370,7 +389,8 @@ def _rendered_limits(limits: Sequence[Limit]) -> Iterator[str]:
     )
     for setting in LIMIT_SETTINGS.values():
         unit = f" {setting.unit}" if setting.unit else ""
-        yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}. Default: {_default(setting)}."
+        default = shown_default(setting)
+        yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}. Default: {default}."
     for limit in limits:
         yield from ("", "[[limit]]")
         for setting in LIMIT_SETTINGS.values():
@@ -380,7 +400,8 @@ def _rendered_limits(limits: Sequence[Limit]) -> Iterator[str]:
         yield from ("", "# [[limit]]", '# users = ["gateway"]', "# messages_per_second_max = 1000")
 
 
-def _default(setting: Setting) -> str:
+def shown_default(setting: Setting) -> str:
+    """Return a default as a TOML file has it."""
     if setting.default is None:
         return "unset"
     return _toml(setting.default) + (f" {setting.unit}" if setting.unit else "")

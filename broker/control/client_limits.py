@@ -42,16 +42,9 @@ class LimitRules:
     """
 
     def __init__(self, config: Config) -> None:
-        limits, mqtt = config.limits, config.mqtt
         self._tables = config.limit
         self._listeners = config.listeners
-        self._defaults = {
-            "messages_per_second_max": limits.messages_per_second_max,
-            "bytes_per_second_max": limits.bytes_per_second_max,
-            "subscriptions_per_client_max": limits.subscriptions_per_client_max,
-            "queue_messages_max": mqtt.queue_messages_max,
-            "queue_bytes_max": mqtt.queue_bytes_max,
-        }
+        self._defaults = _defaults_of(config)
         self._known: dict[tuple[int, int], ClientLimits] = {}  # by listener and table
         self.usual = self._made(())
         self.are_all_usual = not self._tables and not any(
@@ -68,11 +61,21 @@ class LimitRules:
         listener = principal.listener if 0 <= principal.listener < len(self._listeners) else -1
         found = self._known.get((listener, number))
         if found is None:
-            layers: list[ClientLimit] = [] if number < 0 else [self._tables[number]]
-            if listener >= 0:
-                layers.append(self._listeners[listener])
-            found = self._known[listener, number] = self._made(layers)
+            found = self._known[listener, number] = self._made(self._layers(listener, number))
         return found
+
+    def change(self, config: Config) -> None:
+        """Go by other defaults from now on, sessions that there are as well. Tables and listeners are as before."""
+        self._defaults = _defaults_of(config)
+        self.usual = _changed(self.usual, self._made(()))
+        for (listener, number), limits in self._known.items():
+            self._known[listener, number] = _changed(limits, self._made(self._layers(listener, number)))
+
+    def _layers(self, listener: int, number: int) -> list[ClientLimit]:
+        layers: list[ClientLimit] = [] if number < 0 else [self._tables[number]]
+        if listener >= 0:
+            layers.append(self._listeners[listener])
+        return layers
 
     def _made(self, layers: tuple[ClientLimit, ...] | list[ClientLimit]) -> ClientLimits:
         """Return what some tables say, the first that says something of each limit."""
@@ -88,6 +91,26 @@ class LimitRules:
             ),
             next((getattr(layer, "connections_per_user_max", 0) for layer in layers), 0),
         )
+
+
+def _defaults_of(config: Config) -> dict[str, int]:
+    limits, mqtt = config.limits, config.mqtt
+    return {
+        "messages_per_second_max": limits.messages_per_second_max,
+        "bytes_per_second_max": limits.bytes_per_second_max,
+        "subscriptions_per_client_max": limits.subscriptions_per_client_max,
+        "queue_messages_max": mqtt.queue_messages_max,
+        "queue_bytes_max": mqtt.queue_bytes_max,
+    }
+
+
+def _changed(older: ClientLimits, newer: ClientLimits) -> ClientLimits:
+    """Return the newer limits, with the object that sessions have, which says what is new."""
+    session = older.session
+    session.queue_messages_max = newer.session.queue_messages_max
+    session.queue_bytes_max = newer.session.queue_bytes_max
+    session.subscriptions_max = newer.session.subscriptions_max
+    return newer._replace(session=session)
 
 
 def _fits(table: Limit, principal: Principal) -> bool:

@@ -118,6 +118,16 @@ class Handshake:
         """Let no more in than fit into this process, which has found out how many those are."""
         self.connections_max = connections_max
 
+    def change(self, config: Config) -> None:
+        """Go by other settings from now on; they differ as broker.config.live lets them."""
+        per_second = config.limits.connects_per_second_max
+        if per_second != self.config.limits.connects_per_second_max:
+            self._rate = Rate(per_second, 2 * per_second or 1)
+        self.config = config
+        self._connack = ConnackProperties(config)
+        self.limit_rules.change(config)
+        self.session_limit.maximum = config.limits.sessions_max
+
     def share(self, handover: Handover, places: Places, listener_places: Mapping[int, Places]) -> None:
         """From now on clients go to the workers that they are at home on, and connections are counted together.
 

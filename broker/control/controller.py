@@ -164,6 +164,13 @@ class Controller:
                 nursery.start_soon(self.review.ask)
                 nursery.start_soon(self.questions.run, self.handshake.new_salt)
 
+    def change(self, config: Config) -> None:
+        """Go by other settings from now on; they differ as broker.config.live lets them."""
+        self.mqtt, self.limits = config.mqtt, config.limits
+        self.acl.explains = config.mqtt.explain_to_clients
+        self.lines = ConnectionLines(config)
+        self.handshake.change(config)
+
     def replay_from(self, replays: ReplaySeam) -> None:
         """From now on clients may subscribe to what is stored."""
         self.replays = replays

@@ -20,13 +20,16 @@ class SessionLimit:
     Args:
         sessions: the router's, by client identifier.
         maximum: of all workers together.
+
+    Attributes:
+        maximum: likewise; it may change.
     """
 
-    __slots__ = ("_maximum", "_places", "_sessions")
+    __slots__ = ("_places", "_sessions", "maximum")
 
     def __init__(self, sessions: Sized, maximum: int) -> None:
         self._sessions = sessions
-        self._maximum = maximum
+        self.maximum = maximum
         self._places: Places | None = None
 
     def share(self, places: Places) -> None:
@@ -45,14 +48,14 @@ class SessionLimit:
         """Whether there may be no more."""
         self.tell()
         count = len(self._sessions) if self._places is None else self._places.total()
-        return count >= self._maximum
+        return count >= self.maximum
 
     def take(self) -> bool:
         """Return whether there may be one more, which comes into being at once."""
         if self._places is None:
-            return len(self._sessions) < self._maximum
+            return len(self._sessions) < self.maximum
         self._places.set(len(self._sessions) + 1)
-        if self._places.total() <= self._maximum:
+        if self._places.total() <= self.maximum:
             return True
         self.tell()
         return False

@@ -5,18 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.admin.api import NewSettings
 from broker.admin.pagination import Row
 from broker.admin.worker_queries import Queries
+from broker.processes.settings_in_force import new_settings
 
 if TYPE_CHECKING:
+    from broker.processes.settings_in_force import SettingsInForce
     from broker.worker.worker import Worker
 
 
 class OneWorker:
     """The backend of a broker with one worker, in this process."""
 
-    def __init__(self, worker: Worker, folder: Path) -> None:
+    def __init__(self, worker: Worker, folder: Path, in_force: SettingsInForce | None = None) -> None:
         self.worker = worker
+        self._in_force = in_force
         self.folder = folder
         self.queries = Queries(worker)
 
@@ -44,6 +48,14 @@ class OneWorker:
     async def drain(self) -> Row:
         """Begin to end the broker, as SIGTERM does."""
         return await self.queries.answer("drain", {})
+
+    async def read_settings(self) -> NewSettings:
+        """Read the settings again; nothing has changed yet. Raises QueryError: they are wrong."""
+        return NewSettings([], None, lambda: None) if self._in_force is None else await new_settings(self._in_force)
+
+    def settings(self) -> list[Row]:
+        """Return each setting: its value, where that came from, and when another one would count."""
+        return [] if self._in_force is None else self._in_force.rows()
 
     async def keep_house(self) -> None:
         """End what was left open, until cancelled."""

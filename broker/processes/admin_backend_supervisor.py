@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from broker.admin.api import NewSettings
 from broker.admin.pagination import QueryError, Row
 from broker.logs import LEVELS, set_level
 from broker.processes.control_channel import ControlError
+from broker.processes.settings_in_force import new_settings
 from mesh.placement import Homes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.config.loader import Config
+    from broker.processes.settings_in_force import SettingsInForce
     from broker.processes.slot import Slot
     from mesh.node_identity import Node
 
@@ -24,9 +27,13 @@ class Workers(Protocol):
     """What is asked of the supervisor: broker.processes.supervisor.Supervisor."""
 
     node: Node
-    config: Config
     folder: Path
     slots: list[Slot]
+    in_force: SettingsInForce
+
+    @property
+    def config(self) -> Config:
+        """The settings that are in force."""
 
     @property
     def stopping(self) -> bool:
@@ -78,6 +85,14 @@ class ManyWorkers:
         """Begin to end the broker, as SIGTERM does."""
         self.supervisor.stop()
         return {"draining": True}
+
+    async def read_settings(self) -> NewSettings:
+        """Read the settings again; nothing has changed yet. Raises QueryError: they are wrong."""
+        return await new_settings(self.supervisor.in_force)
+
+    def settings(self) -> list[Row]:
+        """Return each setting: its value, where that came from, and when another one would count."""
+        return self.supervisor.in_force.rows()
 
     async def keep_house(self) -> None:
         """Do nothing: each worker tidies up for itself."""

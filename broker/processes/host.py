@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.admin.windows import Window
-    from broker.config.loader import Address, Config
+    from broker.config.loader import Address
     from broker.processes.admin_backend_local import OneWorker
+    from broker.processes.settings_in_force import SettingsInForce
 
 log = get("worker")
 
@@ -36,11 +37,12 @@ SUMMARY = ("connections", "messages_in", "messages_out", "bytes_in", "bytes_out"
 
 
 def run_worker(
-    config: Config, ready: Callable[[list[Address]], None], folder: Path | None = None, accept_loss: bool = False
+    in_force: SettingsInForce, ready: Callable[[list[Address]], None], folder: Path, accept_loss: bool = False
 ) -> dict[str, int]:
     """Run one worker in this process until SIGINT or SIGTERM; returns what it did, in a few numbers.
 
     Args:
+        in_force: checked settings.
         ready: called once clients can connect, with the addresses.
         folder, accept_loss: as of Worker.
 
@@ -50,14 +52,13 @@ def run_worker(
         SegmentError (of router.log.segments): what is in the folder cannot be used.
     """
     try:
-        worker = Worker(config, folder=folder, accept_loss=accept_loss)
+        worker = Worker(in_force.config, folder=folder, accept_loss=accept_loss)
     except OSError as error:
-        if folder is None:
-            raise
         raise StartError(unusable(folder, error)) from error
     worker.publish_due_wills()
     worker.listen()
-    windows = open_windows(worker, folder) if folder is not None else []
+    worker.reload.settings = in_force.reader_for(worker.change)
+    windows = open_windows(worker, folder, in_force)
 
     def started() -> None:
         ready(say_listening(worker))
@@ -76,7 +77,7 @@ def run_worker(
             window.close()
 
 
-def open_windows(worker: Worker, folder: Path) -> list[Window]:
+def open_windows(worker: Worker, folder: Path, in_force: SettingsInForce) -> list[Window]:
     """Open what a broker that has this one worker answers over HTTP. Raises OSError and StartError."""
     # Here, because one worker of several does not need it.
     from broker.admin.windows import windows_of
@@ -84,7 +85,7 @@ def open_windows(worker: Worker, folder: Path) -> list[Window]:
     def load() -> OneWorker:
         from broker.processes.admin_backend_local import OneWorker
 
-        return OneWorker(worker, folder)
+        return OneWorker(worker, folder, in_force)
 
     return windows_of(worker.config, folder, load)
 

@@ -37,7 +37,7 @@ from broker.storage.retired_logs import compact_left_logs
 from broker.storage.worker_folders import worker_folder, workers_of
 from broker.storage.worker_log import CommitLog, open_index
 from broker.worker.placement import Start, router_name
-from broker.worker.worker import ledger
+from broker.worker.terms import ledger
 from mesh.placement import Homes
 from router.forwarding import Forwarding
 from router.log.disk import Disk

@@ -40,6 +40,7 @@ from mesh.node_identity import Node
 
 if TYPE_CHECKING:
     from broker.control.dynamic_security import CommandOrder
+    from broker.processes.settings_in_force import SettingsInForce
 
 log = get("supervisor")
 
@@ -78,7 +79,7 @@ class Supervisor:
     """Keeps the workers of a broker running.
 
     Args:
-        config: checked settings.
+        in_force: checked settings.
         folder: the data folder; its lock's descriptor, which the workers hold as well.
         node: whose workers they are.
         run_dir: for the workers' sockets.
@@ -90,7 +91,7 @@ class Supervisor:
 
     def __init__(
         self,
-        config: Config,
+        in_force: SettingsInForce,
         folder: Path,
         lock: int,
         node: Node,
@@ -98,11 +99,13 @@ class Supervisor:
         accept_loss: bool,
         ready: Callable[[list[Address]], None],
     ) -> None:
+        config = in_force.config
         limits = config.limits
         if not limits.memory_bytes_max:
             share = memory_available_bytes() // 4 * 3 // config.workers
             config = msgspec.structs.replace(config, limits=msgspec.structs.replace(limits, memory_bytes_max=share))
-        self.config = config
+        self.in_force = in_force
+        in_force.config = config
         self.folder = folder
         self.lock = lock
         self.node = node
@@ -132,6 +135,11 @@ class Supervisor:
 
         backend = ManyWorkers(self)
         return CommandOrder(backend.workers, backend.ask, QueryError)
+
+    @property
+    def config(self) -> Config:
+        """The settings that are in force."""
+        return self.in_force.config
 
     @property
     def stopping(self) -> bool:
@@ -217,7 +225,7 @@ class Supervisor:
             elif number == signal.SIGHUP:
                 logs.reopen()
                 self._tell_all("reopen_logs")
-                self._tell_all("reload")
+                await self._reload()
             elif number == signal.SIGUSR2:
                 for slot in self.slots:
                     if slot.state in ("joined", "listening"):
@@ -229,6 +237,12 @@ class Supervisor:
                 os._exit(128 + number)  # asked again: whoever it is does not want to wait
             else:
                 self.stop()
+
+    async def _reload(self) -> None:
+        """Have settings and files read again by all, unless the settings are wrong."""
+        read = await self.in_force.read_or_say()
+        if read is not None:
+            self._tell_all("reload", msgspec.to_builtins(self.in_force.adopt(read)))
 
     def _tell_all(self, kind: str, payload: object = None) -> None:
         for slot in self.slots:

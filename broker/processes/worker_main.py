@@ -124,6 +124,7 @@ def _run(start: Start, end: socket.socket) -> tuple[int, str, object]:
 
 async def _serve(worker: Worker, channel: ControlChannel, sockets: list[ListeningSocket], queries: Queries) -> None:
     """Join the others, listen when the supervisor says so, and serve until stop(), or until the supervisor is gone."""
+    from broker.config.loader import Config
     from broker.processes.host import say_listening
     from broker.transport.tickets import TicketKeys
 
@@ -151,7 +152,9 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
     channel.handle("ping", lambda _payload: None)
     channel.handle("ticket_keys", lambda keys: msgspec.convert(keys, TicketKeys).use())
     channel.handle("reopen_logs", lambda _payload: logs.reopen())
-    channel.handle("reload", lambda _payload: worker.reload.ask())
+    channel.handle(
+        "reload", lambda settings: worker.reload.ask(lambda: partial(worker.change, msgspec.convert(settings, Config)))
+    )
     channel.handle("admin", lambda asked: queries.answer(asked["query"], asked["arguments"]))
     if worker.dynamic_security is not None:
         worker.dynamic_security.order_by(partial(channel.ask, "dynamic_security"))

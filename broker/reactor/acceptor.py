@@ -80,6 +80,11 @@ class Acceptor:
         """Return where clients can connect to a listener, by its number."""
         return [one.address for one in self._sockets.values() if one.listener == listener]
 
+    def limit(self, connections_max: int) -> None:
+        """From now on so many may be connected at once; those that are stay."""
+        self.connections_max = connections_max
+        self.resume()
+
     def resume(self) -> None:
         """Accept, if there is room."""
         if not self._watching and not self._closed and self._has_room():

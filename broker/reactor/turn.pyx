@@ -437,6 +437,24 @@ cdef class Hub(ConnectionTable):
     def output_bytes_max(self, value: int) -> None:
         self.turn.output_bytes_max = value
 
+    def change(self, dict terms not None) -> None:
+        """Go by other terms from now on, but for those that clients have been told: keyword arguments of the constructor."""
+        self.turn.payload_bytes_max = terms["payload_bytes_max"]
+        self.turn.control_bytes_max = terms["control_bytes_max"]
+        self.turn.pending_bytes_max = terms["pending_bytes_max"]
+        self.turn.alias_bytes_max = terms["alias_bytes_max"]
+        self.turn.connect_bytes_max = terms["connect_bytes_max"]
+        self.turn.topic_levels_max = terms["topic_levels_max"]
+        self.turn.topic_bytes_max = terms["topic_bytes_max"]
+        self.turn.packet_timeout_ms = terms["packet_timeout_ms"]
+        self.connect_timeout_ms = terms["connect_timeout_ms"]
+        # Who was made to wait by the rules before goes on doing so.
+        self.turn.pushes_back = self.turn.pushes_back or self.router.ledger.overflow.pushes_back
+        if terms["messages_per_second_max"] or terms["bytes_per_second_max"]:
+            self.rates = Rates(terms["messages_per_second_max"], terms["bytes_per_second_max"])
+        else:
+            self.rates = None
+
     # Driven by hand: tests, the simulator ---------------------------------------------------------------------------
 
     def connect(self) -> Connection:
@@ -476,9 +494,17 @@ cdef class Hub(ConnectionTable):
 
     @property
     def terms(self) -> dict[str, int]:
-        """What we accept from every client."""
-        return {"packet_bytes_max": self.turn.packet_bytes_max, "receive_maximum": self.turn.receive_maximum,
-                "alias_max": self.turn.alias_max}
+        """What we accept from every client, and what we go by without telling."""
+        turn = &self.turn
+        return {"packet_bytes_max": turn.packet_bytes_max, "receive_maximum": turn.receive_maximum,
+                "alias_max": turn.alias_max, "payload_bytes_max": turn.payload_bytes_max,
+                "control_bytes_max": turn.control_bytes_max, "pending_bytes_max": turn.pending_bytes_max,
+                "alias_bytes_max": turn.alias_bytes_max, "connect_bytes_max": turn.connect_bytes_max,
+                "topic_levels_max": turn.topic_levels_max, "topic_bytes_max": turn.topic_bytes_max,
+                "packet_timeout_ms": turn.packet_timeout_ms, "output_bytes_max": turn.output_bytes_max,
+                "connect_timeout_ms": self.connect_timeout_ms, "pushes_back": turn.pushes_back,
+                "messages_per_second_max": 0 if self.rates is None else self.rates.messages_per_second_max,
+                "bytes_per_second_max": 0 if self.rates is None else self.rates.bytes_per_second_max}
 
     def counters(self) -> dict:
         """Numbers of this worker, under the names that broker.telemetry.metrics.Metrics gives them, with their meaning and unit."""

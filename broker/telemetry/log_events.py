@@ -249,9 +249,18 @@ IDENTITY: Final = (
         "error",
         "reload",
         "what",
-        "A file could not be used. What was read before stays in use.",
-        "Mend the file; it is looked at every two seconds.",
+        "A file could not be used, or a setting is wrong. What was read before stays in use.",
+        "Mend the file; those of certificates, users and rules are looked at every two seconds.",
     ),
+    Event(
+        "settings_changed",
+        "info",
+        "reload",
+        "changed, pending",
+        "Settings were read again. `changed` are in force; `pending` count after a restart: "
+        "[configuration.md](configuration.md) says of which kind.",
+    ),
+    Event("settings_as_before", "info", "reload", "", "Settings were read again, and say what they said before."),
     Event(
         "tls_keys_are_logged",
         "warning",

@@ -58,6 +58,13 @@ class MemoryGuard:
             return 0
         return int(os.pread(self._statm, 128, 0).split(maxsplit=2)[1]) * PAGE_BYTES
 
+    def allow_output(self, output_bytes_max: int) -> None:
+        """From now on so much may be unsent to a connection while there is memory."""
+        self._output_bytes_max = output_bytes_max
+        self._hub.output_bytes_max = (
+            min(output_bytes_max, FULL_OUTPUT_BYTES_MAX) if self._ledger.memory_full else output_bytes_max
+        )
+
     def check(self) -> None:
         """Measure, and stop or take up what costs memory. Called every 250 ms, and after every 16 MiB received."""
         resident_bytes = self.resident_bytes()

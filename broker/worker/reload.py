@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import trio
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 log = get("reload")
 
 LOOK_S: Final = 2.0  # between two looks at the files: one to five system calls for each
+Settings = Callable[[], Callable[[], None]]
+
 SHOWN_MAX: Final = 20  # lines of a difference that are told
 
 
@@ -82,6 +86,8 @@ class Reload:
         failed: how often that could not be used.
         authenticators, authorizers: those whose files it reads.
         error: why, in one sentence, the last time; None: it could.
+        settings: reads the settings again, too, in a thread, when it is asked to and nothing else is said; returns what
+            puts them in force, or raises StartError. None: they stay.
     """
 
     def __init__(
@@ -96,12 +102,19 @@ class Reload:
         self.authenticators = tuple(authenticators)
         self.authorizers = authorizers
         self._rules, self._users = LastChange(), LastChange()
+        self.settings: Settings | None = None
+        self._settings_asked: Settings | None = None
         self._asked = trio.Event()
         self._reading = trio.Lock()
         self._seen = self._state()
 
-    def ask(self) -> None:
-        """Read everything again soon, whether or not a file has changed. From trio's thread."""
+    def ask(self, settings: Settings | None = None) -> None:
+        """Read everything again soon, whether or not a file has changed. From trio's thread.
+
+        Args:
+            settings: likewise of settings; None: `settings`.
+        """
+        self._settings_asked = settings or self.settings
         self._asked.set()
 
     @property
@@ -131,32 +144,39 @@ class Reload:
 
     async def run(self) -> None:
         """Look at the files from time to time. Runs until cancelled."""
-        while self.reads_files:
-            with trio.move_on_after(LOOK_S):
+        while True:
+            with trio.move_on_after(LOOK_S if self.reads_files else math.inf):
                 await self._asked.wait()
             if self.authorizers is not None:
                 self.authorizers.look_at_clock(time.time())
             if self._asked.is_set() or self._state() != self._seen:
                 self._asked = trio.Event()
-                await self.reload()
+                settings, self._settings_asked = self._settings_asked, None
+                await self.reload(settings)
 
-    async def reload(self) -> None:
+    async def reload(self, settings: Settings | None = None) -> None:
         """Read all files again; what they say holds for the connections that come from now on.
 
         `error` says whether it does.
+
+        Args:
+            settings: these as well, together with the files or not at all.
         """
         async with self._reading:
-            await self._reload()
+            await self._reload(settings)
 
-    async def _reload(self) -> None:
+    async def _reload(self, settings: Settings | None) -> None:
         seen = self._state()
         try:
+            use_settings = None if settings is None else await trio.to_thread.run_sync(settings)
             found = await trio.to_thread.run_sync(self._read)
         except StartError as error:
             self.failed += 1
             self.error = str(error)
             log.error("reload_failed", what=f"{error} What was read before stays in use.")
         else:
+            if use_settings is not None:
+                use_settings()
             self._use(found)
         self._seen = seen
 

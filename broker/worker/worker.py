@@ -13,7 +13,6 @@ import trio
 
 from broker.auth.authenticator import Admissions, Anonymous
 from broker.auth.bans import Bans
-from broker.config.loader import parse_queue_rule
 from broker.config.start_error import StartError
 from broker.control.controller import Controller
 from broker.control.inprocess_client import INBOX_MAX, InProcess, InProcessClient
@@ -38,11 +37,11 @@ from broker.worker.access import acl_of, authenticator_of, logins_of, renew_toke
 from broker.worker.handover import Handover
 from broker.worker.memory_guard import MemoryGuard
 from broker.worker.reload import Reload
+from broker.worker.settings_change import change_settings
+from broker.worker.terms import ledger, terms
 from mesh.placement import Homes
 from router.matching.archive_filters import ArchiveFilters
 from router.router import Router
-from router.sessions.ledger import Ledger
-from router.sessions.queue_policy import OverflowRules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -280,6 +279,16 @@ class Worker:
             self.handover.listen()
         self.acceptor.resume()
 
+    def change(self, config: Config) -> None:
+        """Go by other settings from now on; they differ as broker.config.live lets them. From trio's thread."""
+        change_settings(self, config)
+
+    def limit_connections(self) -> None:
+        """Take as many connections as the settings have it, or fit into this process."""
+        self.controller.handshake.limit_connections(_connections_max(self.config))
+        if self.acceptor is not None:
+            self.acceptor.limit(self.controller.handshake.connections_max + CONNECTIONS_BEYOND)
+
     def _accept_on(self) -> None:
         """There is room for a CONNECT that asks the authenticator, or for a client that another worker sends."""
         assert self.acceptor is not None, "CONNECTs wait after listen() only"
@@ -473,43 +482,6 @@ class Worker:
     def counters(self) -> dict[str, int]:
         """The same under plain names, for a log line."""
         return flat(self.metrics())
-
-
-def ledger(config: Config) -> Ledger:
-    """Return the limits and counters that a worker's router starts with."""
-    mqtt, limits = config.mqtt, config.limits
-    # fmt: off
-    return Ledger(mqtt.queue_messages_max, mqtt.queue_bytes_max, mqtt.inflight_max, mqtt.queue_qos0,
-                  limits.retained_messages_max, limits.retained_bytes_max, overflow=OverflowRules(
-                      mqtt.queue_overflow, [parse_queue_rule(text) for text in mqtt.queue_rules],
-                      SystemRandom().getrandbits(64)),
-                  push_back_ms=round(mqtt.queue_push_back_s * 1000), peer_bytes_max=config.mesh.owed_bytes_max)
-    # fmt: on
-
-
-def terms(config: Config) -> dict[str, Any]:
-    """Return the keyword arguments of a Hub, but the time: all of them come from settings."""
-    mqtt, limits = config.mqtt, config.limits
-    return {
-        "packet_bytes_max": mqtt.max_packet_size_bytes,
-        "payload_bytes_max": mqtt.payload_bytes_max or 0xFFFFFFFF,
-        "control_bytes_max": limits.control_packet_bytes_max,
-        "receive_maximum": mqtt.receive_maximum,
-        "receive_maximum_waits": mqtt.receive_maximum_exceeded == "wait",
-        "alias_max": mqtt.topic_alias_maximum,
-        "alias_bytes_max": limits.alias_bytes_max,
-        "output_bytes_max": limits.output_buffer_bytes_max,
-        "pending_bytes_max": limits.pending_bytes_max,
-        "connect_timeout_ms": int(limits.connect_timeout_s * 1000),
-        "connect_bytes_max": limits.connect_bytes_max,
-        "topic_levels_max": limits.topic_levels_max,
-        "topic_bytes_max": limits.topic_bytes_max,
-        "maximum_qos": mqtt.maximum_qos,
-        "retain_available": mqtt.retain_available,
-        "packet_timeout_ms": int(limits.packet_timeout_s * 1000),
-        "messages_per_second_max": limits.messages_per_second_max,
-        "bytes_per_second_max": limits.bytes_per_second_max,
-    }
 
 
 async def _rotate_ticket_keys() -> None:

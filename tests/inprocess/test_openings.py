@@ -26,7 +26,7 @@ from broker.wire.packets import (
     subscription,
 )
 from broker.wire.reasons import CloseReason, Reason
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from router.router import Router
 from tests.support.doubles import FakeLog
 

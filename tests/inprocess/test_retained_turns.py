@@ -21,7 +21,7 @@ from broker.reactor.epoll import Reactor
 from broker.reactor.pump import Pump
 from broker.reactor.turn import Hub
 from broker.wire.packets import Connack, Connect, Publish, Suback, Subscribe, decode, encode, next_frame, subscription
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from router.core.message import message
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router

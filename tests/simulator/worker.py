@@ -9,7 +9,7 @@ from broker.auth.acl import AllowAll
 from broker.auth.authenticator import Anonymous
 from broker.control.controller import Controller
 from broker.reactor.turn import Hub
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from mesh.mesh import Mesh
 from router.recovery.open_log import begin, start_deadlines
 from router.router import Router

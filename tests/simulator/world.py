@@ -12,7 +12,7 @@ from broker.config.loader import Config, Limits, Mqtt
 from broker.control.controller import Controller
 from broker.reactor.pump import Pump
 from broker.reactor.turn import Hub
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from router.recovery.open_log import begin, start_deadlines
 from router.router import Router
 from router.sessions.queue_policy import POLICIES

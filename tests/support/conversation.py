@@ -22,7 +22,8 @@ from broker.reactor.pump import Durability, Pump
 from broker.reactor.turn import Hub
 from broker.wire.packets import Ack, Pingreq, decode, encode, next_frame
 from broker.wire.reasons import Reason
-from broker.worker.worker import ledger, open_broker, terms
+from broker.worker.terms import ledger, terms
+from broker.worker.worker import open_broker
 from router.core.varint import encode_varint
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router

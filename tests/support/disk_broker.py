@@ -9,7 +9,7 @@ from broker.control.controller import Controller
 from broker.reactor.turn import Hub
 from broker.wire.packets import Ack, Connect, Publish, Will, decode, encode, next_frame
 from broker.wire.properties import PacketType
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from router.log.log_writer import Durability
 from router.recovery.open_log import begin, start_deadlines
 from router.router import Router

@@ -13,7 +13,7 @@ from broker.config.loader import Config
 from broker.control.controller import Controller
 from broker.reactor.pump import Pump
 from broker.reactor.turn import Hub
-from broker.worker.worker import terms
+from broker.worker.terms import terms
 from mesh.base_transport import Carrier, Lane
 from mesh.frames import KINDS, VERSION
 from mesh.mesh import Mesh

@@ -11,7 +11,7 @@ from broker.control.controller import Controller
 from broker.reactor.pump import Pump
 from broker.reactor.turn import Hub
 from broker.wire.packets import Connack, Connect, Packet, decode, encode, next_frame
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from router.retained.lmdb_index import RetainedIndex
 from router.router import Router
 from tests.support.doubles import FakeLog

@@ -15,7 +15,7 @@ from broker.reactor.turn import Hub
 from broker.wire.packets import Ack, Connect, Disconnect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.wire.properties import PacketType
 from broker.wire.reasons import CloseReason
-from broker.worker.worker import terms
+from broker.worker.terms import terms
 from router.core.message import message
 from tests.support.disk import SimulatedDisk, broken
 from tests.unit.test_forwarding import NEVER, NOW_MS, Host, identifier_of, restarted

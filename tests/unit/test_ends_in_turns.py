@@ -15,7 +15,8 @@ from broker.reactor.turn import Hub
 from broker.wire.packets import Ack, Connack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.wire.properties import PacketType
 from broker.wire.reasons import CloseReason, Reason
-from broker.worker.worker import Worker, terms
+from broker.worker.terms import terms
+from broker.worker.worker import Worker
 from router.core.message import message
 from router.router import Router
 from router.sessions.ledger import Ledger

@@ -14,7 +14,7 @@ from broker.reactor.turn import Hub
 from broker.wire.packets import Ack, Connect, Publish, Subscribe, decode, encode, next_frame, subscription
 from broker.wire.properties import PacketType
 from broker.wire.reasons import CloseReason, Reason
-from broker.worker.worker import terms
+from broker.worker.terms import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 

@@ -8,7 +8,7 @@ from broker.reactor.pump import Pump
 from broker.reactor.turn import Hub
 from broker.wire.packets import Connect, Publish, Subscribe, encode, subscription
 from broker.wire.reasons import CloseReason
-from broker.worker.worker import terms
+from broker.worker.terms import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.tools.leaks.footprint import malloc_bytes

@@ -32,7 +32,7 @@ from broker.wire.packets import (
 )
 from broker.wire.properties import PacketType
 from broker.wire.reasons import CloseReason, Reason
-from broker.worker.worker import terms
+from broker.worker.terms import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.support.outgoing_model import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.config.loader import ConfigError, load
 from broker.wire.packets import Ack, Publish, Suback, Subscribe, subscription
 from broker.wire.properties import PacketType
-from broker.worker.worker import ledger
+from broker.worker.terms import ledger
 from router.core.message import message
 from router.matching.topic_names import matches
 from router.sessions.ledger import Ledger

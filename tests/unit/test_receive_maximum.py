@@ -12,7 +12,7 @@ from broker.reactor.pump import Pump
 from broker.reactor.turn import Hub
 from broker.wire.packets import Ack, Connect, Disconnect, Publish, decode, encode, next_frame
 from broker.wire.reasons import Reason
-from broker.worker.worker import terms
+from broker.worker.terms import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.support.doubles import FakeLog

@@ -16,7 +16,7 @@ from broker.reactor.turn import Hub
 from broker.wire.packets import Connect, decode_connect, encode
 from broker.wire.properties import PacketType, encode_properties, put_binary
 from broker.wire.reasons import ClientError, CloseReason, Reason
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from router.core.varint import encode_varint
 from router.router import Router
 from tests.tools.fuzz.corpus import odd_block

@@ -19,7 +19,7 @@ from broker.wire.codec import decode_message, encode_message
 from broker.wire.packets import Ack, Connect, Publish, decode, encode, next_frame
 from broker.wire.properties import PacketType
 from broker.wire.reasons import ClientError, CloseReason
-from broker.worker.worker import terms
+from broker.worker.terms import terms
 from router.core.varint import encode_varint
 from router.matching.topic_names import is_topic_name
 from router.router import Router

@@ -15,7 +15,7 @@ from broker.control.controller import OTHER_PROTOCOLS, Controller
 from broker.reactor.pump import Pump
 from broker.reactor.turn import Hub
 from broker.wire.reasons import CloseReason
-from broker.worker.worker import terms
+from broker.worker.terms import terms
 from router.router import Router
 from router.sessions.ledger import Ledger
 from tests.tools.fuzz import corpus

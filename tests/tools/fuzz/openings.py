@@ -33,7 +33,7 @@ from broker.wire.packets import (
     subscription,
 )
 from broker.wire.reasons import CloseReason, Reason
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from router.log.record_cursor import Cursor
 from router.recovery.apply import Recovery
 from router.router import Router

@@ -17,7 +17,7 @@ from broker.config.loader import Config
 from broker.control.controller import Controller
 from broker.reactor.pump import Pump
 from broker.reactor.turn import Hub
-from broker.worker.worker import ledger, terms
+from broker.worker.terms import ledger, terms
 from mesh.base_transport import Carrier, Lane
 from mesh.frames import KINDS, VERSION, FrameWriter
 from mesh.mesh import Mesh
