@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from broker.auth.authenticator import Anonymous
 from broker.auth.enhanced_auth import FAILED, Exchange, checked
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from broker.auth.authenticator import Admission, Authenticator
     from broker.auth.principal import Principal
     from broker.config.loader import Config
+    from broker.control.handover_seam import Handover
     from broker.control.presence import Presence
     from broker.control.rights_review import RightsReview
     from broker.control.tracing import Taps
@@ -57,23 +58,6 @@ _NO_MORE_OF_USER = (
     CloseReason.CONNECTIONS_PER_USER_MAX,
 )
 _NO_SESSION = Refused(Reason.QUOTA_EXCEEDED, "the server has as many sessions as it may"), CloseReason.SESSIONS_MAX
-
-
-class Handover(Protocol):
-    """What passes clients on to the workers that they are at home on: broker.worker.handover.Handover."""
-
-    handed_over: int
-    taken_in: int
-
-    def sends_home(self, connection: Connection, body: bytes, client_identifier: bytes | None) -> bool:
-        """Send the client of a CONNECT to its home. Returns False if that is here, or it names no client.
-
-        Args:
-            client_identifier: what its certificate says; None: what the CONNECT says counts.
-        """
-
-    def is_at_home(self, client_identifier: bytes) -> bool:
-        """Return whether a client identifier lives here."""
 
 
 class Handshake:
