@@ -19,31 +19,34 @@ HOW_IN_WORDS: Final[dict[How, str]] = {
 }
 
 NOW: Final = frozenset(
-    """
-    log.level log.connections mqtt.explain_to_clients mqtt.payload_bytes_max replay.allow_anonymous
-    mqtt.queue_qos0 mqtt.queue_messages_max mqtt.queue_bytes_max mqtt.queue_overflow mqtt.queue_rules
-    mqtt.queue_push_back_s limits.connections_max limits.sessions_max limits.connects_per_second_max
-    limits.connect_bytes_max limits.control_packet_bytes_max limits.packet_timeout_s limits.pending_bytes_max
-    limits.output_buffer_bytes_max limits.subscriptions_per_client_max limits.topic_levels_max
-    limits.wildcard_levels_max limits.topic_bytes_max limits.retained_messages_max limits.retained_bytes_max
-    limits.alias_bytes_max mesh.owed_bytes_max shutdown.drain_s processes.restarts_max processes.restarts_within_s
-    """.split()
-)
+    [
+        "log.level", "log.connections", "mqtt.explain_to_clients", "mqtt.payload_bytes_max",
+        "replay.allow_anonymous", "mqtt.queue_qos0", "mqtt.queue_messages_max", "mqtt.queue_bytes_max",
+        "mqtt.queue_overflow", "mqtt.queue_rules", "mqtt.queue_push_back_s", "limits.connections_max",
+        "limits.sessions_max", "limits.connects_per_second_max", "limits.connect_bytes_max",
+        "limits.control_packet_bytes_max", "limits.packet_timeout_s", "limits.pending_bytes_max",
+        "limits.output_buffer_bytes_max", "limits.subscriptions_per_client_max", "limits.topic_levels_max",
+        "limits.wildcard_levels_max", "limits.topic_bytes_max", "limits.retained_messages_max",
+        "limits.retained_bytes_max", "limits.alias_bytes_max", "mesh.owed_bytes_max", "shutdown.drain_s",
+        "processes.restarts_max", "processes.restarts_within_s"
+    ]
+)  # fmt: skip
 NEW: Final = frozenset(
-    """
-    mqtt.keep_alive_max_s mqtt.session_expiry_interval_max_s mqtt.client_identifier_3_1_max
-    mqtt.empty_client_identifier mqtt.auto_id_prefix mqtt.response_information mqtt.server_reference
-    mqtt.server_reference_use mqtt.topic_alias_maximum_out mqtt.inflight_max limits.tcp_keepalive_s
-    limits.connect_timeout_s limits.messages_per_second_max limits.bytes_per_second_max
-    """.split()
-)
+    [
+        "mqtt.keep_alive_max_s", "mqtt.session_expiry_interval_max_s", "mqtt.client_identifier_3_1_max",
+        "mqtt.empty_client_identifier", "mqtt.auto_id_prefix", "mqtt.response_information",
+        "mqtt.server_reference", "mqtt.server_reference_use", "mqtt.topic_alias_maximum_out",
+        "mqtt.inflight_max", "limits.tcp_keepalive_s", "limits.connect_timeout_s",
+        "limits.messages_per_second_max", "limits.bytes_per_second_max"
+    ]
+)  # fmt: skip
 # What the supervisor has and its workers are given: its sockets, its log, the folder, how many they are.
 START: Final = frozenset(
-    """
-    workers listen listener data_dir http.listen log.file log.format log.queue_max limits.memory_bytes_max
-    authenticator processes.stall_s
-    """.split()
-)
+    [
+        "workers", "listen", "listener", "data_dir", "http.listen", "log.file", "log.format", "log.queue_max",
+        "limits.memory_bytes_max", "authenticator", "processes.stall_s"
+    ]
+)  # fmt: skip
 
 
 def how_it_changes(key: str) -> How:
