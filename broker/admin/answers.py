@@ -322,6 +322,13 @@ class Reloaded(Struct, kw_only=True):
     rules: dict[str, Any] | None
     users: dict[str, Any] | None
     in_force: bool
+    settings: list[dict[str, Any]]
+
+
+class Settings(Struct, kw_only=True):
+    """Each setting that is in force: its value, where that came from, and when another one would count."""
+
+    rows: list[dict[str, Any]]
 
 
 class Ban(Struct, kw_only=True):

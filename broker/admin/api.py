@@ -7,9 +7,9 @@ worker the backend is that worker itself, with more the supervisor, which asks t
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -48,43 +48,8 @@ NO_ANSWER: Final = frozenset({"worker_silent", "worker_away"})  # errors that sa
 
 
 if TYPE_CHECKING:
+    from broker.admin.backend import Backend
     from broker.auth.bans import Ban
-
-
-class NewSettings(NamedTuple):
-    """Settings that were read again: what differs, what the workers are to go by, and what says that they do."""
-
-    changes: list[Row]
-    config: Row | None
-    adopt: Callable[[], object]
-
-
-class Backend(Protocol):
-    """What the admin socket asks: one worker, or a supervisor of several."""
-
-    def workers(self) -> list[int]:
-        """Return the numbers of the workers that can be asked, ascending."""
-
-    async def ask(self, worker: int, query: str, arguments: Row) -> Row:
-        """Return a worker's answer (broker.admin.worker_queries.Queries.answer). Raises QueryError if it gives none."""
-
-    def home_of(self, client: str) -> int:
-        """Return the number of the worker that a client lives on, if it has a session."""
-
-    def describe(self) -> Row:
-        """Return what is known of the broker as a whole: at least `ready` and `workers_wanted`."""
-
-    async def drain(self) -> Row:
-        """Begin to end the broker in order."""
-
-    async def read_settings(self) -> NewSettings:
-        """Read the settings again; nothing has changed yet. Raises QueryError: they are wrong."""
-
-    def settings(self) -> list[Row]:
-        """Return each setting: its value, where that came from, and when another one would count."""
-
-    async def keep_house(self) -> None:
-        """Tidy up now and then, until cancelled."""
 
 
 PAGED: Final[dict[str, type]] = {"limit": int, "cursor": str}

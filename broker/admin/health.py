@@ -17,7 +17,7 @@ from broker.admin.requests import Admitted, Head, Text, plain_refusal
 from broker.telemetry.prometheus import OPENMETRICS, TEXT, build_labels, is_openmetrics_wanted, page_of
 
 if TYPE_CHECKING:
-    from broker.admin.api import Backend
+    from broker.admin.backend import Backend
 
 PLAIN: Final = "text/plain; charset=utf-8"
 LIVE_S: Final = 10.0  # without a turn, after which a worker does not live

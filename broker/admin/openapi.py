@@ -56,6 +56,7 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("GET", "/shadow"): Described("How rules on trial differ from those that count.", answers.Trial),
     ("GET", "/retained"): Described("Retained messages.", answers.Retained),
     ("POST", "/publish"): Described("Publish a message; it is kept when this answers.", answers.Published),
+    ("GET", "/config"): Described("The settings that are in force, and where each came from.", answers.Settings),
     ("POST", "/drain"): Described("End the broker in order.", answers.Draining, status=202),
     ("GET", "/log-level"): Described("The least severe log lines that are written.", answers.LogLevel),
     ("PUT", "/log-level"): Described("Change which log lines are written.", answers.LogLevel),

@@ -11,7 +11,7 @@ from broker.admin.openapi import PREFIX
 from broker.admin.rest import Api
 
 if TYPE_CHECKING:
-    from broker.admin.api import Backend
+    from broker.admin.backend import Backend
     from broker.admin.pagination import QueryError
     from broker.admin.requests import Admitted, Head, Text
     from broker.config.loader import Config

@@ -23,7 +23,7 @@ from broker.logs import get
 from broker.wire.rendering import shown_name
 
 if TYPE_CHECKING:
-    from broker.admin.api import Backend
+    from broker.admin.backend import Backend
     from broker.config.http import Http
 
 log = get("admin")

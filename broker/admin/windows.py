@@ -18,7 +18,7 @@ from broker.logs import get
 from broker.reactor.listeners import refusal
 
 if TYPE_CHECKING:
-    from broker.admin.api import Backend
+    from broker.admin.backend import Backend
     from broker.admin.http_tls import HttpTls
     from broker.admin.requests import Site
     from broker.config.loader import Config

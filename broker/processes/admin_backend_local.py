@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.admin.api import NewSettings
+from broker.admin.backend import NewSettings
 from broker.admin.pagination import Row
 from broker.admin.worker_queries import Queries
 from broker.processes.settings_in_force import new_settings

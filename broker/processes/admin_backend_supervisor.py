@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from broker.admin.api import NewSettings
+from broker.admin.backend import NewSettings
 from broker.admin.pagination import QueryError, Row
 from broker.logs import LEVELS, set_level
 from broker.processes.control_channel import ControlError

@@ -15,7 +15,7 @@ from broker.logs import get, set_level
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.admin.api import NewSettings
+    from broker.admin.backend import NewSettings
     from broker.config.live import How
     from broker.config.source import Read, Source
 
@@ -96,7 +96,7 @@ async def new_settings(in_force: SettingsInForce) -> NewSettings:
     # Here, because one who is not asked needs none of it.
     import msgspec
 
-    from broker.admin.api import NewSettings
+    from broker.admin.backend import NewSettings
     from broker.admin.pagination import QueryError
 
     try:
