@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from typing import Final
 
@@ -23,14 +24,15 @@ class LoginDelays:
 
     def __init__(self, delay_max_s: float) -> None:
         self._delay_max_s = delay_max_s
-        self._failed: OrderedDict[tuple[str, str | None], tuple[int, float]] = OrderedDict()  # count, last time
+        # Count and last time. A name may have 64 KiB, and who has not been let in chooses it: what is kept is a digest.
+        self._failed: OrderedDict[tuple[str, bytes | None], tuple[int, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._failed)
 
     def of_user(self, network: str, user: str, now_s: float) -> float:
         """Return for how many seconds a user has to wait who comes from a network; 0: not at all."""
-        return self._left((network, user), FREE_OF_USER, now_s)
+        return self._left((network, _kept(user)), FREE_OF_USER, now_s)
 
     def of_network(self, network: str, now_s: float) -> float:
         """Return for how many seconds clients have to wait that come from a network."""
@@ -38,7 +40,7 @@ class LoginDelays:
 
     def failed(self, network: str, user: str, now_s: float) -> bool:
         """Count a failure. Returns whether it is the first after which the user, or the network, has to wait."""
-        count = self._count((network, user), now_s)
+        count = self._count((network, _kept(user)), now_s)
         begins = count == FREE_OF_USER
         if count == 1:
             begins |= self._count((network, None), now_s) == FREE_OF_NETWORK
@@ -46,18 +48,22 @@ class LoginDelays:
 
     def succeeded(self, network: str, user: str) -> None:
         """The user has proved to be right: its failures were mistakes."""
-        self._failed.pop((network, user), None)
+        self._failed.pop((network, _kept(user)), None)
 
-    def _left(self, key: tuple[str, str | None], free: int, now_s: float) -> float:
+    def _left(self, key: tuple[str, bytes | None], free: int, now_s: float) -> float:
         count, last_s = self._failed.get(key, (0, 0.0))
         if count < free or now_s - last_s >= FORGOTTEN_S:
             return 0.0
         return max(0.0, last_s + min(self._delay_max_s, 2.0 ** min(count - free, 30)) - now_s)
 
-    def _count(self, key: tuple[str, str | None], now_s: float) -> int:
+    def _count(self, key: tuple[str, bytes | None], now_s: float) -> int:
         count, last_s = self._failed.pop(key, (0, 0.0))
         count = 1 if now_s - last_s >= FORGOTTEN_S else count + 1
         self._failed[key] = count, now_s
         if len(self._failed) > ENTRIES_MAX:
             self._failed.popitem(last=False)
         return count
+
+
+def _kept(user: str) -> bytes:
+    return hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -233,8 +233,8 @@ class Limits(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1_000_000,
-            description="CONNECTs of one client identifier in a minute; beyond it, it has to wait a minute, then two, "
-            "up to an hour. 0 for any number.",
+            description="CONNECTs of one client identifier in a minute, from one address; beyond it, it has to wait a "
+            "minute, then two, up to an hour. 0 for any number.",
         ),
     ] = 0
     packet_timeout_s: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -170,6 +171,32 @@ def test_a_client_that_connects_now_and_then_never_waits(monkeypatch: pytest.Mon
     for _ in range(1000):
         now[0] += 21.0
         assert guard.admit(connect(b"a"), None) is None
+
+
+def test_who_connects_from_elsewhere_makes_no_client_wait() -> None:
+    guard = Flapping(3)
+    for number in range(100):  # nobody has proved to be this client
+        guard.admit(connect(b"a"), f"192.0.2.7:{number}")
+        guard.admit(connect(b"a"), f"[2001:db8::{number:x}]:1")
+    assert guard.admit(connect(b"a"), "192.0.2.7:1") is not None
+    assert guard.admit(connect(b"a"), "[2001:db8::1]:1") is not None
+    assert guard.admit(connect(b"a"), "192.0.2.8:1") is None
+    assert guard.admit(connect(b"a"), None) is None
+
+
+def test_long_names_of_clients_that_were_not_let_in_are_not_kept() -> None:
+    guard, delays = Flapping(3), LoginDelays(60)
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            name = f"{number:060000}"
+            guard.admit(connect(name.encode()), "192.0.2.7:1")
+            delays.failed("192.0.2.7", name, 0.0)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(delays) == 201
+    assert held < 1_000_000  # and not 24 MB
 
 
 def test_clients_that_are_looked_at_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
