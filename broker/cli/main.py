@@ -254,13 +254,19 @@ def _supervise(
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--show", is_flag=True, help="Print every setting as it would count.")
 def check_config(file: Path, show: bool) -> None:
-    """Check a TOML file, with the environment as serve would see it. Exit code 1 if anything is wrong."""
+    """Check a TOML file, and the files that it names, as serve would see them. Exit code 1 if anything is wrong."""
+    from msgspec.structs import replace
+
     from broker.config.loader import ConfigError, load, rendered
+    from broker.config.start_error import StartError
 
     try:
         config = load(file, os.environ, {})
+        _check_files(replace(config, workers=max(2, config.workers)))  # one alone reads them as it starts
     except ConfigError as error:
         _fail(EXIT_CHECKED, *map(str, error.problems))
+    except StartError as error:
+        _fail(EXIT_CHECKED, str(error))
     click.echo(rendered(config) if show else f"{file}: ok", nl=not show)
 
 

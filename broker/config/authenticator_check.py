@@ -15,6 +15,7 @@ from broker.config.authenticator import (
     PUBLIC_ALGORITHMS,
     SECRET_ALGORITHMS,
     Authenticator,
+    DynamicSecurityTable,
     HttpTable,
     JwtTable,
 )
@@ -74,11 +75,16 @@ def authenticator_problems(
         problem: makes one of a key, what was found and what was expected.
     """
     names: list[str] = []
+    with_roles: list[int] = []
     for number, table in enumerate(tables, 1):
         if table.name is not None:
             if table.name in names:
                 yield problem(f"authenticator {number}.name", table.name, "each name once")
             names.append(table.name)
+        if isinstance(table, DynamicSecurityTable):
+            with_roles.append(number)
+            if len(with_roles) == 2:
+                yield problem(f"authenticator {number}.type", table.__struct_config__.tag, "one such table, not two")
         if isinstance(table, JwtTable):
             for name, found, expected in _jwt_problems(table):
                 yield problem(f"authenticator {number}.{name}", found, expected)

@@ -158,6 +158,27 @@ def test_check_config_says_ok_or_everything_that_is_wrong(tmp_path: Path) -> Non
     assert len(wrong.stderr.splitlines()) == 2
 
 
+def test_check_config_reads_the_files_that_are_named(tmp_path: Path) -> None:
+    file, acl, users = (tmp_path / name for name in ("shoal.toml", "acl.conf", "users"))
+    tables = (("authorizer", "acl_file", acl), ("authenticator", "password_file", users))
+    file.write_text("".join(f'[[{table}]]\ntype = "{kind}"\nfile = "{path}"\n' for table, kind, path in tables))
+    for made, said in ((users, str(users)), (acl, str(acl))):
+        refused = shoal("check-config", str(file))
+        assert refused.returncode == 1
+        assert f"{said} cannot be read" in refused.stderr
+        made.touch()
+    assert shoal("check-config", str(file)).stdout == f"{file}: ok\n"
+    acl.write_text("topic a\ntopic reed a b\n")
+    refused = shoal("check-config", str(file))
+    assert refused.returncode == 1
+    assert "line 2: found 'reed'" in refused.stderr
+    roles = '[[authenticator]]\ntype = "dynamic_security"\n'
+    file.write_text(roles + roles)
+    assert "expected one such table, not two" in shoal("check-config", str(file)).stderr
+    file.write_text("[[limit]]\nusers = []\nmessages_per_second_max = 5\n")
+    assert "limit 1.users: found []" in shoal("check-config", str(file)).stderr
+
+
 def test_serving_does_not_load_the_clients_and_a_client_not_the_broker() -> None:
     program = "import sys; from broker.cli import main; main.main.get_command(None, {!r}); print(*sys.modules)"
     for command, absent in (("serve", "broker.cli.pubsub"), ("sub", "broker.reactor.epoll")):
