@@ -12,6 +12,13 @@ LEVELS_MAX: Final = 201  # mosquitto's
 # What reads may be asked for by $share and $replay as well: mosquitto has no word for that.
 ACCESS: Final = {b"read": READ | SHARE | REPLAY, b"write": PUBLISH, b"readwrite": EVERY_ACTION, b"deny": EVERY_ACTION}
 MARKS: Final = {b"%c": CLIENT_IDENTIFIER, b"%u": USER_NAME}
+# What may be meant otherwise than mosquitto, and so we, take it.
+LITERAL: Final = "%c and %u are replaced where they are a whole level; they stand for themselves"
+ONLY_IN_PATTERNS: Final = "%c and %u are replaced in patterns; they stand for themselves"
+OF_OTHERS: Final = "%c and %u are what is replaced; ${...} stands for itself"
+OF_WHAT_IS_IN_THEM: Final = (
+    "$share/... and $replay/... are asked about as the topics in them; nothing is ever asked that fits"
+)
 
 
 class AclLineError(ValueError):
@@ -36,14 +43,14 @@ class AclLines:
     Attributes:
         rules: in the order in which they count, which is mosquitto's: those of users and of clients without a user
             name, then patterns; of each those that deny first.
-        literal: numbers of the patterns in which %c or %u is not a whole level, so that it stands for itself.
+        notes: what stands there and does not do what it may have been written for, in words, and numbers of lines.
 
     Raises AclLineError.
     """
 
     def __init__(self, data: bytes, name: str) -> None:
         self.name = name
-        self.literal: list[int] = []
+        self.notes: dict[str, list[int]] = {}
         holder: str | Holders = Holders.NO_NAME
         topics: list[Rule] = []
         patterns: list[Rule] = []
@@ -57,16 +64,31 @@ class AclLines:
                 if word == b"user":
                     holder = _user_name(rest.strip(BLANK))
                 elif word == b"topic":
-                    topics.append(_rule(rest, holder, number, is_pattern=False))
+                    topics.append(rule := _rule(rest, holder, number, is_pattern=False))
+                    self._note(rule, is_pattern=False)
                 elif word == b"pattern":
                     patterns.append(rule := _rule(rest, Holders.EVERYBODY, number, is_pattern=True))
-                    if rule.topic_filter is not None and any(mark in rule.topic_filter for mark in MARKS):
-                        self.literal.append(number)
+                    self._note(rule, is_pattern=True)
                 else:
                     raise ValueError(f"{_shown(word)}, expected user, topic or pattern")
             except ValueError as error:
                 raise AclLineError(number, str(error)) from None
         self.rules = [*_denials_first(topics), *_with_dangerous(_denials_first(patterns))]
+
+    def _note(self, rule: Rule, *, is_pattern: bool) -> None:
+        text = rule.topic_filter or b""
+        notes = []
+        if any(mark in text for mark in MARKS):
+            if is_pattern:
+                notes.append(LITERAL)
+            elif any(mark in text.split(b"/") for mark in MARKS):
+                notes.append(ONLY_IN_PATTERNS)
+        if b"${" in text:
+            notes.append(OF_OTHERS)
+        if text.startswith((b"$share/", b"$replay/")):
+            notes.append(OF_WHAT_IS_IN_THEM)
+        for note in notes:
+            self.notes.setdefault(note, []).append(rule.line)
 
     def __str__(self) -> str:
         return self.name

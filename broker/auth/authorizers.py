@@ -82,10 +82,12 @@ def _taken_apart(kind: str, data: bytes, file: str, listeners: Sequence[str]) ->
 
 def notes_on(lines: AclLines | RulesLines) -> list[str]:
     """Return what a person may not expect of a file."""
-    if isinstance(lines, RulesLines) or not lines.literal:
+    if isinstance(lines, RulesLines):
         return []
-    shown = ", ".join(map(str, lines.literal[:SHOWN_MAX])) + (", ..." if len(lines.literal) > SHOWN_MAX else "")
-    return [f"%c and %u are replaced where they are a whole level; they stand for themselves in line {shown}"]
+    return [
+        f"{note} in line {', '.join(map(str, numbers[:SHOWN_MAX]))}{', ...' if len(numbers) > SHOWN_MAX else ''}"
+        for note, numbers in lines.notes.items()
+    ]
 
 
 class ReadRules(NamedTuple):

@@ -17,6 +17,7 @@ EVERY_ACTION: Final = PUBLISH | READ | SHARE | REPLAY
 # In a rule's topic filter they stand for what the client has; no UTF-8 has these bytes.
 CLIENT_IDENTIFIER: Final = b"\xff"
 USER_NAME: Final = b"\xfe"
+PERCENT: Final = frozenset(("%c", "%u"))  # what stands for these in mosquitto's files, and there only
 
 
 class Holders(Enum):

@@ -13,6 +13,7 @@ from broker.auth.conditions import DAYS, All, ByListener, FromNetworks, HasCerti
 from broker.auth.rule import (
     CLIENT_IDENTIFIER,
     EVERY_ACTION,
+    PERCENT,
     PUBLISH,
     READ,
     REPLAY,
@@ -133,6 +134,9 @@ class RulesLines:
             if word not in ACTIONS:
                 raise ValueError(f"found {word!r}, expected some of {', '.join(ACTIONS)}")
             actions |= ACTIONS[word]
+        for key, words in (("retain", "publish"), ("qos", "publish and subscribe")):
+            if key in table and not actions & (PUBLISH if key == "retain" else PUBLISH | READ):
+                raise ValueError(f"{key}: expected it beside {words}, of which alone it is asked")
         condition = self._condition(table)
         retain = table.get("retain")
         if retain is not None and not isinstance(retain, bool):
@@ -222,6 +226,14 @@ def _topic_filter(text: str) -> bytes:
     unknown = re.search(r"\$\{(?!clientid\}|username\})", text)
     if unknown is not None:
         raise ValueError(f"topics: found {text!r}, expected no placeholders but ${{clientid}} and ${{username}}")
+    if PERCENT.intersection(text.split("/")):
+        raise ValueError(
+            f"topics: found {text!r}, expected ${{clientid}} and ${{username}}, not %c and %u, as in ACL files"
+        )
+    if text.startswith("eq "):
+        raise ValueError(f"topics: found {text!r}, expected a topic filter: there is no eq here")
+    if text.startswith(("$share/", "$replay/")):
+        raise ValueError(f"topics: found {text!r}, expected the topics in it; the rights are share and replay")
     encoded = text.encode()
     wrong = check_topic_filter(encoded)
     if wrong is None and encoded.count(b"/") >= LEVELS_MAX:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.auth.conditions import FromNetworks
-from broker.auth.rule import CLIENT_IDENTIFIER, EVERY_ACTION, PUBLISH, READ, REPLAY, SHARE, USER_NAME, Rule
+from broker.auth.rule import CLIENT_IDENTIFIER, EVERY_ACTION, PERCENT, PUBLISH, READ, REPLAY, SHARE, USER_NAME, Rule
 from broker.auth.rule_set import RuleSet
 from router.matching.topic_names import check_topic_filter
 
@@ -168,6 +168,8 @@ def _topic_filter(found: object, where: str) -> tuple[bytes, bool]:
     unknown = re.search(r"\$\{(?!clientid\}|username\})", text)
     if unknown is not None:
         raise TokenRulesError(f"acl, {where}: topic: expected no placeholders but ${{clientid}} and ${{username}}")
+    if PERCENT.intersection(text.split("/")):
+        raise TokenRulesError(f"acl, {where}: topic: expected ${{clientid}} and ${{username}}, not %c and %u")
     try:
         encoded = text.encode()
     except UnicodeEncodeError:

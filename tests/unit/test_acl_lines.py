@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.auth.acl_lines import AclLineError, AclLines
-from broker.auth.authorizers import difference
+from broker.auth.authorizers import difference, notes_on
 from broker.auth.rule_set import RuleSet
 
 
@@ -66,7 +66,23 @@ def test_an_error_names_the_line_and_what_is_wrong(data: bytes, said: str) -> No
 
 def test_markers_that_are_no_whole_level_are_named() -> None:
     lines = AclLines(b"pattern a/%c\ntopic b-%c\npattern c-%c/%u\npattern %u/d\n", "acl.conf")
-    assert lines.literal == [3]
+    assert list(lines.notes.values()) == [[3]]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"topic read a/%u", "in patterns"),
+        (b"topic deny %c/#", "in patterns"),
+        (b"pattern a/${clientid}", "${...} stands for itself"),
+        (b"topic deny $share/#", "nothing is ever asked that fits"),
+        (b"pattern read $replay/-1h/%c", "nothing is ever asked that fits"),
+    ],
+)
+def test_what_may_be_meant_otherwise_is_named(line: bytes, said: str) -> None:
+    (note,) = notes_on(AclLines(b"# a comment\n" + line + b"\n", "acl.conf"))
+    assert said in note
+    assert note.endswith(" in line 2")
 
 
 def sets(*files: bytes) -> list[RuleSet]:

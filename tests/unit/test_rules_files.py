@@ -159,6 +159,12 @@ RULE = '[[rule]]\nallow = "publish"\ntopics = "a"\n'
             "3: found 'write', expected some of publish, subscribe, share,",
         ),
         ('[[rule]]\nallow = "publish"\n', "1: topics: expected a text, or a list of them"),
+        ('[[rule]]\ndeny = "publish"\ntopics = "a/%c/#"\n', "1: topics: found 'a/%c/#', expected ${clientid}"),
+        ('[[rule]]\ndeny = "subscribe"\ntopics = "eq #"\n', "1: topics: found 'eq #', expected a topic filter"),
+        ('[[rule]]\ndeny = "subscribe"\ntopics = "$share/#"\n', "found '$share/#', expected the topics in it"),
+        ('[[rule]]\ndeny = "replay"\ntopics = "$replay/-1h/a"\n', "expected the topics in it"),
+        ('[[rule]]\nallow = "subscribe"\ntopics = "#"\nretain = false\n', "1: retain: expected it beside publish"),
+        ('[[rule]]\ndeny = "share"\ntopics = "#"\nqos = 2\n', "1: qos: expected it beside publish and subscribe"),
         ('[[rule]]\nallow = "publish"\ntopics = []\n', "1: topics: expected a text, or a list of them"),
         ('[[rule]]\nallow = "publish"\ntopics = "a#"\n', "1: topics: found 'a#': # fills a whole level"),
         (

@@ -125,6 +125,8 @@ def test_a_rule_may_have_several_topics_and_short_words() -> None:
         ([rule(topic="")], "1 to 65535 bytes"),
         ([rule(topic="\ud800")], "topic: expected UTF-8"),
         ([rule(topic="t/${peerhost}")], "expected no placeholders but"),
+        ([rule(topic="t/%c/#")], "expected ${clientid} and ${username}, not %c and %u"),
+        ({"pub": ["%u"]}, "expected ${clientid} and ${username}, not %c and %u"),
         ([rule(qos=3)], "qos: expected 0, 1, 2"),
         ([rule(qos=[True])], "qos: expected"),
         ([rule(retain="maybe")], "retain: expected"),
