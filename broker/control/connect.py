@@ -28,7 +28,7 @@ from broker.control.openings import Opening, Openings, dismiss
 from broker.control.rate_limit import Rate
 from broker.control.rights_questions import accepted_with_will, without_refused_will
 from broker.control.session_limit import SessionLimit
-from broker.control.will import PendingWill, mounted_will
+from broker.control.will import PendingWill, mounted_will, without_request
 from broker.logs import get
 from broker.reactor.peer_socket import watch_peer
 from broker.wire.packets import Auth, Connack, Connect, Disconnect, decode_connect, encode_fitting, may_carry
@@ -145,6 +145,7 @@ class Handshake:
                 connect = replace(connect, will=mounted_will(connect.will, rules.mount_point))
         if rules.requests:
             connection.take_requests(rules.requests)
+            connect = without_request(connect, rules.requests)
         if identifier is not None:
             connect = replace(connect, client_identifier=identifier)
         user_name = rules.user_name(connection.facts)

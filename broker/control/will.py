@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.auth.principal import IN_PROCESS, Principal
+from broker.logs import get
 from broker.wire.properties import encode_message_block
+from broker.wire.rendering import text_of
 from router.core.message import message as make_message
 
 if TYPE_CHECKING:
     from broker.auth.acl import WillAcl
     from broker.reactor.mount_point import MountPoint
-    from broker.wire.packets import Will
+    from broker.wire.packets import Connect, Will
     from router.core.message import Message
+
+log = get("handshake")
 
 
 def mounted_will(will: Will, mount_point: MountPoint) -> Will:
@@ -23,6 +28,18 @@ def mounted_will(will: Will, mount_point: MountPoint) -> Will:
     if response_topic is not None:
         properties = {**properties, "response_topic": mount_point.mounted(response_topic.encode()).decode()}
     return replace(will, topic=mount_point.mounted(will.topic), properties=properties)
+
+
+def without_request(connect: Connect, requests: Container[bytes]) -> Connect:
+    """Return a CONNECT without its will, if that is to a topic name of the broker's own requests.
+
+    It would not be executed, and what a request holds, a token or a password, would be a message like any other.
+    """
+    will = connect.will
+    if will is None or will.topic not in requests:
+        return connect
+    log.info("will_refused", client=text_of(connect.client_identifier), topic=text_of(will.topic))
+    return replace(connect, will=None)
 
 
 class PendingWill:

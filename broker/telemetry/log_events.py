@@ -182,7 +182,8 @@ IDENTITY: Final = (
         "info",
         "handshake",
         "client, topic",
-        "A client may not publish its will, as a server has said at its CONNECT. It is let in without it.",
+        "A client is let in without its will: a server has said at its CONNECT that it may not publish that, or it is "
+        "to a topic name by which the broker takes requests.",
     ),
     Event(
         "token_refused",
