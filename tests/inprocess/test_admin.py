@@ -33,7 +33,7 @@ class Asked:
         self.admin = Admin(OneWorker(broker, folder))
 
     async def get(self, target: str, method: str = "GET", body: bytes = b"") -> dict[str, Any]:
-        answer = await self.admin.answer(method, target, {}, body)
+        answer = await self.admin.answer(method, target, body)
         assert not isinstance(answer, Streamed)
         return answer[1]
 
@@ -50,7 +50,7 @@ class Asked:
 
     async def refused(self, target: str, method: str = "GET", body: bytes = b"") -> tuple[int, str]:
         with pytest.raises(QueryError) as caught:
-            await self.admin.answer(method, target, {}, body)
+            await self.admin.answer(method, target, body)
         return caught.value.status, caught.value.reason
 
 
@@ -423,7 +423,7 @@ class Watcher:
         self.arrived = trio.Event()
 
     async def run(self, task_status: Any) -> None:
-        answer = await self.asked.admin.answer("GET", self.target, {}, b"")
+        answer = await self.asked.admin.answer("GET", self.target, b"")
         assert isinstance(answer, Streamed)
         try:
             async for event in answer.lines:

@@ -366,7 +366,7 @@ def test_routes_and_why_name_who_is_left_out_and_what_decided(tmp_path: Path) ->
             admin = Admin(OneWorker(broker, tmp_path))
 
             async def ask(path: str) -> Any:
-                answer = await admin.answer("GET", path, {}, b"")
+                answer = await admin.answer("GET", path, b"")
                 assert not isinstance(answer, Streamed)
                 return answer[1]
 
