@@ -371,6 +371,22 @@ class Why(Struct, kw_only=True):
     unknown: list[int] | UnsetType = UNSET
 
 
+class History(Struct, kw_only=True):
+    """What is remembered of some series, oldest first: `ends_s` is when the last value of each began (Unix seconds)."""
+
+    step_s: int
+    ends_s: int
+    series: dict[str, list[float | None]]
+
+
+class Overview(Struct, kw_only=True):
+    """The data of an event: `overview` has every series, by name, and `change` those that are another number now."""
+
+    at_ms: int
+    ready: bool | UnsetType = UNSET
+    draining: bool | UnsetType = UNSET
+
+
 class Event(Struct, kw_only=True):
     """One line of a stream: what happened, and more about it."""
 

@@ -136,7 +136,7 @@ class Admin:
         """Return the status and the JSON of a request's answer, or what is to be streamed. Raises QueryError."""
         route, path, query = self.route_of(method, target)
         answer = await route.handler(Request(method, path, arguments_of(route, query, body)))
-        if isinstance(answer, Streamed):
+        if isinstance(answer, (Streamed, Text)):
             return answer
         return answer if isinstance(answer, tuple) else (200, answer)
 

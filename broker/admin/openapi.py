@@ -65,6 +65,10 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("GET", "/bans"): Described("Bans that are in force.", answers.Bans),
     ("POST", "/bans"): Described("Ban a client, a user or an address; who is there is disconnected.", answers.Ban),
     ("DELETE", "/bans"): Described("End a ban.", answers.Ban),
+    ("GET", "/stream"): Described(
+        "The overview, and each second what has changed.", answers.Overview, content_type=EVENTS
+    ),
+    ("GET", "/history"): Described("The overview's last quarter of an hour, or day.", answers.History),
 }  # fmt: skip
 """Of each route that the API has; a route of the admin socket that is not here is not in the API."""
 
@@ -89,6 +93,9 @@ ARGUMENTS: Final = {
     "groups": "Groups, with commas between.",
     "payload": "As text.",
     "payload_base64": "As base64.",
+    "series": "Names, with commas between; without it, all.",
+    "step_s": "1: the last quarter of an hour, by seconds; 15: a day.",
+    "last_s": "So many seconds back, at most.",
     "level": "debug, info, warning or error.",
     "kind": "client, user or address.",
     "name": "Whom: a client identifier, a user name, an address or a network.",

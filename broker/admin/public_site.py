@@ -40,3 +40,4 @@ class PublicSite:
         """Do what is to be done now and then, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._health.keep_house)
+            nursery.start_soon(self._api.keep_house)

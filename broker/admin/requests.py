@@ -88,7 +88,7 @@ class Site(Protocol):
         """Do what is to be done now and then, until cancelled."""
 
 
-Handler = Callable[[Request], Awaitable["Row | Streamed | tuple[int, Row]"]]
+Handler = Callable[[Request], Awaitable["Row | Streamed | Text | tuple[int, Row]"]]
 
 
 class Route(NamedTuple):

@@ -33,6 +33,7 @@ class Window:
         load_site: loads what answers; called in a thread, once a client has connected.
         listener: the socket.
         tls: what puts TLS around connections; None: they have none.
+        at_once: it is loaded at the start, because it remembers something.
         path: of a Unix socket, whose file goes with it.
     """
 
@@ -41,8 +42,10 @@ class Window:
         load_site: Callable[[], Site],
         listener: socket.socket,
         tls: HttpTls | None = None,
+        at_once: bool = False,
         path: Path | None = None,
     ) -> None:
+        self._at_once = at_once
         self._load_site = load_site
         self._listener = listener
         self._tls = tls
@@ -50,7 +53,8 @@ class Window:
 
     async def serve(self) -> None:
         """Answer until cancelled."""
-        await trio.lowlevel.wait_readable(self._listener)
+        if not self._at_once:
+            await trio.lowlevel.wait_readable(self._listener)
         # Beside the turns, which go on meanwhile.
         server = await trio.to_thread.run_sync(importlib.import_module, "broker.admin.http_server")
         site = await trio.to_thread.run_sync(self._load_site)
@@ -98,7 +102,7 @@ def windows_of(config: Config, folder: Path, load_backend: Callable[[], Backend]
         log.info("http_listening", address=str(address))
         if tls is None and not address.is_loopback and config.http.is_asked_by_users:
             log.warning("http_passwords_in_the_clear", address=str(address))
-        windows.append(Window(public, listener, tls))
+        windows.append(Window(public, listener, tls, at_once=config.http.is_asked_by_users))
     return windows
 
 

@@ -76,7 +76,7 @@ class Queries:
             "drain": self._drain, "log_level": self._log_level, "listeners": self._listeners,
             "reload": partial(reload_files, self), "shadow": partial(describe_shadow, self),
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,
-            "why_passed": self._why_passed, "log_in": self._log_in,
+            "why_passed": self._why_passed, "log_in": self._log_in, "numbers": self._numbers,
         }  # fmt: skip
 
         if worker.dynamic_security is not None:
@@ -136,6 +136,11 @@ class Queries:
 
         metrics = self.worker.metrics()
         return {"samples": samples_of(metrics, self.number), "uptime_ms": metrics.uptime_ms}
+
+    async def _numbers(self, arguments: Row) -> Row:
+        from broker.admin.overview import numbers_of
+
+        return {"numbers": numbers_of(self.worker.metrics())}
 
     async def _peers(self, arguments: Row) -> Row:
         """The links to the other workers; lag is what is on its way and not acknowledged."""

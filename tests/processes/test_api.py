@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from broker.admin.openapi import DESCRIBED
+from broker.admin.rest import STREAMS_MAX
 from broker.wire.packets import Disconnect, Publish, Suback, Subscribe, subscription
 from broker.wire.reasons import Reason
 from tests.support.certificates import certificates
@@ -61,6 +62,7 @@ def test_every_answer_is_what_the_document_says(broker: BrokerProcess) -> None:
     asked = {
         ("GET", "/slowest"): "?limit=5", ("GET", "/clients/*/why"): "?topic=plant/level",
         ("GET", "/routes"): "?topic=plant/level", ("GET", "/acl"): "?client=x&action=publish&topic=a",
+        ("GET", "/history"): "?series=clients&last_s=60",
     }  # fmt: skip
     given: dict[tuple[str, str], Any] = {
         ("POST", "/clients/*/kick"): {"session": False},
@@ -81,7 +83,7 @@ def test_every_answer_is_what_the_document_says(broker: BrokerProcess) -> None:
             assert whole == answer.json, (path, answer.json.keys() ^ whole.keys())
             operation = document["paths"][path.replace("*", "{client}")][method.lower()]
             schema = operation["responses"][str(described.status)]["content"][described.content_type]["schema"]
-            jsonschema.validate(answer.json, {**schema, "components": document["components"]})
+            jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(answer.json)
 
 
 def test_a_request_that_is_wrong_is_told_what_is_wrong_with_it(broker: BrokerProcess) -> None:
@@ -171,6 +173,71 @@ def test_a_trace_goes_on_until_its_reader_has_gone(broker: BrokerProcess) -> Non
         while "SUBSCRIBE" not in str(line).upper():
             line = json.loads(answer.readline())
         connection.close()
+
+
+def stream_of(broker: BrokerProcess, user: str = "bob") -> tuple[http.client.HTTPConnection, Any]:
+    """Return a connection, and the answer that its events come in."""
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(broker), timeout=30)
+    connection.request("GET", "/api/v1/stream", headers=basic(user))
+    return connection, connection.getresponse()
+
+
+def event_in(answer: Any) -> tuple[str, Any]:
+    """Return the next event: its name and its data."""
+    name = answer.readline().decode().removeprefix("event: ").strip()
+    data = answer.readline().decode().removeprefix("data: ")
+    assert answer.readline() == b"\n"
+    return name, json.loads(data)
+
+
+def test_the_overview_is_streamed_and_remembered(broker: BrokerProcess) -> None:
+    connection, answer = stream_of(broker)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/event-stream")
+    name, whole = event_in(answer)
+    assert name == "overview"
+    assert whole["workers"] == len(ask(broker, "/workers").json["rows"])
+    with connected(broker, "streamed") as client:
+        client.send(Publish(b"a", b"b", 0))
+        name, changed = event_in(answer)
+        while "messages_in_qos0" not in changed:
+            assert name == "change"
+            assert len(changed) < len(whole)
+            name, changed = event_in(answer)
+        assert changed["messages_in_qos0"] > 0
+
+        def remembered() -> bool:
+            past = ask(broker, "/history?series=clients,messages_in_qos0&step_s=1&last_s=60", "bob").json
+            assert list(past["series"]) == ["clients", "messages_in_qos0"]
+            assert {len(values) for values in past["series"].values()} == {60}
+            return any(past["series"]["messages_in_qos0"])
+
+        wait_until(remembered, "a message is in the past of the overview")
+    connection.close()
+    day = ask(broker, "/history", "bob").json
+    assert day["step_s"] == 15
+    assert day["series"].keys() == whole.keys() - {"at_ms", "ready", "draining"}
+    assert {len(values) for values in day["series"].values()} == {5760}
+    problem_of(ask(broker, "/history?series=colour"), 400, "bad_argument")
+    problem_of(ask(broker, "/history?step_s=7"), 400, "bad_argument")
+
+
+def test_streams_are_few(broker: BrokerProcess) -> None:
+    streams = [stream_of(broker) for _ in range(STREAMS_MAX)]
+    assert [event_in(answer)[0] for _, answer in streams] == ["overview"] * STREAMS_MAX
+    problem_of(ask(broker, "/stream", "bob"), 503, "too_many_streams")
+    for connection, answer in streams:
+        answer.close()
+        connection.close()
+    wait_until(lambda: event_after_all(broker), "there is room again")
+
+
+def event_after_all(broker: BrokerProcess) -> bool:
+    """Return whether a stream may be opened."""
+    connection, answer = stream_of(broker)
+    found = answer.status == 200
+    answer.close()
+    connection.close()
+    return bool(found)
 
 
 def raw(broker: BrokerProcess, data: bytes) -> socket.socket:
