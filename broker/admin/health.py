@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from broker.admin.gathering import Gathering
 from broker.admin.pagination import QueryError, Row
 from broker.admin.requests import Admitted, Head, Text, plain_refusal
 from broker.telemetry.prometheus import OPENMETRICS, TEXT, build_labels, is_openmetrics_wanted, page_of
@@ -23,6 +24,7 @@ PLAIN: Final = "text/plain; charset=utf-8"
 LIVE_S: Final = 10.0  # without a turn, after which a worker does not live
 BEAT_S: Final = 2.5  # between two looks at it
 ASK_S: Final = 2.0  # that a scrape waits for a worker: Prometheus gives up after 10 s
+GAP_S: Final = 0.1  # between two questions to all workers, however many ask
 READY_S: Final = 0.5  # that /readyz waits: a probe has often no more than a second
 INDEX: Final = b"""/metrics  for Prometheus
 /livez    whether the processes turn
@@ -46,6 +48,8 @@ class Health:
         self._heard_s: dict[int, float] = {}  # when each worker answered last, or was first seen
         self._troubles: dict[int, str | None] = {}  # of each worker's log, when it was asked last
         self._started_s = time.time()
+        self._looking = Gathering(partial(self._look, READY_S), GAP_S)
+        self._scraping = Gathering(self._samples, GAP_S)
 
     async def keep_house(self) -> None:
         """Look at the workers now and then, so that a probe that comes seldom is told how long one has been silent."""
@@ -121,7 +125,7 @@ class Health:
         }
 
     async def _ready(self, verbose: bool) -> Text:
-        await self._look(READY_S)
+        await self._looking.found()
         checks = self._checks()
         wrong = [name for name, text in checks.items() if text]
         lines = []
@@ -130,7 +134,8 @@ class Health:
         lines.append(f"not ready: {', '.join(wrong)}" if wrong else "ok")
         return Text(503 if wrong else 200, PLAIN, ("\n".join(lines) + "\n").encode())
 
-    async def _metrics(self, is_openmetrics: bool) -> Text:
+    async def _samples(self) -> dict[int, Row]:
+        """Return the samples of all workers that give an answer."""
         found: dict[int, Row] = {}
 
         async def ask(worker: int) -> None:
@@ -145,6 +150,10 @@ class Health:
         async with trio.open_nursery() as nursery:
             for worker in self.backend.workers():
                 nursery.start_soon(ask, worker)
+        return found
+
+    async def _metrics(self, is_openmetrics: bool) -> Text:
+        found = await self._scraping.found()
         uptime_s = max((answer["uptime_ms"] for answer in found.values()), default=0) / 1000
         started_s = min(self._started_s, time.time() - uptime_s)
         broker: dict[str, dict[str, float]] = {

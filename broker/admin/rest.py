@@ -22,6 +22,7 @@ from broker.admin.openapi import PREFIX, PROBLEM_JSON, described, document
 from broker.admin.overview import COARSE_STEP_S, FINE_STEP_S, MEANINGS, NAMES, Overview
 from broker.admin.pagination import QueryError, Row
 from broker.admin.requests import Admitted, Answer, Head, Request, Route, Streamed, Text, json_text
+from broker.auth.addresses import subscriber_of
 from broker.logs import get
 from broker.wire.rendering import shown_name
 
@@ -164,8 +165,7 @@ class Api:
         if not present:
             raise QueryError(503, "no_worker", "No worker is ready.", (("Retry-After", "1"),))
         # The same one for each address: it counts the logins that failed.
-        host = (head.peer or "").rpartition(":")[0]
-        worker = present[zlib.crc32(host.encode()) % len(present)]
+        worker = present[zlib.crc32(subscriber_of(head.peer).encode()) % len(present)]
         found = await self.backend.ask(worker, "log_in", {"peer": head.peer, **login})
         error = found.get("error")
         if error is not None:

@@ -221,6 +221,17 @@ def test_the_overview_is_streamed_and_remembered(broker: BrokerProcess) -> None:
     problem_of(ask(broker, "/history?step_s=7"), 400, "bad_argument")
 
 
+def test_a_stream_ends_with_the_token_that_it_was_opened_with(broker: BrokerProcess) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(broker), timeout=30)
+    bearer = f"Bearer {token('HS256', ends_in_s=2, sub='token').decode()}"
+    connection.request("GET", "/api/v1/stream", headers={"Authorization": bearer})
+    answer = connection.getresponse()
+    assert event_in(answer)[0] == "overview"
+    while answer.readline():
+        pass
+    connection.close()
+
+
 def test_streams_are_few(broker: BrokerProcess) -> None:
     streams = [stream_of(broker) for _ in range(STREAMS_MAX)]
     assert [event_in(answer)[0] for _, answer in streams] == ["overview"] * STREAMS_MAX
@@ -276,6 +287,8 @@ def test_slow_and_hostile_callers_disturb_no_client(broker: BrokerProcess) -> No
         assert read_all(much)[:13] in (b"HTTP/1.1 413 ", b"")
         client.send(Subscribe(1, (subscription(b"own", 1),)))
         assert isinstance(client.read(), Suback)
+        for path in (b"/metrics", b"/readyz", b"/api/v1/status"):  # one behind the other, and no answer is read
+            slow.append(raw(broker, b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path * 300))
         for number in range(50):
             client.send(Publish(b"own", b"%d" % number, 0))
             echoed = client.read()
