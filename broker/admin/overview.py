@@ -20,7 +20,7 @@ from broker.admin.pagination import QueryError, Row
 from router.sessions.ledger import DROP_REASONS
 
 if TYPE_CHECKING:
-    from broker.admin.api import Backend
+    from broker.admin.backend import Backend
     from broker.telemetry.metrics import Metrics
 
 SECOND_S: Final = 1.0
@@ -204,10 +204,11 @@ class Overview:
         async def ask(worker: int) -> None:
             with trio.move_on_after(ANSWER_S):
                 try:
-                    answer = await self.backend.ask(worker, "numbers", {})
-                    answers[worker] = trio.current_time(), answer["numbers"]
+                    numbers = (await self.backend.ask(worker, "numbers", {})).get("numbers", ())
                 except QueryError:
-                    pass  # it has just gone
+                    return  # it has just gone
+                if len(numbers) == len(SERIES):  # else it is of another version than we are
+                    answers[worker] = trio.current_time(), numbers
 
         async with trio.open_nursery() as nursery:
             for worker in self.backend.workers():
