@@ -46,6 +46,8 @@ class TokenRenewal:
             takes_tokens: whether an authenticator of a listener does, by its number.
         """
         requests.take(RENEW, self.on_request, asks_acl=False, mounted=True, of=takes_tokens)
+        # What comes from there is the broker's word, for those too who have subscribed to it.
+        requests.take(RESULT, _refuse, asks_acl=False, mounted=True, of=takes_tokens)
 
     def on_request(self, request: Request) -> None:
         """Deal with a token. What the client sends behind it waits until that is done."""
@@ -80,3 +82,7 @@ class TokenRenewal:
         topic_name = RESULT if connection.mount_point is None else connection.mount_point.mounted(RESULT)
         self._router.tell(build(topic_name, msgspec.json.encode(said), 0, False, None, 0), session)
         request.end(reason)
+
+
+def _refuse(request: Request) -> None:
+    request.end(Reason.NOT_AUTHORIZED)

@@ -7,20 +7,47 @@ from pathlib import Path
 
 import jwt
 import msgspec
+import pytest
 import trio
 
 from broker import logs
 from broker.config.authenticator import DynamicSecurityTable, JwtTable
 from broker.config.listener import Listener
 from broker.config.loader import Log
-from broker.control.token_renewal import RENEW
-from broker.wire.packets import Connack, Connect, Will
+from broker.control.token_renewal import RENEW, RESULT
+from broker.wire.packets import Connack, Connect, Publish, Will
 from broker.wire.reasons import Reason
 from broker.worker.worker import open_broker
 from tests.support.dynamic_security import ADMIN, ADMIN_PASSWORD, REQUEST_TOPIC, start_file
 from tests.support.embedded import CONFIG, Device, until
 
 SECRET = "a secret of 32 bytes, or some more"
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_what_the_broker_says_of_a_token_nobody_else_says(qos: int, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    table = JwtTable(algorithms=("HS256",), secret_file=str(tmp_path / "secret"), exp_required=False)
+    token = jwt.encode({"sub": "ann"}, SECRET, algorithm="HS256").encode()
+    with trio.fail_after(60):
+        async with (
+            open_broker(msgspec.structs.replace(CONFIG, authenticator=(table,))) as broker,
+            broker.client("inside") as inside,
+            await trio.open_tcp_stream("127.0.0.1", broker.addresses[0].port) as stream,
+        ):
+            await inside.subscribe("$auth/#")
+            await inside.subscribe("end")
+            client = Device(stream, 5)
+            await client.send(Connect(5, b"c", user_name="ann", password=token))
+            assert (await client.receive()).reason == Reason.SUCCESS
+            await client.send(Publish(RESULT, b'{"ok":true}', qos, packet_identifier=qos and 1))
+            if qos:
+                assert (await client.receive()).reason == Reason.NOT_AUTHORIZED
+            await client.send(Publish(b"end", b"end"))
+            assert (await inside.__anext__()).payload == b"end"
+            # And it still says so itself.
+            await client.send(Publish(RENEW, token))
+            assert (await client.receive()).payload.startswith(b'{"ok":true')
 
 
 async def test_a_will_is_no_request_and_its_secrets_go_nowhere(tmp_path: Path) -> None:
