@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
+from _blake2 import blake2b  # hashlib would load OpenSSL
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +47,7 @@ class Flapping:
             return None
         now_s = time.monotonic()
         origin = subscriber_of(peer).encode()
-        key = hashlib.blake2b(identifier, key=hashlib.blake2b(origin).digest(), digest_size=16).digest()
+        key = blake2b(identifier, key=blake2b(origin).digest(), digest_size=16).digest()
         count, begun_s, times, until_s = self._clients.pop(key, (0, now_s, 0, 0.0))
         if now_s - max(begun_s, until_s) >= FORGOTTEN_S:
             times = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from _blake2 import blake2b  # hashlib would load OpenSSL
 from collections import OrderedDict
 from typing import Final
 
@@ -66,4 +66,4 @@ class LoginDelays:
 
 
 def _kept(user: str) -> bytes:
-    return hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(user.encode("utf-8", "surrogatepass"), digest_size=16).digest()

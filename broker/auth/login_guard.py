@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = get("logins")
 
 FAILURES: Final = frozenset({Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED})
+SHOWN_MAX: Final = 200  # characters of a name that its client has chosen
 TOO_SOON: Final = Refused(Reason.CONNECTION_RATE_EXCEEDED, "after failed logins the next one has to wait")
 
 
@@ -77,7 +78,7 @@ class LoginGuard:
                 and outcome.reason in FAILURES
                 and self._delays.failed(*key, time.monotonic())
             ):
-                log.warning("logins_slowed", address=key[0] or "unknown", user=shown_name(key[1]))
+                log.warning("logins_slowed", address=key[0] or "unknown", user=shown_name(key[1])[:SHOWN_MAX])
         return self._unless_banned(outcome, connect, exchange)
 
     def _unless_banned(self, outcome: Outcome, connect: Connect, exchange: Exchange) -> Outcome:

@@ -5,8 +5,10 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from broker.cli.common import WEBSOCKET_PATH
+from broker.config.authenticator import DynamicSecurityTable, HttpTable, JwtTable
 from broker.config.authorizer import HttpRightsTable
 from broker.config.http_table import shown_url
 from broker.config.listener import Listener
@@ -79,7 +81,7 @@ def _protection(config: Config, places: Sequence[tuple[Address, Listener]]) -> l
     open_to_all = [address for address, listener in places if _is_open(config, listener)]
     plain = [address for address, _ in places if not address.is_tls and address.scheme != "unix"]
     only_here = all(address.is_loopback for address, _ in places)
-    may = "may connect" if config.authorizer else "may connect, subscribe and publish"
+    may = "may connect" if _rules_stand(config) else "may connect, subscribe and publish"
     if len(open_to_all) == len(places):
         reach = "anyone on this machine" if only_here else "anyone who reaches these addresses"
         lines = [f"none. {reach.capitalize()} {may} without a password,"]
@@ -89,7 +91,7 @@ def _protection(config: Config, places: Sequence[tuple[Address, Listener]]) -> l
     else:
         by = "a password, a certificate or a key" if config.authenticator else "a certificate or a key"
         lines = [f"clients prove who they are, by {by},"]
-        if not config.authorizer:
+        if not _rules_stand(config):
             lines.append("and may then subscribe and publish everything,")
     if not any(address.is_tls for address, _ in places):
         lines.append("and nothing is encrypted.")
@@ -99,12 +101,50 @@ def _protection(config: Config, places: Sequence[tuple[Address, Listener]]) -> l
         lines.append("and what goes over a network is encrypted.")
     if only_here:
         lines[-1] += " Other machines cannot connect."
+    plain_urls = [shown_url(url) for url in _asked(config) if _is_overheard(url)]
+    if plain_urls:
+        lines.append(
+            f"What {', '.join(plain_urls)} is asked and answers is not encrypted: others may read and change it."
+        )
+    return lines + _rules(config, places)
+
+
+def _asked(config: Config) -> Iterable[str]:
+    """Return the URLs that decide, or help to decide, who clients are and what they may do."""
+    for table in (*config.authenticator, *config.authorizer):
+        if isinstance(table, HttpTable | HttpRightsTable):
+            yield from table.urls
+        elif isinstance(table, JwtTable) and table.jwks_url is not None:
+            yield table.jwks_url
+
+
+def _is_overheard(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not Address(parts.hostname or "", 0).is_loopback
+
+
+def _has_roles(config: Config) -> bool:
+    return any(isinstance(table, DynamicSecurityTable) for table in config.authenticator)
+
+
+def _rules_stand(config: Config) -> bool:
+    return bool(config.authorizer) or _has_roles(config)
+
+
+def _rules(config: Config, places: Sequence[tuple[Address, Listener]]) -> list[str]:
+    """Return the lines that say where it stands what clients may do, and where it does not."""
+    lines = []
     files = [table.file for table in config.authorizer if not isinstance(table, HttpRightsTable)]
     urls = [shown_url(table.urls[0]) for table in config.authorizer if isinstance(table, HttpRightsTable)]
+    if _has_roles(config):
+        lines.append("What clients may do their roles say, by `mosquitto_ctrl dynsec`.")
     if files:
         lines.append(f"What clients may do stands in {', '.join(files)}.")
     if urls:
         lines.append(f"What clients may do says {', '.join(urls)}.")
+    free = [str(address) for address, listener in places if listener.authorizers == ()]
+    if free and config.authorizer and not _has_roles(config):
+        lines.append(f"At {', '.join(free)} no authorizer is asked: clients may do everything there.")
     return lines
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from broker.cli.preflight import banner
-from broker.config.authorizer import AclFileTable
+from broker.config.authenticator import DynamicSecurityTable, HttpTable, JwtTable
+from broker.config.authorizer import AclFileTable, HttpRightsTable
 from broker.config.listener import Listener
 from broker.config.loader import Config, parse_address
 
@@ -68,6 +69,44 @@ NO_PASSWORD = "may connect, subscribe and publish without a password"
 ])  # fmt: skip
 def test_each_listener_is_named_that_is_open(listeners: list[Listener], protection: str, there: str) -> None:
     assert told(*listeners) == (protection, there)
+
+
+def test_where_clients_have_roles_these_say_what_they_may_do() -> None:
+    roles = (DynamicSecurityTable(),)
+    assert told(here("tcp", 1883), authenticator=roles)[0] == (
+        "clients prove who they are, by a password, a certificate or a key, and nothing is encrypted."
+        f"{ONLY_HERE} What clients may do their roles say, by `mosquitto_ctrl dynsec`."
+    )
+    rules = (AclFileTable(file="acl.conf"),)
+    assert told(here("tcp", 1883, authorizers=()), authenticator=roles, authorizer=rules)[0].endswith(
+        "by `mosquitto_ctrl dynsec`. What clients may do stands in acl.conf."
+    )
+
+
+@pytest.mark.parametrize(("url", "is_named"), [
+    ("http://auth.example/a?key=k", True), ("http://192.0.2.1:8080/a?key=k", True), ("https://auth.example/a", False),
+    ("http://127.0.0.1:8080/a", False), ("http://[::1]/a", False), ("http://localhost/a", False),
+])  # fmt: skip
+def test_a_server_that_decides_without_encryption_is_named(url: str, is_named: bool) -> None:
+    tables: tuple[dict[str, Any], ...] = (
+        {"authenticator": (HttpTable(urls=(url,)),)},
+        {"authenticator": (JwtTable(algorithms=("ES256",), jwks_url=url),)},
+        {"authorizer": (HttpRightsTable(urls=("https://auth.example/", url)),)},
+    )
+    for settings in tables:
+        said = told(here("tcp", 1883), **settings)[0]
+        named = f"What {url.partition('?')[0]} is asked and answers is not encrypted"
+        assert (named in said) == is_named
+        assert "key=k" not in said
+
+
+def test_a_listener_at_which_no_authorizer_is_asked_is_named() -> None:
+    rules = (AclFileTable(file="acl.conf", name="a"),)
+    listeners = [here("tcp", 1883), here("tcp", 1884, authorizers=()), here("tcp", 1885, authorizers=("a",))]
+    assert told(*listeners, authorizer=rules)[0].endswith(
+        "What clients may do stands in acl.conf. "
+        "At tcp://127.0.0.1:1884 no authorizer is asked: clients may do everything there."
+    )
 
 
 def test_where_there_are_rules_it_says_where_they_stand() -> None:
