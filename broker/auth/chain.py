@@ -7,8 +7,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import trio
-
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
 from broker.config.authenticator import DynamicSecurityTable, HttpTable, PasswordFileTable
 from broker.config.host_resources import cores_available
@@ -17,6 +15,8 @@ from broker.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from broker.auth.enhanced_auth import Exchange
+    from broker.auth.hashing import Hashing
+    from broker.auth.verified_logins import VerifiedLogins
     from broker.config.authenticator import Authenticator as Table
     from broker.config.loader import Config
     from broker.wire.packets import Connect
@@ -96,6 +96,8 @@ class Chain:
         members = self._members[listener]
         for number in range(begin, len(members)):
             answer = members[number].authenticate(connect, exchange)
+            if isinstance(answer, Accepted):
+                return answer  # most are, and to look for Awaitable takes longer than all of this
             if isinstance(answer, Awaitable):
                 return self._ask_on(answer, connect, exchange, listener, number, ignored)
             if not isinstance(answer, Ignored):
@@ -137,24 +139,40 @@ async def _refuse_behind(done_before: Callable[[], Awaitable[object]], refusal: 
     return done if isinstance(done, Refused) else refusal
 
 
-def members_of(config: Config, salts: bytes | None = None) -> list[Member]:
+def members_of(config: Config, salts: bytes | None = None, logins: int | None = None) -> list[Member]:
     """Return the authenticators of the settings, in their order. Raises StartError: a file cannot be used.
 
-    Passwords are hashed by as many threads as the broker has cores, over all workers.
+    Passwords are hashed by as many processes as the broker has cores, over all workers.
 
     Args:
         salts: makes salts for users who do not exist, the same ones in all workers; None: random.
+        logins: descriptor of the memory for verified logins that all workers share; None: they are this one's.
     """
-    hashing = trio.CapacityLimiter(max(1, cores_available() // max(1, config.workers)))
-    return [_member_of(number, table, hashing, salts) for number, table in enumerate(config.authenticator, 1)]
+    passwords = _passwords(config, logins) if takes_passwords(config) else None
+    return [_member_of(number, table, passwords, salts) for number, table in enumerate(config.authenticator, 1)]
 
 
-def _member_of(number: int, table: Table, hashing: trio.CapacityLimiter, salts: bytes | None) -> Member:
-    # Imported here, so that a broker loads none of what it does not use.
+def takes_passwords(config: Config) -> bool:
+    """Return whether there is an authenticator that hashes passwords."""
+    return any(isinstance(table, PasswordFileTable | DynamicSecurityTable) for table in config.authenticator)
+
+
+def _passwords(config: Config, logins: int | None) -> tuple[Hashing, VerifiedLogins]:
+    # Imported here and below, so that a broker loads none of what it does not use.
+    from broker.auth.hashing import Hashing
+    from broker.auth.verified_logins import VerifiedLogins
+
+    return Hashing(max(1, cores_available() // max(1, config.workers))), VerifiedLogins(logins)
+
+
+def _member_of(
+    number: int, table: Table, passwords: tuple[Hashing, VerifiedLogins] | None, salts: bytes | None
+) -> Member:
     if isinstance(table, PasswordFileTable):
         from broker.auth.password_file import PasswordFile
 
-        return PasswordFile(number, table.file, hashing, salts)
+        assert passwords is not None, table
+        return PasswordFile(number, table.file, *passwords, salts)
     if isinstance(table, HttpTable):
         from broker.auth.http_authenticator import HttpAuthenticator
 
@@ -162,7 +180,8 @@ def _member_of(number: int, table: Table, hashing: trio.CapacityLimiter, salts: 
     if isinstance(table, DynamicSecurityTable):
         from broker.auth.dynamic_security.authenticator import DynamicLogins
 
-        return DynamicLogins(number, table.file, hashing)
+        assert passwords is not None, table
+        return DynamicLogins(number, table.file, *passwords)
     from broker.auth.token_authenticator import TokenAuthenticator
 
     return TokenAuthenticator(number, table)

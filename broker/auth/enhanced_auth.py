@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from broker.auth.outcome import Accepted, Outcome, Pending, Refused
+from broker.auth.outcome import Accepted, Outcome, Pending, Refused, UndecidedError
 from broker.logs import get
 from broker.wire.packets import Auth, encode_fitting
 from broker.wire.reasons import ClientError, CloseReason, Reason
@@ -184,6 +184,8 @@ class Exchange:
                 return checked(await deciding)
         except ClientError as error:
             return error
+        except UndecidedError as error:
+            return Refused(Reason.SERVER_UNAVAILABLE, str(error))
         except Exception:
             log.exception("authenticator_failed")
             return FAILED

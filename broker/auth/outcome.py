@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from broker.wire.packets import may_carry
 from broker.wire.properties import PacketType
@@ -15,8 +16,12 @@ from broker.wire.reasons import CloseReason, Reason
 STRING_BYTES_MAX = 65_535  # of any string or binary data in a packet (1.5.4, 1.5.6)
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class _Identity(Struct, frozen=True):
+    identity: str | None = None
+    authentication_data: bytes | None = None
+
+
+class Accepted(_Identity, frozen=True, kw_only=True):
     """The client is who it says.
 
     Attributes:
@@ -27,12 +32,10 @@ class Accepted:
         expires_at_s: when that ends, and the client's connection with it, Unix seconds; None: never.
     """
 
-    identity: str | None = None
-    authentication_data: bytes | None = None
-    groups: tuple[str, ...] = field(default=(), kw_only=True)
-    superuser: bool = field(default=False, kw_only=True)
-    rules: Any = field(default=None, kw_only=True)
-    expires_at_s: float | None = field(default=None, kw_only=True)
+    groups: tuple[str, ...] = ()
+    superuser: bool = False
+    rules: Any = None
+    expires_at_s: float | None = None
 
     def __post_init__(self) -> None:
         data = self.authentication_data
@@ -74,6 +77,10 @@ class Refused:
 Outcome = Accepted | Refused
 
 
+class UndecidedError(Exception):
+    """Nothing can be said about a client now, in words that it may be told: it is refused with 0x88."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ignored:
     """It is not for this authenticator of a chain to decide: the next one is asked.
@@ -109,6 +116,10 @@ class Pending:
     def add(self, connection: Any) -> None:
         """Count a connection."""
         self.connections[id(connection)] = connection
+
+    def has(self, connection: Any) -> bool:
+        """Return whether a connection is counted."""
+        return id(connection) in self.connections
 
     def remove(self, connection: Any) -> None:
         """Count it no more, if it was counted."""

@@ -9,18 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import trio
-
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
-from broker.auth.password_hash import PasswordHash
 from broker.auth.password_lines import PasswordLineError, PasswordLines, difference
-from broker.auth.verified_logins import VerifiedLogins
 from broker.config.start_error import StartError
 from broker.logs import get
 from broker.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from broker.auth.enhanced_auth import Exchange
+    from broker.auth.hashing import Hashing
+    from broker.auth.verified_logins import VerifiedLogins
     from broker.wire.packets import Connect
 
 log = get("password_file")
@@ -38,7 +36,8 @@ class PasswordFile:
     Args:
         number: of its [[authenticator]] table, from 1.
         file: its path.
-        hashing: how many passwords are hashed at once, in threads.
+        hashing: hashes passwords.
+        verified: logins that need no hashing.
         salts: makes SCRAM's salts for names that do not exist, the same ones as in other workers and after a restart:
             otherwise a salt that changes tells that a name does not exist. None: random.
 
@@ -46,17 +45,18 @@ class PasswordFile:
 
     Attributes:
         files: what it rests on.
-        verified: logins that need no hashing.
     """
 
     kind = "password_file"
 
-    def __init__(self, number: int, file: str, hashing: trio.CapacityLimiter, salts: bytes | None = None) -> None:
+    def __init__(
+        self, number: int, file: str, hashing: Hashing, verified: VerifiedLogins, salts: bytes | None = None
+    ) -> None:
         self.number = number
         self._salts = secrets.token_bytes(32) if salts is None else salts
         self._scram_iterations: Mapping[str, int] = {}
         self.files = [file]
-        self.verified = VerifiedLogins()
+        self._verified = verified
         self._hashing = hashing
         self._key = secrets.token_bytes(64)
         self._hashes: Mapping[str, bytes] = {}
@@ -77,8 +77,6 @@ class PasswordFile:
             raise StartError(
                 f"authenticator {self.number}: The password file {file} cannot be used: {error}."
             ) from None
-        if any(PasswordHash(stored).kind == "argon2id" for stored in lines.hashes.values()):
-            import argon2.low_level  # noqa: F401  (here, and not at the first login)
         return lines
 
     def use(self, lines: PasswordLines) -> None:
@@ -100,7 +98,8 @@ class PasswordFile:
         return difference(self._hashes, lines.hashes, Path(self.files[0]).name)
 
     async def run(self) -> None:
-        """Nothing has to be done beside the answers."""
+        """Look after the processes that hash."""
+        await self._hashing.run()
 
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
@@ -109,7 +108,7 @@ class PasswordFile:
             "type": self.kind,
             "file": self.files[0],
             "users": len(self._hashes),
-            "verified": len(self.verified),
+            "verified": self._verified.added,
         }
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Ignored | Awaitable[Outcome]:
@@ -124,7 +123,7 @@ class PasswordFile:
             return self._ignored(user, password)
         if password is None:
             return WRONG
-        if self.verified.has(user, stored, password):
+        if self._verified.has(user, stored, password):
             return Accepted(user)
         return self._verify(user, stored, password)
 
@@ -163,11 +162,11 @@ class PasswordFile:
         return stored if stored is not None and stored.startswith(method.encode() + b"$") else None
 
     async def _verify(self, user: str, stored: bytes, password: bytes) -> Outcome:
-        if not await self._fits(stored, password):
+        if not await self._hashing.fits(stored, password):
             return WRONG
         if self._hashes.get(user) != stored:
             return WRONG  # the file was read again meanwhile, and the user has another password, or is gone
-        self.verified.add(user, stored, password)
+        self._verified.add(user, stored, password)
         return Accepted(user)
 
     def _ignored(self, user: str, password: bytes | None) -> Ignored:
@@ -176,12 +175,4 @@ class PasswordFile:
         # Always the same hash for one name, as for a user who is there; among many names, each as often as in the file.
         chosen = hashlib.blake2b(user.encode(), key=self._key, digest_size=8).digest()
         stored = self._stored[int.from_bytes(chosen) % len(self._stored)]
-        return Ignored(partial(self._fits, stored, password))
-
-    async def _fits(self, stored: bytes, password: bytes) -> bool:
-        return await trio.to_thread.run_sync(hash_fits, stored, password, limiter=self._hashing)
-
-
-def hash_fits(stored: bytes, password: bytes) -> bool:
-    """Return whether a password fits a hash; the one place at which a login costs time."""
-    return PasswordHash(stored).fits(password)
+        return Ignored(partial(self._hashing.fits, stored, password))

@@ -29,7 +29,6 @@ from broker.auth.dynamic_security.commands import (
 from broker.auth.dynamic_security.entities import TYPES, Entity, Kind, entity_of, key_of, value_of
 from broker.auth.dynamic_security.fields import parsed
 from broker.auth.dynamic_security.state import Draft, State
-from broker.auth.password_hash import new_hash
 from broker.auth.principal import host_of
 from broker.logs import get
 from broker.wire.application_message import build
@@ -222,9 +221,7 @@ class DynamicSecurity:
         except RequestError as error:
             return {"answers": [{"command": "Unknown command", "error": str(error)}]}
         for setting in plain_passwords(commands):
-            password = setting["password"].encode()
-            hashed: bytes = await trio.to_thread.run_sync(new_hash, password, limiter=self._logins.hashing)
-            setting["password"] = hashed.decode()
+            setting["password"] = (await self._logins.hashing.new_hash(setting["password"].encode())).decode()
         client_identifier = principal.client_identifier.decode()
         done = await self._order(
             {

@@ -116,6 +116,7 @@ class Supervisor:
         ]
         self.addresses = [listener.address for listener in self.slots[0].listeners]
         self._ticket_keys = TicketKeys.new() if any(listener.where.is_tls for listener in config.listeners) else None
+        self._verified_logins = _memory_for_logins(config)
         self.orphans = 0
         self._ready = ready
         self._announced = False
@@ -335,6 +336,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         listeners = [(one.socket.fileno(), one.listener, one.scheme) for one in slot.listeners]
         descriptors = [descriptor for descriptor, _, _ in listeners]
+        shared = [] if self._verified_logins is None else [self._verified_logins]
         start = Start(
             config=self.config,
             folder=str(self.folder),
@@ -345,6 +347,7 @@ class Supervisor:
             run_dir=str(self.run_dir),
             listeners=listeners,
             ticket_keys=self._ticket_keys,
+            verified_logins=self._verified_logins,
         )
         # Ours comes first; what else is to be found, an authenticator's modules for instance, they find as we do.
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -353,7 +356,7 @@ class Supervisor:
             slot.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "broker.processes.worker_process", str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), self.lock, *descriptors],
+                pass_fds=[theirs.fileno(), self.lock, *descriptors, *shared],
                 process_group=0,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             )
@@ -424,6 +427,17 @@ class Supervisor:
         slot.send_signal(signal.SIGABRT)
         await trio.sleep(DUMP_S)
         slot.send_signal(signal.SIGKILL)
+
+
+def _memory_for_logins(config: Config) -> int | None:
+    """Return the descriptor of what workers remember of passwords, also when one of them is started anew."""
+    from broker.auth.chain import takes_passwords
+
+    if not takes_passwords(config):
+        return None
+    from broker.auth.verified_logins import shared_memory
+
+    return shared_memory()
 
 
 async def _answers(channel: ControlChannel, patience_s: float) -> bool:

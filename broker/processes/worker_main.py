@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +43,9 @@ def main(arguments: list[str]) -> int:
     descriptor, parent = map(int, arguments)
     if not die_with(parent):
         return EXIT_ORPHANED
+    for inherited in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # of the listing itself
+            os.set_inheritable(int(inherited), int(inherited) <= 2)  # no process that this one starts holds them
     end = socket.socket(fileno=descriptor)
     try:
         start = msgspec.json.decode(receive_now(end)[2], type=Start)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.auth.dynamic_security.authenticator import DynamicLogins
     from broker.config.loader import Config
     from broker.control.controller import Controller
+    from broker.worker.placement import Place
 
 
 def acl_of(config: Config, given: Acl | None, members: list[Member]) -> tuple[Acl, Authorizers | None]:
@@ -48,9 +49,13 @@ def acl_of(config: Config, given: Acl | None, members: list[Member]) -> tuple[Ac
 
 
 def authenticator_of(
-    config: Config, given: Authenticator | None, folder: Path | None
+    config: Config, given: Authenticator | None, folder: Path | None, place: Place | None = None
 ) -> tuple[Authenticator | None, list[Member]]:
-    """Return what says who a client is, given or as the settings have it, and what that is put together of."""
+    """Return what says who a client is, given or as the settings have it, and what that is put together of.
+
+    Args:
+        place: of the worker among several, which share what is remembered of logins; None: it is the only one.
+    """
     if not config.authenticator:
         return given, []
     # Here, so that a broker without one loads none of it.
@@ -58,7 +63,8 @@ def authenticator_of(
 
     if given is not None:
         raise StartError("There is an authenticator, and [[authenticator]] tables: expected one or the other.")
-    members = members_of(config, None if folder is None else _salts(folder))
+    logins = None if place is None else place.verified_logins
+    members = members_of(config, None if folder is None else _salts(folder), logins)
     return Chain(config, members), members
 
 

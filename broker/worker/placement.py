@@ -27,12 +27,14 @@ class Place:
         count: workers of the node.
         node: the node's name and secret.
         run_dir: folder of the workers' sockets, which only this user may enter; its path is short enough for them.
+        verified_logins: descriptor of the memory that they share for those; None: no passwords are hashed.
     """
 
     number: int
     count: int
     node: Node
     run_dir: Path
+    verified_logins: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Start(Struct, frozen=True, kw_only=True):
         config: checked settings.
         folder: the broker's data folder.
         accept_loss: go on without what is missing, foreign or newer in it.
-        number, count, node, run_dir: as of Place.
+        number, count, node, run_dir, verified_logins: as of Place.
         ticket_keys: of TLS sessions; None: no listener speaks TLS.
         listeners: its bound sockets: descriptor, number of the listener, scheme.
     """
@@ -75,6 +77,7 @@ class Start(Struct, frozen=True, kw_only=True):
     node: Node
     run_dir: str
     listeners: list[tuple[int, int, str]]
+    verified_logins: int | None = None
     ticket_keys: TicketKeys | None = None
 
     @property
@@ -85,4 +88,4 @@ class Start(Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> Place:
         """Where the worker stands."""
-        return Place(self.number, self.count, self.node, Path(self.run_dir))
+        return Place(self.number, self.count, self.node, Path(self.run_dir), self.verified_logins)

@@ -100,7 +100,7 @@ class Worker:
         self.store: CommitLog | None = None
         self._stop = trio.Event()
         mqtt, limits = config.mqtt, config.limits
-        authenticator, members = authenticator_of(config, authenticator, folder)
+        authenticator, members = authenticator_of(config, authenticator, folder, place)
         acl, authorizers = acl_of(config, acl, members)
         self.router = Router(
             ledger(config), seed=SystemRandom().getrandbits(64), strategy=mqtt.shared_subscription_strategy,

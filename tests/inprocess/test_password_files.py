@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import trio
 
-from broker.auth import password_file
 from broker.auth.chain import Chain
+from broker.auth.hashing import Hashing
 from broker.auth.outcome import Accepted, Ignored, Refused
 from broker.auth.password_hash import new_hash
 from broker.config.authenticator import PasswordFileTable
@@ -72,13 +72,13 @@ async def answer(
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The hashes that passwords were tried on, in the order in which that was begun."""
     tried: list[bytes] = []
-    real = password_file.hash_fits
+    real = Hashing.fits
 
-    def counted(stored: bytes, password: bytes) -> bool:
+    async def counted(hashing: Hashing, stored: bytes, password: bytes) -> bool:
         tried.append(stored)
-        return real(stored, password)
+        return await real(hashing, stored, password)
 
-    monkeypatch.setattr(password_file, "hash_fits", counted)
+    monkeypatch.setattr(Hashing, "fits", counted)
     return tried
 
 
@@ -194,16 +194,14 @@ async def test_who_was_hashed_while_the_password_changed_does_not_get_in_by_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path, ann=HASH)
-    token: list[Any] = []
 
-    def change_first(stored: bytes, password: bytes) -> bool:
+    async def change_first(_hashing: Hashing, _stored: bytes, _password: bytes) -> bool:
         written(tmp_path, ann=OTHER)
-        trio.from_thread.run(token[0])
+        await broker.reload.reload()
         return True
 
-    monkeypatch.setattr(password_file, "hash_fits", change_first)
+    monkeypatch.setattr(Hashing, "fits", change_first)
     async with serving(settings(tmp_path / "users")) as broker:
-        token.append(broker.reload.reload)
         assert await answer(broker, "ann", SECRET) == BAD
         assert await answer(broker, "ann", SECRET) == Reason.SUCCESS  # by the new one, as the double says
 

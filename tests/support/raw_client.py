@@ -26,19 +26,33 @@ class RawClient:
         self.socket.close()
 
     def connect_bytes(
-        self, identifier: str, *, keep: bool = False, will: Will | None = None, user_name: str | None = None
+        self,
+        identifier: str,
+        *,
+        keep: bool = False,
+        will: Will | None = None,
+        user_name: str | None = None,
+        password: bytes | None = None,
     ) -> bytes:
         """Return a CONNECT; `keep` asks for a session that outlives the connection, and for the one that there is."""
         properties: dict[str, Any] = {"session_expiry_interval": 3600} if keep and self.version == 5 else {}
         return encode(
-            Connect(self.version, identifier.encode(), not keep, 0, will, user_name, None, properties), self.version
+            Connect(self.version, identifier.encode(), not keep, 0, will, user_name, password, properties), self.version
         )
 
     def connect(
-        self, identifier: str, *, keep: bool = False, will: Will | None = None, user_name: str | None = None
+        self,
+        identifier: str,
+        *,
+        keep: bool = False,
+        will: Will | None = None,
+        user_name: str | None = None,
+        password: bytes | None = None,
     ) -> Connack:
         """Say CONNECT and return the answer."""
-        self.socket.sendall(self.connect_bytes(identifier, keep=keep, will=will, user_name=user_name))
+        self.socket.sendall(
+            self.connect_bytes(identifier, keep=keep, will=will, user_name=user_name, password=password)
+        )
         answer = self.read()
         assert isinstance(answer, Connack), answer
         return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from broker.auth import password_hash
 from broker.auth.password_hash import KINDS, HashError, PasswordHash, new_hash
 from broker.auth.password_lines import PasswordLineError, PasswordLines, checked_name
-from broker.auth.verified_logins import VerifiedLogins
+from broker.auth.verified_logins import BUCKET_DIGESTS, DIGEST_BYTES, KEY_BYTES, VerifiedLogins, shared_memory
 
 # As mosquitto_passwd 2.0 has written them: secret, secret2.
 SHA512_PBKDF2 = (
@@ -180,25 +181,49 @@ def test_a_verified_login_is_of_one_user_one_hash_and_one_password() -> None:
     assert not verified.has("bob", SHA512, b"secret2")
     # The same bytes with another border between hash and password.
     assert not verified.has("ann", SHA512 + b"s", b"ecret2")
-    assert len(verified) == 1
+    verified.add("ann", SHA512, b"secret2")
+    assert verified.added == 1
 
 
 def test_verified_logins_are_bounded_and_hold_no_password() -> None:
-    verified = VerifiedLogins(logins_max=3)
-    for number in range(10):
-        verified.add(f"user{number}", SHA512, b"plain-password")
-        verified.add("user0", SHA512, b"plain-password")
-        assert len(verified) <= 3
-    assert verified.has("user9", SHA512, b"plain-password")
-    assert not verified.has("user5", SHA512, b"plain-password")
-    assert "plain-password" not in repr((verified, verified._digests, verified._key))
+    verified = VerifiedLogins(buckets=2)
+    users = [f"user{number}" for number in range(100)]
+    for user in users:
+        verified.add(user, SHA512, b"plain-password")
+        assert verified.has(user, SHA512, b"plain-password")
+    assert sum(verified.has(user, SHA512, b"plain-password") for user in users) == 2 * BUCKET_DIGESTS
+    memory = verified._memory[:]
+    assert memory[KEY_BYTES + 2 * BUCKET_DIGESTS * DIGEST_BYTES :].strip(b"\0") == b""
+    assert b"plain-password" not in memory
+    assert b"user" not in memory
 
 
-def test_two_workers_remember_under_different_keys() -> None:
+def test_two_brokers_remember_under_different_keys() -> None:
     one, other = VerifiedLogins(), VerifiedLogins()
-    for each in (one, other):
-        each.add("ann", SHA512, b"x")
-    assert one._digests != other._digests
+    assert one._digest("ann", SHA512, b"x") != other._digest("ann", SHA512, b"x")
+
+
+def test_workers_share_what_they_remember_and_who_comes_later_has_it_too() -> None:
+    descriptor = shared_memory()
+    try:
+        one, other = VerifiedLogins(descriptor), VerifiedLogins(descriptor)
+        one.add("ann", SHA512, b"x")
+        assert other.has("ann", SHA512, b"x")
+        assert not other.has("ann", SHA512, b"y")
+        later = VerifiedLogins(descriptor)
+        assert later.has("ann", SHA512, b"x")
+    finally:
+        os.close(descriptor)
+
+
+def test_a_digest_that_was_torn_lets_nobody_in() -> None:
+    verified = VerifiedLogins()
+    verified.add("ann", SHA512, b"x")
+    at = verified._memory.find(verified._digest("ann", SHA512, b"x"))
+    verified._memory[at + DIGEST_BYTES // 2 : at + DIGEST_BYTES] = bytes(DIGEST_BYTES // 2)
+    assert not verified.has("ann", SHA512, b"x")
+    verified.add("ann", SHA512, b"x")
+    assert verified.has("ann", SHA512, b"x")
 
 
 def test_defaults_are_those_of_the_page() -> None:

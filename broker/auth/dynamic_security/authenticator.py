@@ -9,23 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import trio
-
 from broker.auth.acl import Action, Decision, Grant, inner_filter
 from broker.auth.dynamic_security.decisions import Decisions, Verdict
 from broker.auth.dynamic_security.logins import REFUSED, UNKNOWN, hash_wanted
 from broker.auth.dynamic_security.start_file import StartFileError, state_of
 from broker.auth.dynamic_security.state import State
 from broker.auth.outcome import Accepted, Ignored, Outcome, Refused
-from broker.auth.password_file import hash_fits
-from broker.auth.verified_logins import VerifiedLogins
 from broker.config.start_error import StartError
 from broker.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from broker.auth.enhanced_auth import Exchange
+    from broker.auth.hashing import Hashing
     from broker.auth.principal import Principal
     from broker.auth.rule_chain import RuleChain
+    from broker.auth.verified_logins import VerifiedLogins
     from broker.wire.packets import Connect
 
 WRONG = Refused(Reason.BAD_USER_NAME_OR_PASSWORD)
@@ -37,23 +35,23 @@ class DynamicLogins:
     Args:
         number: of its [[authenticator]] table, from 1.
         file: what it begins with when there is nothing yet; "": nothing.
-        hashing: how many passwords are hashed at once, in threads.
+        hashing: hashes passwords.
+        verified: logins that need no hashing.
 
     Attributes:
         files: none that is read again: what holds is in the log.
         state: what there is; whoever has the log changes it.
         rights: what may be done by it.
         hashing: as given.
-        verified: logins that need no hashing.
     """
 
     kind = "dynamic_security"
 
-    def __init__(self, number: int, file: str, hashing: trio.CapacityLimiter) -> None:
+    def __init__(self, number: int, file: str, hashing: Hashing, verified: VerifiedLogins) -> None:
         self.number = number
         self.files: list[str] = []
         self.state = State()
-        self.verified = VerifiedLogins()
+        self._verified = verified
         self.hashing = hashing
         self.rights = DynamicRights(self.state)
         self._file = file
@@ -67,7 +65,8 @@ class DynamicLogins:
         """Do nothing."""
 
     async def run(self) -> None:
-        """Nothing has to be done beside the answers."""
+        """Look after the processes that hash."""
+        await self.hashing.run()
 
     def start(self) -> State:
         """Read what it begins with. Raises StartError."""
@@ -97,7 +96,7 @@ class DynamicLogins:
             "authenticator": self.number,
             "type": self.kind,
             "users": len(self.state.clients),
-            "verified": len(self.verified),
+            "verified": self._verified.added,
         }
 
     def authenticate(self, connect: Connect, exchange: Exchange) -> Outcome | Ignored | Awaitable[Outcome]:
@@ -111,7 +110,7 @@ class DynamicLogins:
             return self._ignored(user, password)
         if password is None:
             return WRONG
-        if isinstance(wanted, bytes) and self.verified.has(user, wanted, password):
+        if isinstance(wanted, bytes) and self._verified.has(user, wanted, password):
             return self._accepted(user)
         return self._verify(user, client_identifier, wanted, password)
 
@@ -121,11 +120,11 @@ class DynamicLogins:
             # As much work as for a wrong password: who is disabled cannot be told from who is not.
             in_vain = self._in_vain(user)
             if in_vain is not None:
-                await self._fits(in_vain, password)
+                await self.hashing.fits(in_vain, password)
             return WRONG
-        if not await self._fits(wanted, password) or hash_wanted(self.state, user, client_identifier) != wanted:
+        if not await self.hashing.fits(wanted, password) or hash_wanted(self.state, user, client_identifier) != wanted:
             return WRONG  # the second: it has another password now, or may not come any more
-        self.verified.add(user, wanted, password)
+        self._verified.add(user, wanted, password)
         return self._accepted(user)
 
     def _accepted(self, user: str) -> Accepted:
@@ -136,7 +135,7 @@ class DynamicLogins:
         in_vain = self._in_vain(user)
         if password is None or in_vain is None:
             return Ignored()
-        return Ignored(partial(self._fits, in_vain, password))
+        return Ignored(partial(self.hashing.fits, in_vain, password))
 
     def _in_vain(self, user: str) -> bytes | None:
         """Return a hash that another client has, always the same for one name; None: there is none."""
@@ -146,9 +145,6 @@ class DynamicLogins:
             return None
         chosen = hashlib.blake2b(user.encode(), key=self._key, digest_size=8).digest()
         return self._stored[int.from_bytes(chosen) % len(self._stored)]
-
-    async def _fits(self, stored: bytes, password: bytes) -> bool:
-        return await trio.to_thread.run_sync(hash_fits, stored, password, limiter=self.hashing)
 
 
 class DynamicRights:
