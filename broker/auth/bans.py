@@ -214,6 +214,8 @@ class Bans:
 
     def refusal(self, client_identifier: bytes, user_name: str | None, peer: str | None) -> Refused | None:
         """Return how a client is refused that is banned; None for one that is not."""
+        if not self._bans:
+            return None
         ban = self.find(client_identifier.decode(), user_name, peer)
         if ban is None:
             return None

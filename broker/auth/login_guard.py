@@ -49,7 +49,7 @@ class LoginGuard:
         """Decide as the other one does, unless the client has to wait or is banned."""
         if self._delays is None or exchange.again:
             outcome = self._inner.authenticate(connect, exchange)
-            if isinstance(outcome, Awaitable):
+            if not isinstance(outcome, Accepted) and isinstance(outcome, Awaitable):
                 return self._decided_late(outcome, connect, exchange, None)
             return self._unless_banned(outcome, connect, exchange)
         now_s = time.monotonic()
@@ -58,7 +58,7 @@ class LoginGuard:
         if self._delays.of_user(network, user, now_s) > 0:
             return TOO_SOON
         outcome = self._inner.authenticate(connect, exchange)
-        if not isinstance(outcome, Awaitable):
+        if isinstance(outcome, Accepted) or not isinstance(outcome, Awaitable):
             return self._decided(outcome, connect, exchange, (network, user))
         if self._delays.of_network(network, now_s) > 0:
             return _not_asked(outcome)
