@@ -75,6 +75,9 @@ class Refused:
 
 
 Outcome = Accepted | Refused
+LATE = Refused(
+    Reason.SERVER_BUSY, "the login has waited too long; try again later", close=CloseReason.AUTHENTICATION_TIMEOUT
+)
 
 
 class UndecidedError(Exception):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.auth.authenticator import Anonymous
 from broker.auth.enhanced_auth import FAILED, Exchange, checked
-from broker.auth.outcome import Accepted, Outcome, Pending, Refused
+from broker.auth.outcome import LATE, Accepted, Outcome, Pending, Refused
 from broker.auth.principal import principal_of
 from broker.control.authentication_expiry import AuthenticationExpiry
 from broker.control.client_limits import LimitRules, UserConnections
@@ -187,6 +187,10 @@ class Handshake:
         self._refuse(
             connection, Refused(Reason.SERVER_UNAVAILABLE, "the client's worker is away"), CloseReason.HOME_UNAVAILABLE
         )
+
+    def refuse_late(self, connection: Connection) -> bool:
+        """Refuse a client whose CONNECT has waited too long for a decision; returns whether it is one."""
+        return self.pending.has(connection) and not self._refuse(connection, LATE)
 
     def on_auth(self, connection: Connection, packet: Auth) -> bool:
         """Deal with an AUTH: the answer to a challenge, or a re-authentication (4.12.1)."""

@@ -500,8 +500,9 @@ class Controller:
         connection.close(CloseReason.PACKET_TIMEOUT)
 
     def connect_timeout(self, connection: Connection) -> None:
-        """No CONNECT, or no end of its authentication, in time."""
-        connection.close(CloseReason.CONNECT_TIMEOUT)
+        """No CONNECT, no answer to a challenge, or no decision, in time."""
+        if not self.handshake.refuse_late(connection):
+            connection.close(CloseReason.CONNECT_TIMEOUT)
 
     def shut_down(self, connection: Connection) -> None:
         """End a connection because the server ends; one that another worker serves is ended by that."""

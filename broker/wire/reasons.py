@@ -96,7 +96,7 @@ class CloseReason(StrEnum):
     SOCKET_ERROR = "socket_error"
     # The client was silent.
     KEEP_ALIVE_TIMEOUT = "keep_alive_timeout"
-    CONNECT_TIMEOUT = "connect_timeout"  # no CONNECT in time, or not authenticated
+    CONNECT_TIMEOUT = "connect_timeout"  # no CONNECT in time, or no answer to a challenge
     PACKET_TIMEOUT = "packet_timeout"  # a packet was begun and not finished in time
     # The client broke the protocol or a limit.
     MALFORMED_PACKET = "malformed_packet"
@@ -152,6 +152,7 @@ class CloseReason(StrEnum):
     AUTHENTICATION_EXPIRED = "authentication_expired"  # its token has ended, and was not renewed
     QUEUE_FULL = "queue_full"  # of its session, where the policy is disconnect
     MAXIMUM_CONNECT_TIME = "maximum_connect_time"
+    AUTHENTICATION_TIMEOUT = "authentication_timeout"  # whoever decides on its CONNECT did not in time
     MEMORY_LIMIT = "memory_limit"  # the worker is at its limit of memory
     SERVER_BUSY = "server_busy"
     RIGHTS_UNAVAILABLE = "rights_unavailable"  # who decides on what it may publish was asked, and does not answer
