@@ -30,6 +30,9 @@ PREFIX: Final = "$shoal/"
 SLICE_MESSAGES: Final = 1000
 PUT_AT_ONCE_MAX: Final = 1000
 EXPIRY_MAX_S: Final = 0xFFFFFFFF
+LOOK_S: Final = 1.0  # between two looks at what was not sure
+LOOKS: Final = 3  # at all there is, by how often another worker's process has written; two tables may wait for that
+LOOKED_AT_PER_STEP: Final = 100
 
 Value = dict[str, Any]
 Apply = Callable[[str, "Value | None"], None]  # with the key, and what stands there now; None: nothing
@@ -47,6 +50,10 @@ class SharedState:
         self._in_process = in_process
         self._router = router
         self._kinds: dict[str, Apply] = {}
+        self._applied: dict[str, int] = {}  # topic name to the hash of what was applied last; what is gone is left out
+        self._unsure: set[str] = set()  # topic names: what was applied came ahead of its log
+        self._written: dict[int, Any] = {}  # worker to its process and how far it had written, seen last
+        self._looks: dict[int, int] = {}  # worker to the looks since its process began
 
     def follow(self, kind: str, apply: Apply) -> None:
         """Have a function called with each value of a kind that there is, and that changes; the same may come again.
@@ -58,11 +65,26 @@ class SharedState:
     def load(self, only: str = "") -> None:
         """Apply what is there at a start, before clients are let in; of one kind, or of all."""
         for kind in [only] if only else self._kinds:
-            for message in _retained(self._router, f"{PREFIX}{kind}/#".encode()):
-                self._apply(message.topic_name.decode(), message.body)
+            for messages in _retained(self._router, f"{PREFIX}{kind}/#".encode(), SLICE_MESSAGES):
+                for message in messages:
+                    if self._router.retaining.is_brought(message.topic_name):
+                        self._unsure.add(message.topic_name.decode())
+                    self._apply(message.topic_name.decode(), message.body)
 
     async def run(self) -> None:
         """Apply what any worker sets from now on. Runs until cancelled, or until the broker ends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_looking)
+            await self._follow_all()
+            nursery.cancel_scope.cancel()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            for _ in self.look_again():
+                await trio.lowlevel.checkpoint()
+
+    async def _follow_all(self) -> None:
         with suppress(trio.ClosedResourceError):  # it may end before all is subscribed
             async with self._in_process.connect_own("$shoal") as client:
                 for kind in self._kinds:
@@ -73,7 +95,7 @@ class SharedState:
 
     def has(self, kind: str, key: str) -> bool:
         """Return whether there is a value, applied or not."""
-        return bool(_retained(self._router, _topic_of(kind, key).encode()))
+        return self._router.retained_message(_topic_of(kind, key).encode()) is not None
 
     async def put_all(self, kind: str, values: Mapping[str, Value | None]) -> None:
         """Set or remove (None) some values, in any order; returns when that is durable here, and has been applied here.
@@ -110,12 +132,66 @@ class SharedState:
             await client.publish(topic, payload, qos=1, retain=True, properties=properties)
         self._apply_newest(topic)
 
+    def look_again(self) -> Iterator[None]:
+        """Apply what stands there and was not to be seen before; yields after some milliseconds of it.
+
+        What a link brings is taken for newer than all that was there, until its log has it: then its stamp counts, or
+        it is lost with its worker. And what a worker has set shortly before this one heard of it, or is brought back by
+        its log, is seen when its worker writes it to the index.
+        """
+        for topic_name in list(self._unsure):
+            self._apply_if_other(topic_name)
+        if self._has_more_been_written():
+            missing = set(self._applied)
+            for kind in self._kinds:
+                for messages in _retained(self._router, f"{PREFIX}{kind}/#".encode(), LOOKED_AT_PER_STEP):
+                    for message in messages:
+                        topic_name = message.topic_name.decode()
+                        missing.discard(topic_name)
+                        self._apply_if_other(topic_name)
+                    yield
+            for topic_names in batched(sorted(missing), LOOKED_AT_PER_STEP):
+                for topic_name in topic_names:
+                    self._apply_if_other(topic_name)
+                yield
+
+    def _has_more_been_written(self) -> bool:
+        """Return whether a worker has written to the index, other than a few times since its process began."""
+        more = False
+        for worker, written in self._router.retaining.written().items() if self._router.retaining.is_shared else ():
+            before = self._written.get(worker)
+            if written == before:
+                continue
+            if before is None or before[0] != written[0]:
+                self._looks[worker] = 0
+            self._written[worker] = written
+            self._looks[worker] += 1
+            more |= self._looks[worker] <= LOOKS
+        return more
+
+    def _apply_if_other(self, topic_name: str) -> None:
+        payload = self._newest(topic_name)
+        if hash(payload) != self._applied.get(topic_name, hash(b"")):
+            self._apply(topic_name, payload)
+
+    def _newest(self, topic_name: str) -> bytes:
+        encoded = topic_name.encode()
+        newest = self._router.retained_message(encoded)
+        if self._router.retaining.is_brought(encoded):
+            self._unsure.add(topic_name)
+        else:
+            self._unsure.discard(topic_name)
+        return b"" if newest is None else newest.body
+
     def _apply_newest(self, topic_name: str) -> None:
         """Apply what stands there now: of what several workers have set, the same to all of them."""
-        newest = self._router.retained_message(topic_name.encode())
-        self._apply(topic_name, b"" if newest is None else newest.body)
+        self._apply(topic_name, self._newest(topic_name))
 
     def _apply(self, topic_name: str, payload: bytes) -> None:
+        if payload:
+            self._applied[topic_name] = hash(payload)
+        else:
+            self._applied.pop(topic_name, None)
         kind, _, quoted = topic_name.removeprefix(PREFIX).partition("/")
         try:
             value = msgspec.json.decode(payload, type=Value) if payload else None
@@ -136,12 +212,11 @@ def batched(keys: Iterable[str], count: int) -> Iterator[list[str]]:
         yield batch
 
 
-def _retained(router: Router, topic_filter: bytes) -> list[Message]:
-    """Return all that is retained under a topic filter."""
+def _retained(router: Router, topic_filter: bytes, count: int) -> Iterator[list[Message]]:
+    """Return all that is retained under a topic filter, so many at a time."""
     found = router.retaining.match(topic_filter)
     if isinstance(found, list):
-        return found
-    messages = []
+        yield found
+        return
     while not found.done:
-        messages += found.next_slice(SLICE_MESSAGES, router.ledger.now_us, router.ledger.now_ms)
-    return messages
+        yield found.next_slice(count, router.ledger.now_us, router.ledger.now_ms)

@@ -200,6 +200,11 @@ class RetainedIndex(PendingChanges):
         value = self.newest(key_of(topic_name))
         return int(size_of(value)) if value is not None else 0
 
+    def is_brought(self, key: bytes) -> bool:
+        """Return whether another worker has forwarded a value of a key, and LMDB has it not."""
+        self.look()
+        return self._forwarded.get(key) is not None
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing matches anything: there is no message, and none is on its way here from another worker."""

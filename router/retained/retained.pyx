@@ -174,6 +174,10 @@ cdef class Retaining:
         self.index.look()
         return self.index.written()
 
+    def is_brought(self, bytes topic_name not None) -> bool:
+        """Return whether message_of() is what a link has brought, which the index may have differently in the end."""
+        return self.is_shared and bool(self.index.is_brought(key_of(topic_name)))
+
     @property
     def is_early(self) -> bool:
         """Whether a retained message has come from another worker that a kill of that one may take away."""
