@@ -28,6 +28,7 @@ TRIES: Final = 3  # of a password: each of them with a process that has ended me
 IDLE_S: Final = 15.0  # after which a process that hashes nothing ends
 LOOK_S: Final = 5.0  # between two looks for those
 ANSWER_BYTES_MAX: Final = 65_536
+WAITING_MAX: Final = 64  # passwords, for each process: two seconds of argon2id
 
 
 class HashingProcess:
@@ -132,11 +133,26 @@ class Hashing:
         self._ending: list[HashingProcess] = []
         self._closed = False
         self._warned = False
+        self._waiting = 0
+        self._waiting_max = WAITING_MAX * processes_max
+        self._is_behind = False
 
     @property
     def pids(self) -> list[int]:
         """Process identifiers of those that are idle."""
         return [process.pid for process in self._idle]
+
+    def is_behind(self) -> bool:
+        """Return whether many passwords wait, until half of them have been hashed.
+
+        Whoever comes then had better wait where that costs nothing: in here they would all wait for longer than their
+        time, leave at once, and come again.
+        """
+        if self._waiting >= self._waiting_max:
+            self._is_behind = True
+        elif self._waiting <= self._waiting_max // 2:
+            self._is_behind = False
+        return self._is_behind
 
     async def fits(self, stored: bytes, password: bytes) -> bool:
         """Return whether a password fits a hash. Raises UndecidedError."""
@@ -152,6 +168,13 @@ class Hashing:
         return await self._ask(new_request(password))
 
     async def _ask(self, request: bytes) -> bytes:
+        self._waiting += 1
+        try:
+            return await self._answered(request)
+        finally:
+            self._waiting -= 1
+
+    async def _answered(self, request: bytes) -> bytes:
         async with self._places:
             for _ in range(TRIES):
                 try:

@@ -105,16 +105,22 @@ class Pending:
     Args:
         limit: how many may wait.
         on_room: is called when one does not wait any more.
+
+    Attributes:
+        is_behind: returns whether so many passwords wait to be hashed that others had better wait outside.
     """
 
     limit: int
     on_room: Callable[[], None]
     connections: dict[int, Any] = field(default_factory=dict)
+    is_behind: Callable[[], bool] = lambda: False
 
     @property
-    def limit_reached(self) -> bool:
-        """Whether no more may wait."""
-        return len(self.connections) >= self.limit
+    def limit_reached(self) -> str | None:
+        """Why no more may wait, in a word; None: more may."""
+        if len(self.connections) >= self.limit:
+            return "pending_connects_max"
+        return "passwords_waiting" if self.is_behind() else None
 
     def add(self, connection: Any) -> None:
         """Count a connection."""

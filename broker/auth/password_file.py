@@ -45,6 +45,7 @@ class PasswordFile:
 
     Attributes:
         files: what it rests on.
+        hashing: as given.
     """
 
     kind = "password_file"
@@ -57,7 +58,7 @@ class PasswordFile:
         self._scram_iterations: Mapping[str, int] = {}
         self.files = [file]
         self._verified = verified
-        self._hashing = hashing
+        self.hashing = hashing
         self._key = secrets.token_bytes(64)
         self._hashes: Mapping[str, bytes] = {}
         self._stored: tuple[bytes, ...] = ()
@@ -99,7 +100,7 @@ class PasswordFile:
 
     async def run(self) -> None:
         """Look after the processes that hash."""
-        await self._hashing.run()
+        await self.hashing.run()
 
     def describe(self) -> dict[str, Any]:
         """Return what an operator sees of it."""
@@ -162,7 +163,7 @@ class PasswordFile:
         return stored if stored is not None and stored.startswith(method.encode() + b"$") else None
 
     async def _verify(self, user: str, stored: bytes, password: bytes) -> Outcome:
-        if not await self._hashing.fits(stored, password):
+        if not await self.hashing.fits(stored, password):
             return WRONG
         if self._hashes.get(user) != stored:
             return WRONG  # the file was read again meanwhile, and the user has another password, or is gone
@@ -175,4 +176,4 @@ class PasswordFile:
         # Always the same hash for one name, as for a user who is there; among many names, each as often as in the file.
         chosen = hashlib.blake2b(user.encode(), key=self._key, digest_size=8).digest()
         stored = self._stored[int.from_bytes(chosen) % len(self._stored)]
-        return Ignored(partial(self._hashing.fits, stored, password))
+        return Ignored(partial(self.hashing.fits, stored, password))

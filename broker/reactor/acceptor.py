@@ -127,14 +127,9 @@ class Acceptor:
             return
         room = self.connections_max - self.reactor.connection_count
         handshakes = self.reactor.pending_handshakes.room
-        if room <= 0 or handshakes == 0 or self.pending.limit_reached:
-            self.pause(
-                "connections_max"
-                if room <= 0
-                else "pending_connects_max"
-                if self.pending.limit_reached
-                else "pending_handshakes_max"
-            )
+        pending = self.pending.limit_reached
+        if room <= 0 or handshakes == 0 or pending:
+            self.pause("connections_max" if room <= 0 else pending or "pending_handshakes_max")
             self._trouble.set()
             return
         try:

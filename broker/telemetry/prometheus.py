@@ -208,7 +208,9 @@ FAMILIES: Final = (
         "reason",
         "How often no connections were accepted for a while, by the limit or the error's name.",
         _each(
-            "reason", ("connections_max", "pending_connects_max", "pending_handshakes_max"), lambda m: m.accept_pauses
+            "reason",
+            ("connections_max", "pending_connects_max", "pending_handshakes_max", "passwords_waiting"),
+            lambda m: m.accept_pauses,
         ),
     ),
     Family(

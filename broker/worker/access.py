@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from broker.auth.authorizers import Authorizers
     from broker.auth.chain import Member
     from broker.auth.dynamic_security.authenticator import DynamicLogins
+    from broker.auth.outcome import Pending
     from broker.config.loader import Config
     from broker.control.controller import Controller
     from broker.worker.placement import Place
@@ -66,6 +67,14 @@ def authenticator_of(
     logins = None if place is None else place.verified_logins
     members = members_of(config, None if folder is None else _salts(folder), logins)
     return Chain(config, members), members
+
+
+def wait_outside(members: list[Member], pending: Pending) -> None:
+    """Have no more clients accepted for a while where many passwords wait to be hashed."""
+    for member in members:
+        hashing = getattr(member, "hashing", None)
+        if hashing is not None:
+            pending.is_behind = hashing.is_behind
 
 
 def renew_tokens(config: Config, controller: Controller) -> None:

@@ -33,7 +33,7 @@ from broker.telemetry.metrics import Metrics, collect, flat
 from broker.telemetry.sys_topics import SysTopics
 from broker.transport.listener import Entrance
 from broker.transport.tickets import ROTATE_S, TicketKeys
-from broker.worker.access import acl_of, authenticator_of, logins_of, renew_tokens
+from broker.worker.access import acl_of, authenticator_of, logins_of, renew_tokens, wait_outside
 from broker.worker.handover import Handover
 from broker.worker.memory_guard import MemoryGuard
 from broker.worker.reload import Reload
@@ -169,6 +169,7 @@ class Worker:
         """Have bans, clients, groups and roles as the log has them, before anything is judged by them."""
         self.bans.keep_in(self.state)
         renew_tokens(self.config, self.controller)
+        wait_outside(members, self.controller.handshake.pending)
         logins = logins_of(members)
         if logins is None:
             return None

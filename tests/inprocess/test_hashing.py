@@ -13,13 +13,16 @@ import pytest
 import trio
 import trio.testing
 
+from broker.auth import chain as chain_module
 from broker.auth import hashing as hashing_module
 from broker.auth.hashing import Hashing, HashingProcess
 from broker.auth.hashing_process import NICENESS
 from broker.auth.outcome import UndecidedError
 from broker.auth.password_hash import QUICK_ITERATIONS, PasswordHash, new_hash
+from broker.config.loader import Limits
 from broker.wire.reasons import Reason
 from tests.inprocess.test_password_files import answer, serving, settings, written
+from tests.support.embedded import until
 from tests.support.workers import is_alive
 
 SECRET = b"correct horse battery staple"
@@ -154,6 +157,39 @@ async def test_a_client_whose_password_cannot_be_checked_is_told_to_come_again(
     async with serving(settings(written(tmp_path, ann=SLOW))) as broker:
         assert await answer(broker, "ann", SECRET) == Reason.SERVER_UNAVAILABLE
         assert await answer(broker, "nobody", SECRET) == Reason.SERVER_UNAVAILABLE
+
+
+async def test_a_crowd_waits_outside_until_half_of_those_inside_are_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing_module, "WAITING_MAX", 2)
+    monkeypatch.setattr(chain_module, "cores_available", lambda: 1)
+    go = trio.Event()
+    real = Hashing._answered
+
+    async def answered(hashing: Hashing, request: bytes) -> bytes:
+        await go.wait()
+        return await real(hashing, request)
+
+    monkeypatch.setattr(Hashing, "_answered", answered)
+    limits = Limits(login_delay_max_s=0)
+    async with serving(settings(written(tmp_path, ann=SLOW), limits=limits)) as broker, trio.open_nursery() as nursery:
+        assert broker.acceptor is not None
+        found: list[int] = []
+
+        async def enter(password: bytes) -> None:
+            found.append(await answer(broker, "ann", password))
+
+        pending = broker.controller.handshake.pending
+        for number in range(5):
+            nursery.start_soon(enter, b"%d" % number)
+            await until(lambda number=number: len(pending.connections) > number or pending.limit_reached)
+        await until(lambda: broker.acceptor.pauses["passwords_waiting"])
+        assert len(pending.connections) == 2
+        go.set()
+        await until(lambda: len(found) == 5)
+        assert found == [Reason.BAD_USER_NAME_OR_PASSWORD] * 5
+        assert pending.limit_reached is None
 
 
 async def test_the_processes_of_a_broker_end_with_it(tmp_path: Path) -> None:
