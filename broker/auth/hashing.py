@@ -1,4 +1,4 @@
-"""Passwords are hashed in processes of their own, at the lowest priority, so that who is connected does not notice.
+"""Passwords are hashed in processes of their own, when a core is idle, so that who is connected does not notice.
 
 Threads of the worker would take its cores from it as equals; and at a lower priority they would stop it for long while
 they hold the interpreter, or the lock of its memory, and are not given a core.
@@ -6,10 +6,12 @@ they hold the interpreter, or the lock of its memory, and are not given a core.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Final
 
 import trio
 
-from broker.auth.hashing_process import YES, answer_to, fits_request, new_request
+from broker.auth.hashing_process import IDLE, NICE, YES, answer_to, fits_request, new_request
 from broker.auth.outcome import UndecidedError
 from broker.auth.password_hash import PasswordHash
 from broker.logs import get
@@ -27,6 +29,8 @@ log = get("hashing")
 TRIES: Final = 3  # of a password: each of them with a process that has ended meanwhile
 IDLE_S: Final = 15.0  # after which a process that hashes nothing ends
 LOOK_S: Final = 5.0  # between two looks for those
+PATIENCE_S: Final = 1.0  # with a process that gets a core only when nobody else wants it
+HURRIED_S: Final = 60.0  # that processes get some of it always, once patience has ended
 ANSWER_BYTES_MAX: Final = 65_536
 WAITING_MAX: Final = 64  # passwords, for each process: two seconds of argon2id
 
@@ -34,13 +38,18 @@ WAITING_MAX: Final = 64  # passwords, for each process: two seconds of argon2id
 class HashingProcess:
     """One process, as the broker sees it. It is asked one thing at a time.
 
+    Args:
+        policy: when it is given a core: IDLE or NICE.
+
     Raises OSError: it cannot be started.
 
     Attributes:
         idle_since_s: when it was given back, on the clock of time.monotonic().
+        policy: as given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
         self.idle_since_s = 0.0
         self._unwanted = 0  # answers that nobody waits for any more
         self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -54,7 +63,7 @@ class HashingProcess:
                 # this thread, with which it ends. A signal from the terminal is for the broker alone: setpgroup.
                 self._pid = os.posix_spawn(
                     sys.executable,
-                    [sys.executable, "-P", "-m", "broker.auth.hashing_process", str(os.getpid())],
+                    [sys.executable, "-P", "-m", "broker.auth.hashing_process", str(os.getpid()), policy],
                     {**settings, "PYTHONPATH": os.pathsep.join(paths)},
                     file_actions=[
                         (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
@@ -117,6 +126,12 @@ class HashingProcess:
             return True  # the program around us takes care of all children
 
 
+def _reap(process: HashingProcess) -> None:
+    """Have a process that was killed be no zombie; it may take a while until it is given a core to end on."""
+    if not process.has_ended():
+        threading.Thread(target=process.has_ended, kwargs={"wait": True}, daemon=True).start()
+
+
 class Hashing:
     """Hashes passwords, so many at once; those that wait do so in their order.
 
@@ -133,6 +148,7 @@ class Hashing:
         self._ending: list[HashingProcess] = []
         self._closed = False
         self._warned = False
+        self._hurried_until_s = 0.0
         self._waiting = 0
         self._waiting_max = WAITING_MAX * processes_max
         self._is_behind = False
@@ -178,22 +194,39 @@ class Hashing:
         async with self._places:
             for _ in range(TRIES):
                 try:
-                    process = self._idle.pop() if self._idle else HashingProcess()
+                    process = self._take()
                 except OSError as error:
                     return await self._ask_thread(request, error)
+                answer = None
                 try:
-                    answer = await process.ask(request)
+                    with trio.move_on_after(PATIENCE_S if process.policy == IDLE else math.inf):
+                        answer = await process.ask(request)
                 except OSError:
-                    process.kill()
-                    self._ending.append(process)
                     log.warning("hashing_process_ended", pid=process.pid, what="a password is hashed again")
-                    continue
                 except BaseException:
                     self._give_back(process)
                     raise
-                self._give_back(process)
-                return answer
+                else:
+                    if answer is not None:
+                        self._give_back(process)
+                        return answer
+                    self._hurried_until_s = time.monotonic() + HURRIED_S
+                self._end(process)
         raise UndecidedError("passwords cannot be checked now")
+
+    def _take(self) -> HashingProcess:
+        """Return a process that is idle, or a new one; of those that are too slow now, none. Raises OSError."""
+        policy = NICE if time.monotonic() < self._hurried_until_s else IDLE
+        while self._idle:
+            process = self._idle.pop()
+            if process.policy == policy:
+                return process
+            self._end(process)
+        return HashingProcess(policy)
+
+    def _end(self, process: HashingProcess) -> None:
+        process.kill()
+        self._ending.append(process)
 
     async def _ask_thread(self, request: bytes, error: OSError) -> bytes:
         """Hash without a process, because none can be started."""
@@ -205,7 +238,7 @@ class Hashing:
     def _give_back(self, process: HashingProcess) -> None:
         if self._closed:
             process.kill()
-            process.has_ended(wait=True)
+            _reap(process)
             return
         process.idle_since_s = time.monotonic()
         if process.is_at_work:
@@ -228,11 +261,11 @@ class Hashing:
             self.close()
 
     def close(self) -> None:
-        """End all of them, and wait until they have ended."""
+        """End all of them at once."""
         self._closed = True
         ending = self._idle + self._ending
         for process in ending:
             process.kill()
         for process in ending:
-            process.has_ended(wait=True)
+            _reap(process)
         self._idle, self._ending = [], []

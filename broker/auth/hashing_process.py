@@ -1,4 +1,5 @@
-"""A process that hashes passwords for a broker: `python -m broker.auth.hashing_process PARENT`, by broker.auth.hashing.
+"""A process that hashes passwords for a broker: `python -m broker.auth.hashing_process PARENT POLICY`, by
+broker.auth.hashing.
 
 Its standard input is one end of a pair of sockets. A request is one packet, and so is its answer; the requests come one
 after the other. It ends when the other end is closed, and with the thread that started it.
@@ -13,7 +14,10 @@ import socket
 import sys
 from typing import Final
 
-NICENESS: Final = 19  # who is connected goes first, whatever the core has to do
+NICENESS: Final = 19
+# When a core is given to them: "idle" when nobody else wants it, so that who does is not kept waiting for a moment; and
+# "nice" always a little, so that a machine that is never idle hashes as well.
+IDLE, NICE = "idle", "nice"
 DESCRIPTORS_MAX: Final = 2**31 - 1
 PR_SET_PDEATHSIG: Final = 1  # of prctl(2)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
@@ -45,8 +49,13 @@ def answer_to(request: bytes) -> bytes:
     return YES if PasswordHash(request[5:end]).fits(request[end:]) else NO
 
 
-def main(parent: int) -> None:
-    """Answer requests until the broker ends, or wants no more."""
+def main(parent: int, policy: str) -> None:
+    """Answer requests until the broker ends, or wants no more.
+
+    Args:
+        parent: the broker's process.
+        policy: IDLE or NICE.
+    """
     os.closerange(3, DESCRIPTORS_MAX)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -54,6 +63,8 @@ def main(parent: int) -> None:
         return  # it ended before
     try:
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+        if policy == IDLE:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError:
         pass  # a sandbox may forbid it: then hashing costs those who are connected some milliseconds
     # argon2id takes 46 MiB for each hash. To get them from the kernel anew each time costs more than the hash itself.
@@ -70,4 +81,4 @@ def main(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

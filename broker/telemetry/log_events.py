@@ -123,21 +123,8 @@ IDENTITY: Final = (
         "admission_failed", "error", "handshake", "exception", "An admission raised an error. The client was refused."
     ),
     Event("acl_failed", "error", "acl", "exception", "An ACL raised an error. What was asked was refused."),
-    Event(
-        "hashing_process_ended",
-        "warning",
-        "hashing",
-        "pid, what",
-        "A process that hashed a password has ended. Another one hashes it.",
-        "If it is not you who killed it: there may be no memory left.",
-    ),
-    Event(
-        "hashing_process_not_started",
-        "warning",
-        "hashing",
-        "error, what",
-        "No process could be started to hash a password. A thread hashes it, which clients that are connected notice.",
-    ),
+    Event("hashing_process_ended", "warning", "hashing", "pid, what", "A process that hashed a password has ended."),
+    Event("hashing_process_not_started", "warning", "hashing", "error, what", "Passwords are hashed in threads."),
     Event(
         "password_lines_skipped",
         "warning",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import trio.testing
 from broker.auth import chain as chain_module
 from broker.auth import hashing as hashing_module
 from broker.auth.hashing import Hashing, HashingProcess
-from broker.auth.hashing_process import NICENESS
+from broker.auth.hashing_process import IDLE, NICENESS
 from broker.auth.outcome import UndecidedError
 from broker.auth.password_hash import QUICK_ITERATIONS, PasswordHash, new_hash
 from broker.config.loader import Limits
@@ -31,8 +32,11 @@ QUICK = new_hash(SECRET, "sha512-pbkdf2", QUICK_ITERATIONS)
 TIMEOUT_S = 60
 
 
-def exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+async def gone(pid: int) -> None:
+    """Wait until a process is not even a zombie any more."""
+    with trio.fail_after(TIMEOUT_S):
+        while Path(f"/proc/{pid}").exists():  # noqa: ASYNC110, ASYNC240  (it tells nobody)
+            await trio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -49,19 +53,23 @@ def of_process(pid: int, name: str) -> bytes:
     return Path(f"/proc/{pid}/{name}").read_bytes()
 
 
-async def test_a_process_hashes_that_knows_nothing_else_and_ends_with_the_broker() -> None:
+async def test_a_process_hashes_that_knows_nothing_else_and_ends_with_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hashing_module, "PATIENCE_S", math.inf)
     async with running() as hashing:
         assert await hashing.fits(SLOW, SECRET)
         assert not await hashing.fits(SLOW, b"x" * 65_535)
         assert PasswordHash(await hashing.new_hash(SECRET)).fits(SECRET)
         (pid,) = hashing.pids
         assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
+        assert os.sched_getscheduler(pid) == os.SCHED_IDLE
         for name in ("cmdline", "environ"):
             assert SECRET not in of_process(pid, name)
         assert b"SHOAL_" not in of_process(pid, "environ")
         # Of the broker it holds what it is asked by, and where its last words go.
         assert sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"]
-    assert not exists(pid)
+    await gone(pid)
 
 
 async def test_what_takes_next_to_nothing_is_hashed_at_once() -> None:
@@ -89,6 +97,24 @@ async def test_a_password_is_hashed_again_whose_process_was_killed() -> None:
                     os.kill(pid, signal.SIGKILL)
             assert found == [True]
             assert hashing.pids != [pid]
+
+
+async def test_where_no_core_is_idle_processes_are_started_that_get_some_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as hashing:
+        assert await hashing.fits(SLOW, SECRET)
+        (pid,) = hashing.pids
+        os.kill(pid, signal.SIGSTOP)  # as if others had all of it
+        monkeypatch.setattr(hashing_module, "PATIENCE_S", 0.05)
+        assert await hashing.fits(SLOW, SECRET)
+        (other,) = hashing.pids
+        assert other != pid
+        assert os.sched_getscheduler(other) == os.SCHED_OTHER
+        monkeypatch.setattr(hashing_module, "PATIENCE_S", math.inf)
+        hashing._hurried_until_s = 0.0
+        assert await hashing.fits(SLOW, SECRET)
+        assert [os.sched_getscheduler(one) for one in hashing.pids] == [os.SCHED_IDLE]
 
 
 async def test_an_answer_that_nobody_waits_for_is_nobody_elses() -> None:
@@ -125,7 +151,7 @@ async def test_a_process_that_hashes_nothing_ends(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hashing_module, "IDLE_S", 0.0)
     monkeypatch.setattr(hashing_module, "LOOK_S", 0.01)
     async with running() as hashing:
-        process = HashingProcess()
+        process = HashingProcess(IDLE)
         hashing._give_back(process)
         while is_alive(process.pid):  # noqa: ASYNC110  (it tells nobody)
             await trio.sleep(0.01)
@@ -198,4 +224,5 @@ async def test_the_processes_of_a_broker_end_with_it(tmp_path: Path) -> None:
         children = set(of_process(os.getpid(), f"task/{os.getpid()}/children").split())
         started = [pid for pid in children if b"hashing_process" in of_process(int(pid), "cmdline")]
         assert started
-    assert not [pid for pid in started if exists(int(pid))]
+    for pid in started:
+        await gone(int(pid))
