@@ -287,8 +287,8 @@ class SeveralWorld(Promises):
         client.established = client.subscribed = False
         # What is on its way comes behind this: it is for those members that are left.
         for publisher in self.publishers:
-            is_up = self.workers[publisher.home].is_up
-            left = [member for member in self.members if is_up and self.is_promised(publisher, member)]
+            is_ready = self.workers[publisher.home].is_ready  # else it may not know of them yet
+            left = [member for member in self.members if is_ready and self.is_promised(publisher, member)]
             for packet in publisher.in_flight.values():
                 if "group" in self.audience.get(packet.payload, ()) and all(
                         self.hides(member, packet.topic) for member in left):  # fmt: skip
