@@ -244,6 +244,20 @@ cdef class Router(Exchanges):
                 session.outgoing.next_number if session.outgoing is not None else 0)
         self.start_deadlines(session, 0)
 
+    def suspend_session(self, Session session not None) -> bool:
+        """The connection of a session ends because this process does: nothing follows from it here.
+
+        The log has it as connected, as after a crash, so a later process publishes its will, unless its client
+        is back before: a server may put that off until it is started again (3.1.2.5). Returns False, and has done nothing,
+        if the log has no record of it.
+        """
+        if not session.logged:
+            return False
+        if self.interest is not None and session.sink is not None:
+            self.interest.connection_changes(False, self.tree.subscriptions_of(session, shared_only=True))
+        session.detach()
+        return True
+
     def start_deadlines(self, Session session not None, passed_ms: int) -> None:
         """Let a session whose connection is gone since `passed_ms` end in its time, and its will be published."""
         self._deadlines.start(session, self.ledger.now_ms - <int64_t>passed_ms)

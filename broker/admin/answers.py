@@ -325,6 +325,14 @@ class Reloaded(Struct, kw_only=True):
     settings: list[dict[str, Any]]
 
 
+class Restart(Struct, kw_only=True):
+    """How far the last restart of the workers is: those that have new processes, and why it went no further."""
+
+    running: bool
+    workers: list[int]
+    error_text: str | None
+
+
 class Settings(Struct, kw_only=True):
     """Each setting that is in force: its value, where that came from, and when another one would count."""
 

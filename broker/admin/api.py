@@ -105,7 +105,9 @@ class Admin:
             {"topic": str, "payload": str, "payload_base64": str, "qos": int, "retain": bool},
             "topic",
         )
-        route("POST", "/drain", self._drain)
+        route("POST", "/drain", self._drain, {"to": str, "rate": int})
+        route("POST", "/restart", self._restart)
+        route("GET", "/restart", self._restarting)
         route("GET", "/log-level", self._log_level)
         route("PUT", "/log-level", self._log_level, {"level": str}, "level")
         route("GET", "/listeners", self._listeners)
@@ -304,7 +306,16 @@ class Admin:
         return {"rows": rows[: request.arguments.get("limit", LIMIT_DEFAULT)]}
 
     async def _drain(self, request: Request) -> tuple[int, Row]:
-        return 202, await self.backend.drain()
+        to, rate = request.arguments.get("to"), request.arguments.get("rate")
+        if to == "" or (rate is not None and rate < 1):
+            raise QueryError(400, "wrong_argument", "Expected another server for to, and 1 or more for rate.")
+        return 202, await self.backend.drain(to, rate)
+
+    async def _restart(self, request: Request) -> tuple[int, Row]:
+        return 202, await self.backend.restart()
+
+    async def _restarting(self, request: Request) -> Row:
+        return self.backend.restarting()
 
     async def _log_level(self, request: Request) -> Row:
         answers = await self._ask_all("log_level", request.arguments)

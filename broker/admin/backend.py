@@ -33,8 +33,19 @@ class Backend(Protocol):
     def describe(self) -> Row:
         """Return what is known of the broker as a whole: at least `ready` and `workers_wanted`."""
 
-    async def drain(self) -> Row:
-        """Begin to end the broker in order."""
+    async def drain(self, to: str | None, rate: int | None) -> Row:
+        """Begin to end the broker in order.
+
+        Args:
+            to: another server for its clients; None: as the settings have it.
+            rate: clients told to go in a second; None: likewise.
+        """
+
+    async def restart(self) -> Row:
+        """Begin to replace the processes of all workers, one after the other. Raises QueryError."""
+
+    def restarting(self) -> Row:
+        """Return how far the last restart is: `running`, `workers` that are done, `error_text`."""
 
     async def read_settings(self) -> NewSettings:
         """Read the settings again; nothing has changed yet. Raises QueryError: they are wrong."""

@@ -56,6 +56,8 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("GET", "/shadow"): Described("How rules on trial differ from those that count.", answers.Trial),
     ("GET", "/retained"): Described("Retained messages.", answers.Retained),
     ("POST", "/publish"): Described("Publish a message; it is kept when this answers.", answers.Published),
+    ("POST", "/restart"): Described("Replace the workers' processes, one by one.", answers.Restart, status=202),
+    ("GET", "/restart"): Described("How far a restart of the workers is.", answers.Restart),
     ("GET", "/config"): Described("The settings that are in force, and where each came from.", answers.Settings),
     ("POST", "/drain"): Described("End the broker in order.", answers.Draining, status=202),
     ("GET", "/log-level"): Described("The least severe log lines that are written.", answers.LogLevel),
@@ -73,6 +75,8 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
 """Of each route that the API has; a route of the admin socket that is not here is not in the API."""
 
 ARGUMENTS: Final = {
+    "to": "Another server that MQTT 5.0 clients are told to use.",
+    "rate": "Clients told to go in a second.",
     "limit": "Rows of a page, or messages, at most.",
     "cursor": "Where the page before this one ended, as it said.",
     "prefix": "Only client identifiers that begin so.",

@@ -73,7 +73,7 @@ class Queries:
             "route_head": self._route_head, "acl": partial(describe_decision, self),
             "bans": partial(describe_bans, self), "ban": partial(ban, self), "unban": partial(unban, self),
             "kick": self._kick, "publish": self._publish, "receivers": self._receivers,
-            "drain": self._drain, "log_level": self._log_level, "listeners": self._listeners,
+            "log_level": self._log_level, "listeners": self._listeners,
             "reload": partial(reload_files, self), "shadow": partial(describe_shadow, self),
             "look": self._look, "look_on": self._look_on, "look_away": self._look_away, "why": self._why,
             "why_passed": self._why_passed, "log_in": self._log_in, "numbers": self._numbers,
@@ -161,11 +161,6 @@ class Queries:
         except ValueError:
             raise QueryError(409, "peer_connected", f"The peer {peer!r} is there.") from None
         return {"peer": peer, "known": dropped is not None, "messages_dropped": dropped or 0}
-
-    async def _drain(self, arguments: Row) -> Row:
-        log.warning("drain_asked")
-        self.worker.stop()
-        return {"draining": True}
 
     async def _log_level(self, arguments: Row) -> Row:
         level = arguments.get("level")

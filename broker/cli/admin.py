@@ -135,12 +135,49 @@ def forget(context: click.Context, peer: str, as_json: bool) -> None:
 
 
 @admin.command(short_help="End the broker in order.")
+@click.option("--to", metavar="SERVER", help="Another server that MQTT 5.0 clients are told to use: HOST or HOST:PORT.")
+@click.option("--rate", metavar="N/s", help="Clients told to go in a second.")
+@click.option("--wait", is_flag=True, help="Return when the broker has ended.")
 @_JSON
 @click.pass_context
-def drain(context: click.Context, as_json: bool) -> None:
-    """Stop accepting clients, tell those that are there to go, and end, as SIGTERM does."""
+def drain(context: click.Context, to: str | None, rate: str | None, wait: bool, as_json: bool) -> None:
+    """Stop accepting clients, tell those that are there to go, and end, as SIGTERM does.
+
+    Before that the broker is not ready for shutdown.wait_s. What is not said here is as [shutdown] has it.
+    """
+    body = {"to": to, "rate": None if rate is None else _rate(rate)}
     with _asking(context) as client:
-        _print(client.ask("POST", "/drain"), as_json, "drain")
+        answer = client.ask("POST", "/drain", body={name: value for name, value in body.items() if value is not None})
+        if wait:
+            client.until_gone()
+            answer = {"ended": True}
+        _print(answer, as_json, "drain")
+
+
+def _rate(text: str) -> int:
+    number = text.removesuffix("/s")
+    if not number.isdecimal() or not int(number):
+        raise click.BadParameter(
+            f"{text!r}: expected a number of clients in a second, such as 100/s", param_hint="--rate"
+        )
+    return int(number)
+
+
+@admin.command(short_help="Replace the workers' processes, one by one.")
+@_JSON
+@click.pass_context
+def restart(context: click.Context, as_json: bool) -> None:
+    """Have each worker end in order and a new process take its place, one after the other; it returns when all have.
+
+    The new processes are of the version of Shoal that is installed now, and go by the settings as they are now, but for
+    those that need a start of the broker. Nothing that was acknowledged is lost; the clients of a worker come back.
+    """
+    with _asking(context) as client:
+        client.ask("POST", "/restart")
+        answer = client.until_done("/restart")
+        _print(answer, as_json, "restart")
+        if answer["error_text"] is not None:
+            sys.exit(EXIT_REFUSED)
 
 
 @admin.command("log-level", short_help="Show or set the level of the broker's log.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ Row = dict[str, Any]
 
 TIMEOUT_S: Final = 35.0  # that the broker may take for an answer
 PAGE_ROWS: Final = 1000
+POLL_S: Final = 0.2  # between two looks whether something is done
 
 
 class AdminError(Exception):
@@ -64,6 +66,22 @@ class AdminClient:
         """Return the answer to a request. Raises AdminError."""
         with self._response(method, path, arguments, body) as response:
             return self._decoded(response)
+
+    def until_gone(self) -> None:
+        """Wait until the broker has ended."""
+        while True:
+            self.close()
+            try:
+                self._connection.connect()
+            except (FileNotFoundError, ConnectionRefusedError):
+                return
+            time.sleep(POLL_S)
+
+    def until_done(self, path: str) -> Row:
+        """Ask again and again until what was begun there does not run any more; return the last answer."""
+        while (answer := self.ask("GET", path))["running"]:
+            time.sleep(POLL_S)
+        return answer
 
     def _response(self, method: str, path: str, arguments: Row | None, body: Row | None) -> http.client.HTTPResponse:
         given = {name: _text(value) for name, value in (arguments or {}).items() if value is not None}

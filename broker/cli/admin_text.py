@@ -449,7 +449,9 @@ DESCRIPTIONS: Final[dict[str, Callable[[Row], list[RenderableType]]]] = {
     "why": _why,
     "acl": asked_about,
     "shadow": on_trial,
-    "drain": lambda value: [Text("The broker is ending.")],
+    "drain": lambda value: [Text("The broker has ended." if value.get("ended") else "The broker is ending.")],
+    "restart": lambda value: [Text(f"{count(len(value['workers']))} workers have new processes."),
+                              *([Text(value["error_text"])] if value["error_text"] else [])],
     "log_level": lambda value: [Text(value["level"])],
     "reload": lambda value: [
         Text(f"Read again, by {count(value['workers'])} {'worker' if value['workers'] == 1 else 'workers'}."),

@@ -108,6 +108,7 @@ def serve(
     from broker.cli.preflight import banner, check_packages, summary
     from broker.config.host_resources import WORKERS_BY_DEFAULT_MAX, cores_available
     from broker.config.start_error import StartError
+    from broker.processes.file_check import check_files
     from broker.processes.settings_in_force import SettingsInForce
     from broker.reactor.listeners import check_addresses
     from broker.storage.data_folder import check_room, lock_folder
@@ -123,7 +124,7 @@ def serve(
             held.callback(os.close, lock)
             check_room(folder, config.workers)
             check_addresses(config)
-            _check_files(config)
+            check_files(config)
             _open_log(config)
             _spread(config, folder, accept_loss)
 
@@ -180,21 +181,6 @@ def _spread(config: "Config", folder: Path, accept_loss: bool) -> None:
         raise StartError(str(error)) from error
     except OSError as error:
         raise StartError(unusable(folder, error)) from error
-
-
-def _check_files(config: "Config") -> None:
-    """Read what listeners, authenticators and authorizers need: what cannot be used ends the start. StartError."""
-    from broker.transport.listener import check_listeners
-
-    check_listeners(config)
-    if config.authenticator:
-        from broker.auth.chain import check_authenticators
-
-        check_authenticators(config)
-    if config.authorizer:
-        from broker.auth.authorizers import check_authorizers
-
-        check_authorizers(config)
 
 
 def _serve_alone(

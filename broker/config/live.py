@@ -28,6 +28,7 @@ NOW: Final = frozenset(
         "limits.output_buffer_bytes_max", "limits.subscriptions_per_client_max", "limits.topic_levels_max",
         "limits.wildcard_levels_max", "limits.topic_bytes_max", "limits.retained_messages_max",
         "limits.retained_bytes_max", "limits.alias_bytes_max", "mesh.owed_bytes_max", "shutdown.drain_s",
+        "shutdown.wait_s", "shutdown.clients_per_second", "shutdown.server_reference",
         "processes.restarts_max", "processes.restarts_within_s"
     ]
 )  # fmt: skip

@@ -469,6 +469,32 @@ class Shutdown(Struct, frozen=True, kw_only=True):
     drain_s: Annotated[
         float, Meta(ge=0, le=3600, description="Time that unsent bytes get to leave after clients were told to go.")
     ] = 1.5
+    wait_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Time that the broker goes on as before when it is asked to end, and is not ready: until load "
+            "balancers have found that out.",
+        ),
+    ] = 0.0
+    clients_per_second: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            description="Clients told to go in a second, of all workers together: so they do not all come to another "
+            "server at once. 0 for all at once.",
+        ),
+    ] = 0
+    server_reference: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="Another server that 5.0 clients are told to use then (0x9C); without it they are told that "
+            "this one is shutting down (0x8B).",
+            examples=["mqtt.example.org:1883"],
+        ),
+    ] = None
 
 
 class Processes(Struct, frozen=True, kw_only=True):

@@ -459,18 +459,28 @@ class Controller:
             self._last_words(connection, error.reason, error.detail)
         connection.close(error.close)
 
-    def _last_words(self, connection: Connection, reason: Reason, detail: str = "") -> None:
+    def _last_words(
+        self, connection: Connection, reason: Reason, detail: str = "", server_reference: str | None = None
+    ) -> None:
         if connection.is_closing:
             return
         if connection.is_open:
             if connection.version == 5:
                 properties = {"reason_string": detail} if detail else {}
+                if server_reference is not None:
+                    properties["server_reference"] = server_reference
                 connection.write_packet(encode_fitting(Disconnect(reason, properties), 5, connection.packet_bytes_max))
         elif connection.is_connecting:
             version = connection.version or _answering_version(connection.parked_body)
             if version < 5 and not connection.version and reason != Reason.UNSUPPORTED_PROTOCOL_VERSION:
                 return  # a CONNECT that does not conform has no CONNACK [MQTT3-3.1.4-1]
-            connection.write_packet(encode_fitting(Connack(False, reason), version, connection.packet_bytes_max))
+            connection.write_packet(
+                encode_fitting(
+                    Connack(False, reason, {} if server_reference is None else {"server_reference": server_reference}),
+                    version,
+                    connection.packet_bytes_max,
+                )
+            )
 
     def internal_error(self, connection: Connection, error: BaseException) -> None:
         """End a connection by our own fault; the traceback is in the log."""
@@ -504,9 +514,17 @@ class Controller:
         if not self.handshake.refuse_late(connection):
             connection.close(CloseReason.CONNECT_TIMEOUT)
 
-    def shut_down(self, connection: Connection) -> None:
-        """End a connection because the server ends; one that another worker serves is ended by that."""
+    def shut_down(self, connection: Connection, server_reference: str | None = None) -> None:
+        """End a connection because the server ends; one that another worker serves is ended by that.
+
+        Args:
+            server_reference: another server that its client may use.
+        """
         if connection.is_relayed:
+            return
+        if server_reference is not None:
+            self._last_words(connection, Reason.USE_ANOTHER_SERVER, server_reference=server_reference)
+            connection.close(CloseReason.REDIRECTED)
             return
         # A CONNACK knows no "shutting down" [MQTT-3.2.2-8].
         self._last_words(connection, Reason.SERVER_SHUTTING_DOWN if connection.is_open else Reason.SERVER_UNAVAILABLE)
@@ -559,8 +577,12 @@ class Controller:
             if session.replays and self.replays is not None:
                 self.replays.pause(session)
             connection.leave_session()
-            publish_will = connection.publish_will and not (reason in UNHEARD and connection.has_disconnected())
-            self.router.detach_session(session, publish_will)
+            disconnected = reason in UNHEARD and connection.has_disconnected()
+            ends_here = reason != CloseReason.SERVER_SHUTDOWN or disconnected
+            if ends_here or not self.router.suspend_session(session):
+                # Who is sent to another server lives on there.
+                publish_will = connection.publish_will and not disconnected and reason != CloseReason.REDIRECTED
+                self.router.detach_session(session, publish_will)
             self.handshake.session_limit.tell()
 
     def slow_turn(self, phases: dict[str, int]) -> None:

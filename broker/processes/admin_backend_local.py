@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.admin.backend import NewSettings
-from broker.admin.pagination import Row
+from broker.admin.pagination import QueryError, Row
 from broker.admin.worker_queries import Queries
+from broker.logs import get
 from broker.processes.settings_in_force import new_settings
+from broker.worker.drain import drain_asked
 
 if TYPE_CHECKING:
     from broker.processes.settings_in_force import SettingsInForce
     from broker.worker.worker import Worker
+
+log = get("admin")
 
 
 class OneWorker:
@@ -45,9 +49,19 @@ class OneWorker:
             "data_folder": str(self.folder),
         }
 
-    async def drain(self) -> Row:
+    async def drain(self, to: str | None, rate: int | None) -> Row:
         """Begin to end the broker, as SIGTERM does."""
-        return await self.queries.answer("drain", {})
+        log.warning("drain_asked", to=to, rate=rate)
+        self.worker.stop(drain_asked(self.worker.config, to, rate))
+        return {"draining": True}
+
+    async def restart(self) -> Row:
+        """Refuse: meanwhile no process would serve its clients."""
+        raise QueryError(409, "one_worker", "The broker has one worker: end it, and start it again.")
+
+    def restarting(self) -> Row:
+        """Return that there is no such thing."""
+        return {"running": False, "workers": [], "error_text": None}
 
     async def read_settings(self) -> NewSettings:
         """Read the settings again; nothing has changed yet. Raises QueryError: they are wrong."""

@@ -9,18 +9,24 @@ import trio
 
 from broker.admin.backend import NewSettings
 from broker.admin.pagination import QueryError, Row
-from broker.logs import LEVELS, set_level
+from broker.config.start_error import StartError
+from broker.logs import LEVELS, get, set_level
 from broker.processes.control_channel import ControlError
 from broker.processes.settings_in_force import new_settings
+from broker.worker.drain import drain_asked
 from mesh.placement import Homes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.config.loader import Config
+    from broker.processes.replacement import Replacement
     from broker.processes.settings_in_force import SettingsInForce
     from broker.processes.slot import Slot
+    from broker.worker.drain import Drain
     from mesh.node_identity import Node
+
+log = get("admin")
 
 
 class Workers(Protocol):
@@ -29,6 +35,7 @@ class Workers(Protocol):
     node: Node
     folder: Path
     slots: list[Slot]
+    replacement: Replacement
     in_force: SettingsInForce
 
     @property
@@ -39,7 +46,7 @@ class Workers(Protocol):
     def stopping(self) -> bool:
         """Whether it is to end."""
 
-    def stop(self) -> None:
+    def stop(self, drain: Drain | None = None) -> None:
         """Begin an orderly end."""
 
 
@@ -81,10 +88,23 @@ class ManyWorkers:
             "restarts": sum(slot.restarts for slot in slots),
         }  # fmt: skip
 
-    async def drain(self) -> Row:
+    async def drain(self, to: str | None, rate: int | None) -> Row:
         """Begin to end the broker, as SIGTERM does."""
-        self.supervisor.stop()
+        log.warning("drain_asked", to=to, rate=rate)
+        self.supervisor.stop(drain_asked(self.supervisor.config, to, rate))
         return {"draining": True}
+
+    async def restart(self) -> Row:
+        """Begin to replace the processes of all workers, one after the other. Raises QueryError."""
+        try:
+            self.supervisor.replacement.ask()
+        except StartError as error:
+            raise QueryError(409, "not_restarted", str(error)) from None
+        return self.supervisor.replacement.describe()
+
+    def restarting(self) -> Row:
+        """Return how far the last restart is."""
+        return self.supervisor.replacement.describe()
 
     async def read_settings(self) -> NewSettings:
         """Read the settings again; nothing has changed yet. Raises QueryError: they are wrong."""

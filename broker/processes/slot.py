@@ -37,7 +37,8 @@ class Slot:
         self.channel: ControlChannel | None = None
         self.totals: Counter[str] = Counter()
         self.process: subprocess.Popen[bytes] | None = None
-        self.joined = self.exited = trio.Event()
+        self.joined = self.exited = self.sent_away = trio.Event()
+        self.is_replaced = False  # its process ends to make place for another one
         self.listened_s = 0.0  # since when its process listens (trio's clock), 0: not yet
         self.reason = ""  # why its process could not boot
         self.boot_failures = 0  # in a row

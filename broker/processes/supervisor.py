@@ -30,11 +30,13 @@ from broker.config.loader import Address, Config
 from broker.logs import get
 from broker.processes.admin_backend_supervisor import ManyWorkers
 from broker.processes.control_channel import ControlChannel, ControlError, pack
+from broker.processes.replacement import Replacement
 from broker.processes.slot import Slot
 from broker.reactor.listeners import bind_shared, refusal, remove_paths, start_listening
 from broker.reactor.shared_counts import clear
 from broker.storage.run_folder import copies_in_use
 from broker.transport.tickets import ROTATE_S, TicketKeys
+from broker.worker.drain import Drain
 from broker.worker.placement import Start
 from mesh.node_identity import Node
 
@@ -118,11 +120,14 @@ class Supervisor:
         self._ticket_keys = TicketKeys.new() if any(listener.where.is_tls for listener in config.listeners) else None
         self._verified_logins = _memory_for_logins(config)
         self.orphans = 0
+        self.replacement = Replacement(self.slots, in_force, self._end_one, lambda: self._stopping.is_set())
         self._ready = ready
         self._announced = False
         self._all_joined = trio.Event()
         self._failure: WorkersError | None = None
         self._stopping = trio.Event()
+        self._asked_to_end = False  # by a signal
+        self._drain = Drain()
         self._by_pid: dict[int, Slot] = {}
         self._requests = (
             self._order_of_requests()
@@ -158,6 +163,7 @@ class Supervisor:
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._heed, signals)
                 watching.start_soon(self._kill_late)
+                watching.start_soon(self.replacement.run)
                 watching.start_soon(self._look_for_copies)
                 for window in self._windows:
                     watching.start_soon(window.serve)
@@ -175,22 +181,40 @@ class Supervisor:
             totals.update(slot.totals)
         return dict(totals)
 
-    def stop(self) -> None:
-        """Accept no more, and ask the workers to end; one that has not after a while is killed."""
+    def stop(self, drain: Drain | None = None) -> None:
+        """Ask the workers to end, and accept no more; one that has not ended after a while is killed.
+
+        Args:
+            drain: how; None: as the settings have it.
+        """
         if self._stopping.is_set():
             return
+        self._drain = Drain.of(self.config) if drain is None else drain
         self._stopping.set()
+        if not self._drain.wait_s:
+            self._accept_no_more()
+        for slot in self.slots:
+            self._end(slot, self._drain.shared(len(self.slots)))
+
+    def _end(self, slot: Slot, drain: Drain) -> None:
+        """Ask a worker to end."""
+        if slot.state == "listening" and slot.channel is not None:
+            slot.channel.tell("drain", msgspec.to_builtins(drain))
+        else:
+            # Before a worker has handlers of its own this ends it, and it has nothing to lose then.
+            slot.sent_away.set()
+            slot.send_signal(signal.SIGTERM)
+
+    def _accept_no_more(self) -> None:
         remove_paths(self.slots[0].listeners)
         for slot in self.slots:
             for listener in slot.listeners:
                 listener.socket.close()
-            # Before a worker has handlers of its own this ends it, and it has nothing to lose then.
-            slot.send_signal(signal.SIGTERM)
 
     def _fail(self, text: str, *, booted: bool) -> None:
         if self._failure is None and not self._stopping.is_set():
             self._failure = WorkersError(text, booted=booted)
-        self.stop()
+        self.stop(Drain())
 
     async def _rotate_ticket_keys(self) -> None:
         """Give all workers new keys of TLS sessions from time to time."""
@@ -199,13 +223,29 @@ class Supervisor:
             self._ticket_keys = self._ticket_keys.rotated()
             self._tell_all("ticket_keys", msgspec.to_builtins(self._ticket_keys))
 
+    async def _end_one(self, slot: Slot) -> None:
+        """Have a worker end in order, without a pause, and wait for that."""
+        self._end(slot, Drain(clients_per_second=self.config.shutdown.clients_per_second))
+        await self._kill_if_late(slot)
+
     async def _kill_late(self) -> None:
         await self._stopping.wait()
-        await trio.sleep(self.config.shutdown.drain_s + STOP_S)
-        for slot in self.slots:
-            if slot.pid:
-                log.error("worker_killed", worker=slot.number, pid=slot.pid, what="it did not end in time")
-                slot.send_signal(signal.SIGKILL)
+        if self._drain.wait_s:
+            await trio.sleep(self._drain.wait_s)
+            self._accept_no_more()
+        async with trio.open_nursery() as nursery:
+            for slot in self.slots:
+                nursery.start_soon(self._kill_if_late, slot)
+
+    async def _kill_if_late(self, slot: Slot) -> None:
+        """Kill a worker that was asked to end and, when it has sent its clients away, does not."""
+        exited = slot.exited
+        await slot.sent_away.wait()
+        with trio.move_on_after(self.config.shutdown.drain_s + STOP_S):
+            await exited.wait()
+        if slot.pid and not exited.is_set():
+            log.error("worker_killed", worker=slot.number, pid=slot.pid, what="it did not end in time")
+            slot.send_signal(signal.SIGKILL)
 
     async def _look_for_copies(self) -> None:
         """Say once if another broker runs on a copy of our data folder, whichever was there first."""
@@ -231,12 +271,13 @@ class Supervisor:
                 for slot in self.slots:
                     if slot.state in ("joined", "listening"):
                         slot.send_signal(number)
-            elif self._stopping.is_set():
+            elif self._asked_to_end:
                 for slot in self.slots:
                     slot.send_signal(signal.SIGKILL)
                 logs.flush()
                 os._exit(128 + number)  # asked again: whoever it is does not want to wait
             else:
+                self._asked_to_end = True
                 self.stop()
 
     async def _reload(self) -> None:
@@ -268,6 +309,7 @@ class Supervisor:
             slot.process.returncode = os.waitstatus_to_exitcode(status)
             slot.pid = 0
             slot.exited.set()
+            slot.sent_away.set()
 
     # One worker -----------------------------------------------------------------------------------------------------
 
@@ -278,6 +320,9 @@ class Supervisor:
             if self._stopping.is_set():
                 break
             slot.state = "away"
+            was_replaced, slot.is_replaced = slot.is_replaced, False
+            if was_replaced and code == 0:
+                continue
             now_s = trio.current_time()
             if slot.listened_s and now_s - slot.listened_s >= STEADY_S:
                 slot.row = 0
@@ -365,7 +410,7 @@ class Supervisor:
         slot.state = "starting"
         slot.reason = ""
         slot.listened_s = 0.0
-        slot.joined, slot.exited = trio.Event(), trio.Event()
+        slot.joined, slot.exited, slot.sent_away = trio.Event(), trio.Event(), trio.Event()
         ours.sendall(pack(0, "start", msgspec.json.encode(start)))  # some kilobytes: they fit
         slot.channel = channel = ControlChannel(ours, f"worker {slot.number}")
 
@@ -385,6 +430,8 @@ class Supervisor:
         channel.handle("joined", on_joined)
         channel.handle("not_booted", on_not_booted)
         channel.handle("ended", slot.totals.update)
+        sent_away = slot.sent_away
+        channel.handle("sent_away", lambda _payload: sent_away.set())
         return channel
 
     def _start_listening(self) -> None:

@@ -131,6 +131,7 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
     from broker.config.loader import Config
     from broker.processes.host import say_listening
     from broker.transport.tickets import TicketKeys
+    from broker.worker.drain import Drain
 
     assert worker.store is not None, "a worker of several has a folder"
     asked, listening = trio.Event(), trio.Event()
@@ -148,11 +149,16 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
         worker.stop()
         asked.set()
 
+    async def say_when_empty() -> None:
+        await worker.sent_away.wait()
+        channel.tell("sent_away")
+
     async def stop_waiting() -> None:
         await worker.stopped()
         asked.set()
 
     channel.handle("listen", listen)
+    channel.handle("drain", lambda how: worker.stop(msgspec.convert(how, Drain)))
     channel.handle("ping", lambda _payload: None)
     channel.handle("ticket_keys", lambda keys: msgspec.convert(keys, TicketKeys).use())
     channel.handle("reopen_logs", lambda _payload: logs.reopen())
@@ -166,6 +172,7 @@ async def _serve(worker: Worker, channel: ControlChannel, sockets: list[Listenin
         nursery.start_soon(queries.keep_house)
         nursery.start_soon(follow)
         nursery.start_soon(stop_waiting)
+        nursery.start_soon(say_when_empty)
         channel.tell("joined", {"incarnation": worker.store.log.incarnation})
         await asked.wait()
         await worker.hear_peers()

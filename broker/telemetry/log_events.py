@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.telemetry.ending_events import ENDING
 from broker.telemetry.http_events import HTTP
 from broker.telemetry.log_event import Event
 
@@ -448,7 +449,6 @@ PROCESSES: Final = (
         "peer, what",
         "Supervisor and worker do not understand each other.",
     ),
-    Event("drain_asked", "warning", "admin", "", "An operator has the broker end in order."),
     Event("log_level_changed", "warning", "admin", "to", "An operator has changed what is logged."),
     Event("admin_failed", "error", "admin", "path, exception", "A request to the admin socket failed by a fault."),
     Event(
@@ -561,6 +561,7 @@ TABLES: Final = (
     ("What is kept", STORAGE),
     ("Processes", PROCESSES),
     ("HTTP", HTTP),
+    ("Ends in order", ENDING),
     ("Links between workers", LINKS),
     ("The log itself", LINES),
 )

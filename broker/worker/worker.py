@@ -34,6 +34,7 @@ from broker.telemetry.sys_topics import SysTopics
 from broker.transport.listener import Entrance
 from broker.transport.tickets import ROTATE_S, TicketKeys
 from broker.worker.access import acl_of, authenticator_of, logins_of, renew_tokens, wait_outside
+from broker.worker.drain import Drain, send_away
 from broker.worker.handover import Handover
 from broker.worker.memory_guard import MemoryGuard
 from broker.worker.reload import Reload
@@ -98,7 +99,7 @@ class Worker:
         self.handover: Handover | None = None
         self.sys_topics: SysTopics | None = None
         self.store: CommitLog | None = None
-        self._stop = trio.Event()
+        self._drain, self._stop, self.sent_away = Drain(), trio.Event(), trio.Event()
         mqtt, limits = config.mqtt, config.limits
         authenticator, members = authenticator_of(config, authenticator, folder, place)
         acl, authorizers = acl_of(config, acl, members)
@@ -330,9 +331,15 @@ class Worker:
         """Whether it has been asked to end."""
         return self._stop.is_set()
 
-    def stop(self) -> None:
-        """Ask serve() to end. From trio's thread."""
-        self._stop.set()
+    def stop(self, drain: Drain | None = None) -> None:
+        """Ask serve() to end. From trio's thread.
+
+        Args:
+            drain: how, if it has not been asked before; None: as the settings have it.
+        """
+        if not self._stop.is_set():
+            self._drain = Drain.of(self.config) if drain is None else drain
+            self._stop.set()
 
     async def stopped(self) -> None:
         """Wait for stop()."""
@@ -364,10 +371,11 @@ class Worker:
                 nursery.start_soon(_rotate_ticket_keys)
             started()
             await self._stop.wait()
+            await trio.sleep(self._drain.wait_s)
             self._accept_no_more()
             self.in_process.end()
-            for connection in self.reactor.connections_snapshot():
-                self.controller.shut_down(connection)
+            await send_away(self.reactor.connections_snapshot(), self.controller, self._drain)
+            self.sent_away.set()
             with trio.move_on_after(self.config.shutdown.drain_s):
                 while self.reactor.connection_count:  # noqa: ASYNC110  (the reactor knows no trio)
                     await trio.sleep(DRAIN_POLL_S)

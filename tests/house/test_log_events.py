@@ -14,7 +14,7 @@ METHODS = {"debug": "debug", "info": "info", "warning": "warning", "error": "err
 CALL = re.compile(r"\blog\.(debug|info|warning|error|exception)\(\s*\"([a-z_]+)\"")
 OWN_LINE = re.compile(r"_own_line\(\"([a-z_]+)\"|\"event\": \"(log_[a-z_]+)\"")
 LOGGER = re.compile(r'^log = (?:logs\.)?get\("(\w+)"\)$', re.MULTILINE)
-TABLES = ("log_events.py", "http_events.py")
+TABLES = ("log_events.py", "http_events.py", "ending_events.py")
 UNFIXED = {"connection_ended": {"debug"}}  # levels that its meaning speaks of
 
 

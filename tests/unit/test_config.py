@@ -30,7 +30,7 @@ from broker.config.loader import (
     parse_address,
     rendered,
 )
-from broker.config.schema import RENAMED, Http
+from broker.config.schema import RENAMED, Http, Shutdown
 
 DEPLOYED = Path(__file__).resolve().parents[2] / "deploy" / "shoal.toml"
 
@@ -287,6 +287,7 @@ def test_every_line_of_the_deployed_file_may_be_uncommented(tmp_path: Path) -> N
         http=Http(listen="127.0.0.1:9641"),
         log=Log(file="shoal.log"),
         mqtt=Mqtt(response_information="answers/{client_identifier}", server_reference="mqtt.example.org:1883"),
+        shutdown=Shutdown(server_reference="mqtt.example.org:1883"),
     )
 
 

@@ -23,6 +23,7 @@ WORDS = {
     "mqtt.response_information": "answers/{client_identifier}",
     "mqtt.server_reference": "elsewhere",
     "mqtt.server_reference_use": "always",
+    "shutdown.server_reference": "elsewhere",
 }
 ELSEWHERE = {
     "log.level": "of the process: tests/processes/test_settings_reload.py",
