@@ -245,10 +245,11 @@ def check_config(file: Path, show: bool) -> None:
 
     from broker.config.loader import ConfigError, load, rendered
     from broker.config.start_error import StartError
+    from broker.processes.file_check import check_files
 
     try:
         config = load(file, os.environ, {})
-        _check_files(replace(config, workers=max(2, config.workers)))  # one alone reads them as it starts
+        check_files(replace(config, workers=max(2, config.workers)))  # one alone reads them as it starts
     except ConfigError as error:
         _fail(EXIT_CHECKED, *map(str, error.problems))
     except StartError as error:
