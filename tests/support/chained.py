@@ -7,14 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import trio
-
 from broker.auth.acl_lines import AclLines
 from broker.auth.chain import Chain
+from broker.auth.hashing import Hashing
 from broker.auth.password_file import PasswordFile
 from broker.auth.password_hash import new_hash
 from broker.auth.rule_chain import RuleChain
 from broker.auth.rule_set import RuleSet
+from broker.auth.verified_logins import VerifiedLogins
 from broker.config.loader import Config
 
 LOGIN = USER, PASSWORD = "ann", b"the password"
@@ -40,10 +40,10 @@ def _password_file() -> PasswordFile:
         file = Path(folder) / "users"
         hashed = new_hash(PASSWORD, "sha512-pbkdf2", 1)
         file.write_bytes(USER.encode() + b":" + hashed + b"\n")
-        found = PasswordFile(1, str(file), trio.CapacityLimiter(1))
-    # No thread hashes while virtual time stands still: the user has come before.
-    found.verified.add(USER, hashed, PASSWORD)
-    return found
+        # No process hashes while virtual time stands still: the user has come before.
+        verified = VerifiedLogins()
+        verified.add(USER, hashed, PASSWORD)
+        return PasswordFile(1, str(file), Hashing(1), verified)
 
 
 def chain_of(config: Config, behind: Any) -> Chain:

@@ -53,6 +53,7 @@ class MemoryBroker:
         self.router = Router(ledger(config), seed=1, index=index)
         self.controller = Controller(config, self.router, authenticator, acl or acl_for(""), Gatekeeper())
         self.controller.handshake.run_tasks_by(nursery.start_soon)
+        self.controller.judge_all(1)  # from here on what is narrowed is asked about, as in a worker
         durability = Durability(log, [follower], 1) if follower is not None else None
         self.now_ms = 1_000_000
         self.hub = Hub(
