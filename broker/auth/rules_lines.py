@@ -10,24 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from broker.auth.conditions import DAYS, All, ByListener, FromNetworks, HasCertificate, InGroups, Named, Times
-from broker.auth.rule import (
-    CLIENT_IDENTIFIER,
-    EVERY_ACTION,
-    PERCENT,
-    PUBLISH,
-    READ,
-    REPLAY,
-    SHARE,
-    USER_NAME,
-    Condition,
-    Holders,
-    Rule,
-)
-from router.matching.topic_names import check_topic_filter
+from broker.auth.rule import EVERY_ACTION, PUBLISH, READ, REPLAY, SHARE, Condition, Holders, Rule
+from broker.auth.rule_topics import topic_filter_of, written_filter
 
-LEVELS_MAX: Final = 201
 ACTIONS: Final = {"publish": PUBLISH, "subscribe": READ, "share": SHARE, "replay": REPLAY, "all": EVERY_ACTION}
-PLACEHOLDERS: Final = {"${clientid}": CLIENT_IDENTIFIER, "${username}": USER_NAME}
 CERTIFICATE_FIELDS: Final = ("cn", "dn", "san_dns", "san_uri", "san_email", "sha256", "issuer")
 HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|24:00)")
 KEYS: Final = (
@@ -108,15 +94,12 @@ class RulesLines:
     def words(self, rule: Rule) -> str:
         """Return a rule in words, as far as what it does and about which topics."""
         assert rule.topic_filter is not None, rule
-        text = rule.topic_filter
-        for written, mark in PLACEHOLDERS.items():
-            text = text.replace(mark, written.encode())
         actions = (
             "all"
             if rule.actions == EVERY_ACTION
             else ",".join(word for word, action in ACTIONS.items() if action != EVERY_ACTION and rule.actions & action)
         )
-        return f"{'allow' if rule.allow else 'deny'} {actions} {text.decode()}"
+        return f"{'allow' if rule.allow else 'deny'} {actions} {written_filter(rule.topic_filter)}"
 
     def _place(self, number: int) -> str:
         return f"{self._lines[number - 1]}" if self._lines else f"rule {number}"
@@ -223,26 +206,14 @@ def _certificate(found: object) -> Iterator[HasCertificate]:
 
 
 def _topic_filter(text: str) -> bytes:
-    unknown = re.search(r"\$\{(?!clientid\}|username\})", text)
-    if unknown is not None:
-        raise ValueError(f"topics: found {text!r}, expected no placeholders but ${{clientid}} and ${{username}}")
-    if PERCENT.intersection(text.split("/")):
-        raise ValueError(
-            f"topics: found {text!r}, expected ${{clientid}} and ${{username}}, not %c and %u, as in ACL files"
-        )
     if text.startswith("eq "):
         raise ValueError(f"topics: found {text!r}, expected a topic filter: there is no eq here")
     if text.startswith(("$share/", "$replay/")):
         raise ValueError(f"topics: found {text!r}, expected the topics in it; the rights are share and replay")
-    encoded = text.encode()
-    wrong = check_topic_filter(encoded)
-    if wrong is None and encoded.count(b"/") >= LEVELS_MAX:
-        wrong = f"a topic filter has up to {LEVELS_MAX} levels here"
-    if wrong is not None:
-        raise ValueError(f"topics: found {text[:100]!r}: {wrong}")
-    for written, mark in PLACEHOLDERS.items():
-        encoded = encoded.replace(written.encode(), mark)
-    return encoded
+    try:
+        return topic_filter_of(text)
+    except ValueError as error:
+        raise ValueError(f"topics: found {text[:100]!r}: {error}") from None
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from broker.auth.conditions import FromNetworks
-from broker.auth.rule import CLIENT_IDENTIFIER, EVERY_ACTION, PERCENT, PUBLISH, READ, REPLAY, SHARE, USER_NAME, Rule
+from broker.auth.rule import EVERY_ACTION, PUBLISH, READ, REPLAY, SHARE, Rule
 from broker.auth.rule_set import RuleSet
-from router.matching.topic_names import check_topic_filter
+from broker.auth.rule_topics import topic_filter_of, written_filter
 
 RULES_MAX: Final = 1000  # of one client
-LEVELS_MAX: Final = 201
 EXACT: Final = "eq "
-PLACEHOLDERS: Final = {"${clientid}": CLIENT_IDENTIFIER, "${username}": USER_NAME}
 READING: Final = READ | SHARE | REPLAY
 ACTIONS: Final = {"publish": PUBLISH, "pub": PUBLISH, "subscribe": READING, "sub": READING, "all": EVERY_ACTION}
 RETAIN: Final[Mapping[Any, bool | None]] = {
@@ -89,11 +86,9 @@ class TokenRules:
     def words(self, rule: Rule) -> str:
         """Return a rule as it was given."""
         assert rule.topic_filter is not None, rule
-        text = rule.topic_filter
-        for written, mark in PLACEHOLDERS.items():
-            text = text.replace(mark, written.encode())
         action = next(word for word, actions in ACTIONS.items() if actions == rule.actions)
-        return f"{'allow' if rule.allow else 'deny'} {action} {EXACT if rule.exact else ''}{text.decode()}"
+        topic_filter = (EXACT if rule.exact else "") + written_filter(rule.topic_filter)
+        return f"{'allow' if rule.allow else 'deny'} {action} {topic_filter}"
 
 
 def _rules_of(table: object, number: int) -> Iterator[Rule]:
@@ -165,20 +160,7 @@ def _topic_filter(found: object, where: str) -> tuple[bytes, bool]:
         raise TokenRulesError(f"acl, {where}: topic: expected a text")
     exact = found.startswith(EXACT)
     text = found.removeprefix(EXACT)
-    unknown = re.search(r"\$\{(?!clientid\}|username\})", text)
-    if unknown is not None:
-        raise TokenRulesError(f"acl, {where}: topic: expected no placeholders but ${{clientid}} and ${{username}}")
-    if PERCENT.intersection(text.split("/")):
-        raise TokenRulesError(f"acl, {where}: topic: expected ${{clientid}} and ${{username}}, not %c and %u")
     try:
-        encoded = text.encode()
-    except UnicodeEncodeError:
-        raise TokenRulesError(f"acl, {where}: topic: expected UTF-8") from None
-    wrong = check_topic_filter(encoded)
-    if wrong is None and encoded.count(b"/") >= LEVELS_MAX:
-        wrong = f"a topic filter has up to {LEVELS_MAX} levels"
-    if wrong is not None:
-        raise TokenRulesError(f"acl, {where}: topic: {wrong}")
-    for written, mark in PLACEHOLDERS.items():
-        encoded = encoded.replace(written.encode(), mark)
-    return encoded, exact
+        return topic_filter_of(text), exact
+    except ValueError as error:
+        raise TokenRulesError(f"acl, {where}: topic: {error}") from None

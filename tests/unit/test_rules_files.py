@@ -159,7 +159,7 @@ RULE = '[[rule]]\nallow = "publish"\ntopics = "a"\n'
             "3: found 'write', expected some of publish, subscribe, share,",
         ),
         ('[[rule]]\nallow = "publish"\n', "1: topics: expected a text, or a list of them"),
-        ('[[rule]]\ndeny = "publish"\ntopics = "a/%c/#"\n', "1: topics: found 'a/%c/#', expected ${clientid}"),
+        ('[[rule]]\ndeny = "publish"\ntopics = "a/%c/#"\n', "1: topics: found 'a/%c/#': expected ${clientid}"),
         ('[[rule]]\ndeny = "subscribe"\ntopics = "eq #"\n', "1: topics: found 'eq #', expected a topic filter"),
         ('[[rule]]\ndeny = "subscribe"\ntopics = "$share/#"\n', "found '$share/#', expected the topics in it"),
         ('[[rule]]\ndeny = "replay"\ntopics = "$replay/-1h/a"\n', "expected the topics in it"),
