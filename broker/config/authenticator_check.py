@@ -1,14 +1,11 @@
-"""Reading and checking [[authenticator]] tables."""
+"""What [[authenticator]] tables may say."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
-
-import msgspec
 
 from broker.config.authenticator import (
     AUTHENTICATOR_TYPES,
@@ -19,51 +16,11 @@ from broker.config.authenticator import (
     HttpTable,
     JwtTable,
 )
-from broker.config.setting import Problem, Setting, settings_of, shown, tables_of, values_of
+from broker.config.setting import Problem
+from broker.config.typed_tables import TypedTables
 
-AUTHENTICATOR_SETTINGS: Final[dict[str, dict[str, Setting]]] = {
-    name: {setting.key: setting for setting in settings_of(struct)} for name, struct in AUTHENTICATOR_TYPES.items()
-}
-
-LISTS: Final = ("algorithms", "urls")  # without a default, of which their type could be seen
-
-
-def authenticators_read(tables: object, where: str, problems: list[Problem]) -> tuple[Authenticator, ...]:
-    """Return the authenticators of the tables that a layer gives; what is wrong is added to the problems."""
-    found = []
-    for number, table in enumerate(tables_of(tables, "authenticator", where, problems), 1):
-        key = f"authenticator {number}"
-        kind = table.get("type")
-        if not isinstance(kind, str) or kind not in AUTHENTICATOR_SETTINGS:
-            problems.append(
-                Problem(
-                    where,
-                    f"{key}.type",
-                    shown(kind) if "type" in table else "nothing",
-                    "one of " + ", ".join(AUTHENTICATOR_TYPES),
-                )
-            )
-            continue
-        known = AUTHENTICATOR_SETTINGS[kind]
-        # One of a list may stand without its brackets.
-        lists = {name for name, setting in known.items() if isinstance(setting.default, tuple) or name in LISTS}
-        given = {
-            name: [value] if isinstance(value, str) and name in lists else value
-            for name, value in table.items()
-            if name != "type"
-        }
-        values = values_of(
-            given,
-            known,
-            {name: setting.expected for name, setting in known.items() if setting.default is msgspec.NODEFAULT},
-            where,
-            key,
-            problems,
-            partial(_instead, kind),
-        )
-        if values is not None:
-            found.append(AUTHENTICATOR_TYPES[kind](**values))
-    return tuple(found)
+# Lists without a default, of which their type could be seen.
+AUTHENTICATORS: Final = TypedTables("authenticator", AUTHENTICATOR_TYPES, ("algorithms", "urls"))
 
 
 def authenticator_problems(
@@ -74,13 +31,10 @@ def authenticator_problems(
     Args:
         problem: makes one of a key, what was found and what was expected.
     """
-    names: list[str] = []
+    tables = tuple(tables)
+    yield from AUTHENTICATORS.repeated_names(tables, problem)
     with_roles: list[int] = []
     for number, table in enumerate(tables, 1):
-        if table.name is not None:
-            if table.name in names:
-                yield problem(f"authenticator {number}.name", table.name, "each name once")
-            names.append(table.name)
         if isinstance(table, DynamicSecurityTable):
             with_roles.append(number)
             if len(with_roles) == 2:
@@ -162,7 +116,3 @@ def _jwt_problems(table: JwtTable) -> Iterator[tuple[str, Any, str]]:
         )
     if not table.user_claim and table.token_from == "user_name":
         yield "user_claim", "", "a claim: the CONNECT's user name is the token"
-
-
-def _instead(kind: str, _name: str) -> str:
-    return f"those of {kind}: {', '.join(AUTHENTICATOR_SETTINGS[kind])}"

@@ -8,10 +8,10 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct
 
-from broker.config.authenticator import AUTHENTICATOR_TYPES, Authenticator
-from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS, authenticator_problems, authenticators_read
-from broker.config.authorizer import AUTHORIZER_TYPES, Authorizer
-from broker.config.authorizer_check import AUTHORIZER_SETTINGS, authorizer_problems, authorizers_read
+from broker.config.authenticator import Authenticator
+from broker.config.authenticator_check import AUTHENTICATORS, authenticator_problems
+from broker.config.authorizer import Authorizer
+from broker.config.authorizer_check import AUTHORIZERS, authorizer_problems
 from broker.config.closing import closing_commands
 from broker.config.http import http_problems
 from broker.config.limit import Limit
@@ -20,6 +20,7 @@ from broker.config.listener import Address, Listener, parse_address
 from broker.config.listener_check import LISTENER_SETTINGS, listener_problems, listeners_read
 from broker.config.schema import RENAMED, Archive, Config, Limits, Log, Mqtt, Shutdown
 from broker.config.setting import ENVIRONMENT_PREFIX, Problem, Setting, settings_of, shown
+from broker.config.typed_tables import TypedTables
 from router.matching.topic_names import check_topic_filter
 from router.sessions.queue_policy import POLICIES
 
@@ -107,12 +108,12 @@ def load(
             values.setdefault("listen", ((), where))
             continue
         if key == "authenticator":
-            values[key] = authenticators_read(found, where, problems), where
+            values[key] = AUTHENTICATORS.read(found, where, problems), where
             # One that could not be read is one problem, not a second one at every address.
             authenticator_given = True
             continue
         if key == "authorizer":
-            values[key] = authorizers_read(found, where, problems), where
+            values[key] = AUTHORIZERS.read(found, where, problems), where
             continue
         if key == "limit":
             values[key] = limits_read(found, where, problems), where
@@ -338,21 +339,25 @@ def _rendered_authenticators(authenticators: Sequence[Authenticator]) -> Iterato
         "# Who is asked, in the order of the tables, who a client is; the first that knows it decides,",
         "# and who is known to none is refused. There may be any number of these tables.",
     )
-    for name, struct in AUTHENTICATOR_TYPES.items():
-        yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
-        for setting in AUTHENTICATOR_SETTINGS[name].values():
+    yield from _rendered_typed(AUTHENTICATORS, authenticators)
+    if not authenticators:
+        yield from ("", "# [[authenticator]]", '# type = "password_file"', '# file = "users"')
+
+
+def _rendered_typed(known: TypedTables[Any], tables: Sequence[Any]) -> Iterator[str]:
+    """Yield what tables of each type can have, and those that there are."""
+    for kind, struct in known.types.items():
+        yield f'# type = "{kind}": {(struct.__doc__ or "").splitlines()[0]}'
+        for setting in known.settings[kind].values():
             unit = f" {setting.unit}" if setting.unit else ""
             default = "" if setting.default is msgspec.NODEFAULT else f" Default: {shown_default(setting)}."
             yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}.{default}"
-    for authenticator in authenticators:
-        kind = str(authenticator.__struct_config__.tag)
-        yield from ("", "[[authenticator]]", f"type = {_toml(kind)}")
-        for setting in AUTHENTICATOR_SETTINGS[kind].values():
-            value = getattr(authenticator, setting.key)
-            if value != setting.default:
-                yield f"{setting.key} = {_toml(value)}"
-    if not authenticators:
-        yield from ("", "# [[authenticator]]", '# type = "password_file"', '# file = "users"')
+    for table in tables:
+        kind = str(table.__struct_config__.tag)
+        yield from ("", f"[[{known.name}]]", f"type = {_toml(kind)}")
+        for setting in known.settings[kind].values():
+            if getattr(table, setting.key) != setting.default:
+                yield f"{setting.key} = {_toml(getattr(table, setting.key))}"
 
 
 def _rendered_authorizers(authorizers: Sequence[Authorizer]) -> Iterator[str]:
@@ -364,18 +369,7 @@ def _rendered_authorizers(authorizers: Sequence[Authorizer]) -> Iterator[str]:
         "# for it decides, and what none has a rule for is refused. There may be any number of these tables;",
         "# without one, clients may do everything.",
     )
-    for name, struct in AUTHORIZER_TYPES.items():
-        yield f'# type = "{name}": {(struct.__doc__ or "").splitlines()[0]}'
-        for setting in AUTHORIZER_SETTINGS[name].values():
-            unit = f" {setting.unit}" if setting.unit else ""
-            default = "" if setting.default is msgspec.NODEFAULT else f" Default: {shown_default(setting)}."
-            yield f"#   {setting.key}: {setting.text} Expected: {setting.expected}{unit}.{default}"
-    for authorizer in authorizers:
-        kind = str(authorizer.__struct_config__.tag)
-        yield from ("", "[[authorizer]]", f"type = {_toml(kind)}")
-        for setting in AUTHORIZER_SETTINGS[kind].values():
-            if getattr(authorizer, setting.key) != setting.default:
-                yield f"{setting.key} = {_toml(getattr(authorizer, setting.key))}"
+    yield from _rendered_typed(AUTHORIZERS, authorizers)
     if not authorizers:
         yield from ("", "# [[authorizer]]", '# type = "acl_file"', '# file = "acl.conf"')
 

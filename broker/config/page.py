@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker.config.authenticator import AUTHENTICATOR_TYPES
-from broker.config.authenticator_check import AUTHENTICATOR_SETTINGS
+from broker.config.authenticator_check import AUTHENTICATORS
 from broker.config.authorizer import AUTHORIZER_TYPES
-from broker.config.authorizer_check import AUTHORIZER_SETTINGS
+from broker.config.authorizer_check import AUTHORIZERS
 from broker.config.limit import Limit
 from broker.config.limit_check import LIMIT_SETTINGS
 from broker.config.listener import Listener
@@ -68,9 +68,9 @@ def page() -> str:
         )
     lines += _tables("listener", Listener, LISTENER_SETTINGS)
     for name, struct in AUTHENTICATOR_TYPES.items():
-        lines += _tables("authenticator", struct, AUTHENTICATOR_SETTINGS[name], name)
+        lines += _tables("authenticator", struct, AUTHENTICATORS.settings[name], name)
     for name, authorizer in AUTHORIZER_TYPES.items():
-        lines += _tables("authorizer", authorizer, AUTHORIZER_SETTINGS[name], name)
+        lines += _tables("authorizer", authorizer, AUTHORIZERS.settings[name], name)
     lines += _tables("limit", Limit, LIMIT_SETTINGS)
     return "\n".join(lines)
 
