@@ -190,12 +190,13 @@ def _serve_alone(
 
     from broker.config.start_error import StartError
     from broker.processes.host import run_worker
+    from broker.processes.service_manager import ServiceManager
     from broker.storage.folder_check import log_refusal
     from router.log.segments import SegmentError
 
     setproctitle("shoal: broker")
     try:
-        return run_worker(in_force, ready, folder, accept_loss)
+        return run_worker(in_force, ready, folder, accept_loss, ServiceManager.of(os.environ))
     except SegmentError as error:
         raise StartError(log_refusal(folder, error)) from error
 
@@ -208,6 +209,7 @@ def _supervise(
 
     from broker import logs
     from broker.config.start_error import StartError
+    from broker.processes.service_manager import ServiceManager
     from broker.processes.supervisor import Supervisor, WorkersError
     from broker.reactor.listeners import check_addresses
     from broker.storage.data_folder import unusable
@@ -223,7 +225,8 @@ def _supervise(
         raise StartError(unusable(folder, error)) from error
     with run_folder(folder, lock, node) as run_dir:
         try:
-            supervisor = Supervisor(in_force, folder, lock, node, run_dir, accept_loss, ready)
+            manager = ServiceManager.of(os.environ)
+            supervisor = Supervisor(in_force, folder, lock, node, run_dir, accept_loss, ready, manager)
         except OSError as error:
             check_addresses(in_force.config)  # somebody took one since they were checked first
             raise StartError(f"An address cannot be bound: {error}") from error

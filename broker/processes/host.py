@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -16,6 +17,7 @@ import trio
 from broker import logs
 from broker.config.start_error import StartError
 from broker.logs import get
+from broker.processes.service_manager import ENDING, SERVING
 from broker.reactor.trio_guest import Guest
 from broker.storage.data_folder import unusable
 from broker.telemetry.metrics import unraisable
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from broker.admin.windows import Window
     from broker.config.loader import Address
     from broker.processes.admin_backend_local import OneWorker
+    from broker.processes.service_manager import ServiceManager
     from broker.processes.settings_in_force import SettingsInForce
 
 log = get("worker")
@@ -37,7 +40,11 @@ SUMMARY = ("connections", "messages_in", "messages_out", "bytes_in", "bytes_out"
 
 
 def run_worker(
-    in_force: SettingsInForce, ready: Callable[[list[Address]], None], folder: Path, accept_loss: bool = False
+    in_force: SettingsInForce,
+    ready: Callable[[list[Address]], None],
+    folder: Path,
+    accept_loss: bool,
+    manager: ServiceManager,
 ) -> dict[str, int]:
     """Run one worker in this process until SIGINT or SIGTERM; returns what it did, in a few numbers.
 
@@ -45,6 +52,7 @@ def run_worker(
         in_force: checked settings.
         ready: called once clients can connect, with the addresses.
         folder, accept_loss: as of Worker.
+        manager: is told how it goes.
 
     Raises:
         OSError: an address cannot be bound.
@@ -60,13 +68,22 @@ def run_worker(
     worker.reload.settings = in_force.reader_for(worker.change)
     windows = open_windows(worker, folder, in_force)
 
+    worker.reload.around = partial(manager.reloading, SERVING)
+
     def started() -> None:
         ready(say_listening(worker))
+        manager.ready(SERVING)
+
+    async def tell_end() -> None:
+        await worker.stopped()
+        manager.stopping(ENDING)
 
     async def serve() -> None:
         async with trio.open_nursery() as nursery:
             for window in windows:
                 nursery.start_soon(window.serve)
+            nursery.start_soon(manager.keep_alive)
+            nursery.start_soon(tell_end)
             await worker.serve(started)
             nursery.cancel_scope.cancel()
 

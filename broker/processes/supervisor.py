@@ -31,6 +31,7 @@ from broker.logs import get
 from broker.processes.admin_backend_supervisor import ManyWorkers
 from broker.processes.control_channel import ControlChannel, ControlError, pack
 from broker.processes.replacement import Replacement
+from broker.processes.service_manager import ENDING, SERVING
 from broker.processes.slot import Slot
 from broker.reactor.listeners import bind_shared, refusal, remove_paths, start_listening
 from broker.reactor.shared_counts import clear
@@ -42,6 +43,7 @@ from mesh.node_identity import Node
 
 if TYPE_CHECKING:
     from broker.control.dynamic_security import CommandOrder
+    from broker.processes.service_manager import ServiceManager
     from broker.processes.settings_in_force import SettingsInForce
 
 log = get("supervisor")
@@ -87,6 +89,7 @@ class Supervisor:
         run_dir: for the workers' sockets.
         accept_loss: as of Worker.
         ready: called once, when clients can connect, with the addresses.
+        manager: is told how it goes.
 
     Raises OSError if an address cannot be bound.
     """
@@ -100,6 +103,7 @@ class Supervisor:
         run_dir: Path,
         accept_loss: bool,
         ready: Callable[[list[Address]], None],
+        manager: ServiceManager,
     ) -> None:
         config = in_force.config
         limits = config.limits
@@ -122,6 +126,7 @@ class Supervisor:
         self.orphans = 0
         self.replacement = Replacement(self.slots, in_force, self._end_one, lambda: self._stopping.is_set())
         self._ready = ready
+        self._manager = manager
         self._announced = False
         self._all_joined = trio.Event()
         self._failure: WorkersError | None = None
@@ -163,6 +168,7 @@ class Supervisor:
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._heed, signals)
                 watching.start_soon(self._kill_late)
+                watching.start_soon(self._manager.keep_alive)
                 watching.start_soon(self.replacement.run)
                 watching.start_soon(self._look_for_copies)
                 for window in self._windows:
@@ -230,6 +236,7 @@ class Supervisor:
 
     async def _kill_late(self) -> None:
         await self._stopping.wait()
+        self._manager.stopping(ENDING)
         if self._drain.wait_s:
             await trio.sleep(self._drain.wait_s)
             self._accept_no_more()
@@ -266,7 +273,8 @@ class Supervisor:
             elif number == signal.SIGHUP:
                 logs.reopen()
                 self._tell_all("reopen_logs")
-                await self._reload()
+                with self._manager.reloading(SERVING):
+                    await self._reload()
             elif number == signal.SIGUSR2:
                 for slot in self.slots:
                     if slot.state in ("joined", "listening"):
@@ -459,6 +467,7 @@ class Supervisor:
         if not self._announced and all(other.state == "listening" for other in self.slots):
             self._announced = True
             self._ready(self.addresses)
+            self._manager.ready(SERVING)
 
     async def _watch(self, slot: Slot, channel: ControlChannel) -> None:
         """Kill a worker that does not turn any more."""

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import trio
@@ -88,6 +89,7 @@ class Reload:
         error: why, in one sentence, the last time; None: it could.
         settings: reads the settings again, too, in a thread, when it is asked to and nothing else is said; returns what
             puts them in force, or raises StartError. None: they stay.
+        around: entered for as long as something is read that was asked for.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Reload:
         self.authorizers = authorizers
         self._rules, self._users = LastChange(), LastChange()
         self.settings: Settings | None = None
+        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
         self._settings_asked: Settings | None = None
         self._asked = trio.Event()
         self._reading = trio.Lock()
@@ -150,9 +153,11 @@ class Reload:
             if self.authorizers is not None:
                 self.authorizers.look_at_clock(time.time())
             if self._asked.is_set() or self._state() != self._seen:
+                is_asked = self._asked.is_set()
                 self._asked = trio.Event()
                 settings, self._settings_asked = self._settings_asked, None
-                await self.reload(settings)
+                with self.around() if is_asked else nullcontext():
+                    await self.reload(settings)
 
     async def reload(self, settings: Settings | None = None) -> None:
         """Read all files again; what they say holds for the connections that come from now on.
