@@ -17,7 +17,7 @@ import trio.testing
 from broker.auth import chain as chain_module
 from broker.auth import hashing as hashing_module
 from broker.auth.hashing import Hashing, HashingProcess
-from broker.auth.hashing_process import IDLE, NICENESS
+from broker.auth.hashing_process import IDLE, NICE, NICENESS
 from broker.auth.outcome import UndecidedError
 from broker.auth.password_hash import QUICK_ITERATIONS, PasswordHash, new_hash
 from broker.config.loader import Limits
@@ -62,7 +62,7 @@ async def test_a_process_hashes_that_knows_nothing_else_and_ends_with_the_broker
         assert not await hashing.fits(SLOW, b"x" * 65_535)
         assert PasswordHash(await hashing.new_hash(SECRET)).fits(SECRET)
         (pid,) = hashing.pids
-        assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
+        assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS[IDLE]
         assert os.sched_getscheduler(pid) == os.SCHED_IDLE
         for name in ("cmdline", "environ"):
             assert SECRET not in of_process(pid, name)
@@ -111,6 +111,7 @@ async def test_where_no_core_is_idle_processes_are_started_that_get_some_of_one(
         (other,) = hashing.pids
         assert other != pid
         assert os.sched_getscheduler(other) == os.SCHED_OTHER
+        assert os.getpriority(os.PRIO_PROCESS, other) == NICENESS[NICE]
         monkeypatch.setattr(hashing_module, "PATIENCE_S", math.inf)
         hashing._hurried_until_s = 0.0
         assert await hashing.fits(SLOW, SECRET)
