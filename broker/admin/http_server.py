@@ -103,6 +103,7 @@ class _Conversation:
         self.idle = True
         self.too_many = False
         self.scope = trio.CancelScope()
+        self._wants_body = True  # of an answer: the request that is answered is none for the head alone
         self._all = all_of_them
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
 
@@ -120,6 +121,7 @@ class _Conversation:
                     if not isinstance(request, h11.Request):
                         return
                     head = self._head_of(request)
+                    self._wants_body = head.method != "HEAD"
                     with trio.fail_after(REQUEST_S):
                         admitted = await self._admitted(head)
                         if admitted is None:
@@ -209,31 +211,35 @@ class _Conversation:
             return
         if not isinstance(answer, Text):
             answer = json_text(*answer)
-        await self._send_text(answer, with_body=head.method != "HEAD", close=self.too_many)
+        await self._send_text(answer, close=self.too_many)
 
     async def _send_error(self, target: str, error: QueryError, *, close: bool = False) -> None:
         await self._send_text(self.site.refusal(target, error), close=close or self.too_many)
 
-    async def _send_text(self, answer: Text, *, with_body: bool = True, close: bool = False) -> None:
+    async def _send_text(self, answer: Text, *, close: bool = False) -> None:
         status, kind, text, more = answer
         headers = [("Content-Type", kind), ("Content-Length", str(len(text))), *more]
         if close:
             headers.append(("Connection", "close"))
-        body = [h11.Data(data=text)] if with_body else []
+        body = [h11.Data(data=text)] if self._wants_body else []
         # In one piece: an answer to who ends the broker has no second turn to be sent in.
         await self._send(h11.Response(status_code=status, headers=headers), *body, h11.EndOfMessage())
 
     async def _stream(self, target: str, answer: Streamed) -> None:
         """Send lines as they come, until they end or the caller goes; an empty one shows that we are here."""
         begun = False
+        kind = "text/event-stream" if answer.is_events else "application/x-ndjson"
+        headers = [("Content-Type", kind), ("Cache-Control", "no-store"), ("Connection", "close")]
+        response = h11.Response(status_code=200, headers=headers)
+        if not self._wants_body:
+            await self._send(response, h11.EndOfMessage())
+            return
         async with _Closing(answer.lines) as lines, trio.open_nursery() as nursery:
             nursery.start_soon(self._until_gone, nursery.cancel_scope)
             try:
                 async for line in lines:
                     if not begun:
-                        kind = "text/event-stream" if answer.is_events else "application/x-ndjson"
-                        headers = [("Content-Type", kind), ("Cache-Control", "no-store"), ("Connection", "close")]
-                        await self._send(h11.Response(status_code=200, headers=headers))
+                        await self._send(response)
                         begun = True
                     if answer.is_events:
                         await self._send(h11.Data(data=event_of(line)))
