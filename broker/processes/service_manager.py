@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SERVING: Final = "Serving clients"
 ENDING: Final = "Sending clients away"
+SEND_S: Final = 1.0  # that a message may wait for room in the manager's queue
 MICROSECONDS: Final = 1_000_000
 
 
@@ -29,6 +30,7 @@ class ServiceManager:
     def __init__(self, path: str | None, watchdog_s: float = 0.0) -> None:
         self._address = None if path is None else "\0" + path[1:] if path.startswith("@") else path
         self._watchdog_s = watchdog_s
+        self._is_ready = trio.Event()
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> ServiceManager:
@@ -41,31 +43,37 @@ class ServiceManager:
 
     def ready(self, status: str) -> None:
         """Clients can connect."""
-        self._tell("READY=1", f"STATUS={status}")
+        self._tell("READY=1", f"STATUS={status}", within_s=SEND_S)
+        self._is_ready.set()
 
     def stopping(self, status: str) -> None:
         """The end has begun."""
-        self._tell("STOPPING=1", f"STATUS={status}")
+        self._tell("STOPPING=1", f"STATUS={status}", within_s=SEND_S)
 
     @contextmanager
     def reloading(self, status: str) -> Iterator[None]:
         """Within the block settings and files are read again; `status` holds behind it."""
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={now_us}", "STATUS=Reading settings and files again")
+        self._tell(
+            "RELOADING=1", f"MONOTONIC_USEC={now_us}", "STATUS=Reading settings and files again", within_s=SEND_S
+        )
         try:
             yield
         finally:
             self.ready(status)
 
     async def keep_alive(self) -> None:
-        """Say that we are alive, as often as is asked for, until cancelled."""
+        """Say that we are alive, as often as is asked for, from ready() on until cancelled."""
+        await self._is_ready.wait()
         while self._watchdog_s:
             self._tell("WATCHDOG=1")
             await trio.sleep(self._watchdog_s / 2)
 
-    def _tell(self, *lines: str) -> None:
+    def _tell(self, *lines: str, within_s: float = 0.0) -> None:
         if self._address is None:
             return
-        # A manager that is gone, or does not read, is no reason to end, nor to wait.
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        # A manager that is gone, or does not read, is no reason to end. Its queue has few places: what is said once
+        # waits for one a while, a sign of life does not.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(within_s)
             sender.sendto("\n".join(lines).encode(), self._address)

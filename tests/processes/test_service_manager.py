@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tests.support.process import ROOT, BrokerProcess
 from tests.support.workers import Workers
 
 TIMEOUT_S = 20
+MESSAGES_MAX = 500  # signs of life, at ten in a second
 UNIT = ROOT / "deploy/shoal.service"
 
 
@@ -26,22 +29,33 @@ class Manager:
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(path))
-        self.socket.settimeout(TIMEOUT_S)
+        self.messages: queue.Queue[dict[str, str]] = queue.Queue()
+        threading.Thread(target=self._hear, daemon=True).start()  # its socket's queue has few places
+
+    def _hear(self) -> None:
+        while lines := self.socket.recv(4096).decode().splitlines():
+            self.messages.put(dict(line.split("=", 1) for line in lines))
+        self.socket.close()
+
+    def end(self) -> None:
+        """Hear no more."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"", self.socket.getsockname())
 
     def told(self, what: str) -> dict[str, str]:
         """Return the next message that says this; others are passed over."""
-        while True:
-            lines = self.socket.recv(4096).decode().splitlines()
-            message = dict(line.split("=", 1) for line in lines)
+        for _ in range(MESSAGES_MAX):
+            message = self.messages.get(timeout=TIMEOUT_S)
             if what in message:
                 return message
+        raise AssertionError(f"{what} is not told")
 
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     found = Manager(tmp_path / "notify")
     yield found
-    found.socket.close()
+    found.end()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
