@@ -58,11 +58,10 @@ class Limit(ClientLimit, frozen=True, kw_only=True):
     """Limits of some clients: the first of these tables that fits a client holds, before those of its listener."""
 
     users: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="User names of the clients.", examples=[["ann", "gateway"]])
+        tuple[str, ...], Meta(description="User names of the clients.", examples=[["ann", "gateway"]])
     ] = ()
     groups: Annotated[
-        tuple[str, ...],
-        Meta(min_length=1, description="Groups, as authenticators say them, of which the clients are in one."),
+        tuple[str, ...], Meta(description="Groups, as authenticators say them, of which the clients are in one.")
     ] = ()
     anonymous: Annotated[
         bool,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.config.limit import Limit
-from broker.config.setting import Problem, Setting, settings_of, tables_of, values_of
+from broker.config.setting import Problem, Setting, settings_of, shown, tables_of, values_of
 
 LIMIT_SETTINGS: Final[dict[str, Setting]] = {setting.key: setting for setting in settings_of(Limit)}
 WHOM: Final = ("users", "groups", "anonymous")
@@ -17,6 +17,10 @@ def limits_read(tables: object, where: str, problems: list[Problem]) -> tuple[Li
     found = []
     for number, table in enumerate(tables_of(tables, "limit", where, problems), 1):
         values = values_of(table, LIMIT_SETTINGS, {}, where, f"limit {number}", problems, _instead)
+        for name in ("users", "groups"):
+            if values is not None and name in values and not values[name]:  # it would be about all clients
+                problems.append(Problem(where, f"limit {number}.{name}", shown(table[name]), "one or more names"))
+                values = None
         if values is not None:
             found.append(Limit(**values))
     return tuple(found)

@@ -487,11 +487,14 @@ class Supervisor:
 
 def _memory_for_logins(config: Config) -> int | None:
     """Return the descriptor of what workers remember of passwords, also when one of them is started anew."""
+    if not config.authenticator:
+        return None
+    # Here, so that a broker without authenticators does not load what they use.
     from broker.auth.chain import takes_passwords
+    from broker.auth.verified_logins import shared_memory
 
     if not takes_passwords(config):
         return None
-    from broker.auth.verified_logins import shared_memory
 
     return shared_memory()
 
