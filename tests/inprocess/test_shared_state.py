@@ -21,12 +21,15 @@ async def test_a_message_that_comes_late_shows_nothing_older_than_what_stands_th
             nursery.start_soon(state.run)
             await until(lambda: broker.router.tree.receivers(b"$shoal/kind/a"))
             await state.put("kind", "a", {"number": 2})
-            await until(lambda: len(applied) == 2)  # by put(), and by the message
+            # By put(), and by the message; once more, if the subscription found it retained already.
+            await until(lambda: len(applied) >= 2)
             for payload in (b'{"number":1}', b""):
                 broker.router.announce(build(b"$shoal/kind/a", payload, 0, False, None, 0))
-            await until(lambda: len(applied) == 4)
-            assert applied == [("a", {"number": 2})] * 4
+            broker.reactor.wake()  # nothing else has it turn
+            await until(lambda: len(applied) >= 4)
+            assert applied == [("a", {"number": 2})] * len(applied)
             await state.put("kind", "a", None)
-            await until(lambda: len(applied) == 6)
-            assert applied[4:] == [("a", None)] * 2
+            await until(lambda: len(applied) >= 6 and applied[-2:] == [("a", None)] * 2)
+            first = applied.index(("a", None))
+            assert applied == [("a", {"number": 2})] * first + [("a", None)] * (len(applied) - first)
             nursery.cancel_scope.cancel()
