@@ -290,17 +290,25 @@ def test_a_worker_that_waits_for_the_others_ends_when_it_is_told_to(tmp_path: Pa
     assert broker.events("worker_killed") == []
 
 
+def with_one_stopped(folder: Path) -> tuple[Workers, int, bool]:
+    """Start a broker, and stop one of its workers at once; say which, and whether the others found one another."""
+    folder.mkdir()
+    broker = Workers(folder)
+    broker.launch()
+    stopped = wait_until(lambda: list(filter(is_worker, children_of(broker.process.pid))), "a worker starts")[0]
+    os.kill(stopped, signal.SIGSTOP)
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: len(broker.events("peer", state="up")) >= 2, "the others have found one another", 5)
+    return broker, stopped, len(broker.events("peer", state="up")) >= 2
+
+
 def test_workers_that_are_told_to_end_before_all_have_joined_end_without_complaint(tmp_path: Path) -> None:
+    # One that is stopped while it opens what they share keeps the others waiting: then another broker is taken.
     for attempt in range(5):
-        (tmp_path / str(attempt)).mkdir()
-        broker = Workers(tmp_path / str(attempt))
-        broker.launch()
-        stopped = wait_until(lambda: list(filter(is_worker, children_of(broker.process.pid))), "a worker starts")[0]
-        os.kill(stopped, signal.SIGSTOP)
-        with contextlib.suppress(AssertionError):
-            wait_until(lambda: len(broker.events("peer", state="up")) >= 2, "the others have found one another", 5)
+        broker, stopped, have_met = with_one_stopped(tmp_path / str(attempt))
+        if have_met:
             break
-        os.kill(stopped, signal.SIGCONT)  # it was just opening what they share
+        os.kill(stopped, signal.SIGCONT)
         broker.process.send_signal(signal.SIGTERM)
         assert broker.process.wait(30) == 0
         broker.process.stdout.close()
